@@ -1,0 +1,40 @@
+// Sizes as people write them: "8GiB", "512MiB", "75%" (of the device), "0".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "policy/result.hpp"
+
+namespace curb::policy {
+
+using Bytes = std::uint64_t;
+
+inline constexpr Bytes KiB = Bytes{1} << 10;
+inline constexpr Bytes MiB = Bytes{1} << 20;
+inline constexpr Bytes GiB = Bytes{1} << 30;
+
+// An amount of device memory: so many bytes, or so many hundredths of a percent of the device.
+struct Size {
+    enum class Unit : std::uint8_t { bytes, basis_points };
+    Unit unit = Unit::bytes;
+    std::uint64_t amount = 0;
+
+    // Bytes of it on a device of `device_total` bytes. Rounded down; never overflows.
+    [[nodiscard]] Bytes on(Bytes device_total) const noexcept;
+
+    friend bool operator==(const Size &, const Size &) = default;
+};
+
+// Reads "8GiB", "8 GiB", "1.5GiB", "8G" (binary, as nvidia-smi and docker read it), "1073741824", "75%", "12.5%".
+// The error is a sentence that says what is wrong and what would be right. Thread-safe.
+Result<Size, std::string> parse_size(std::string_view text);
+
+// Writes bytes so that parse_size reads the same number ("8GiB", "512MiB", "12345").
+std::string format_exact(Bytes bytes);
+// For people, to at most two decimals: "3.42 GiB".
+std::string format_human(Bytes bytes);
+std::string format(const Size &size);
+
+}  // namespace curb::policy
