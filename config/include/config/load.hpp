@@ -30,9 +30,9 @@ policy::Result<policy::Policy, Diagnostics> parse(std::string_view json, std::st
 
 // Where this process's policy comes from.
 struct Source {
-    std::string file;     // path of the policy file; empty: none
-    std::string cap;      // text of CURB_CAP; empty: not set
-    bool named = false;   // the user named it, so a policy that cannot be used refuses
+    std::string file;    // path of the policy file; empty: none
+    std::string cap;     // text of CURB_CAP; empty: not set
+    bool named = false;  // the user named it, so a policy that cannot be used refuses
     [[nodiscard]] bool none() const { return file.empty() && cap.empty(); }
     friend bool operator==(const Source &, const Source &) = default;
 };

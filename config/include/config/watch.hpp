@@ -6,6 +6,7 @@
 // Used by one thread at a time.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -30,10 +31,12 @@ class Watch {
 
   private:
     void arm();
+    std::optional<std::string> look(int stop_fd);
 
     std::string path_;
     std::string text_;
-    int inotify_ = -1;
+    int inotify_ = -1;                    // -1: polling alone
+    std::array<int, 2> watched_{-1, -1};  // the directories of the path and of its target
 };
 
 }  // namespace curb::config

@@ -58,7 +58,8 @@ struct Policy {
     std::vector<GpuRule> gpu;
     ReleasePolicy release;
     LogPolicy log;
-    std::optional<Size> narrowed_to;  // a cap laid over every device from outside the file (CURB_CAP): it can only narrow
+    std::optional<Size>
+        narrowed_to;  // a cap laid over every device from outside the file (CURB_CAP): it can only narrow
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 

@@ -1,0 +1,32 @@
+# Tests in Catch2, version 2 (Debian 12, Ubuntu 22.04) or 3, with one main for all of them.
+#
+#   curb_catch_test(size_test SOURCES size_test.cpp LIBS curb_policy)
+#
+# builds build/tests/size_test and registers it as ONE ctest test: a process for each executable, not for each case.
+# Sources say `#include "catch.hpp"` (tests/unit/catch.hpp), which is the same under both versions.
+find_package(Catch2 REQUIRED)
+
+if(NOT TARGET curb_catch)
+  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
+  if(Catch2_VERSION VERSION_LESS 3)
+    add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # v2's main is slow to compile: once
+    target_link_libraries(curb_catch PUBLIC Catch2::Catch2)
+    target_include_directories(curb_catch PUBLIC ${_curb_catch_dir})
+  else()
+    add_library(curb_catch INTERFACE)
+    target_link_libraries(curb_catch INTERFACE Catch2::Catch2WithMain)
+    target_include_directories(curb_catch INTERFACE ${_curb_catch_dir})
+  endif()
+endif()
+
+function(curb_catch_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "curb_catch_test(${name} SOURCES file… [LIBS target…]): what is '${arg_UNPARSED_ARGUMENTS}'?")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} curb_catch)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+endfunction()

@@ -1,0 +1,22 @@
+#include "diagnostic.hpp"
+
+#include "policy/words.hpp"
+
+namespace curb::config {
+
+std::string Diagnostic::text() const {
+    std::string out = file;
+    if (line != 0) out += ":" + std::to_string(line) + ":" + std::to_string(column);
+    if (!pointer.empty()) out += ": " + policy::one_line(pointer);
+    return out + ": " + message;
+}
+
+Diagnostics out_of_memory(std::string_view file) noexcept {
+    try {
+        return {{std::string(file), 0, 0, {}, "there is too little memory to read it"}};
+    } catch (...) {
+        return {};
+    }
+}
+
+}  // namespace curb::config

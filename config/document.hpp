@@ -1,0 +1,54 @@
+// JSON text -> a tree that knows where in the text each key and value stands. Private to config/.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/result.hpp"
+
+namespace curb::config {
+
+struct Node {
+    enum class Kind { null, boolean, number, string, object, array };
+    Kind kind = Kind::null;
+    std::size_t at = 0;          // offset of the value's first byte
+    std::string text;            // a string's content; of other scalars what is written ("1.0", "true")
+    std::string key;             // if the parent is an object
+    std::size_t key_at = 0;      // offset of the key's opening quote
+    std::vector<Node> children;  // of an object or an array, in the order of the text, duplicates included
+};
+
+// One thing wrong with the text.
+struct Fault {
+    std::size_t at = 0;
+    std::string pointer;
+    std::string message;
+};
+
+// Lines and columns of offsets. Both count from 1, columns in bytes (a tab is one).
+class Lines {
+  public:
+    struct Place {
+        unsigned line;
+        unsigned column;
+        [[nodiscard]] std::string text() const;  // "3:10"
+    };
+    explicit Lines(std::string_view text);
+    [[nodiscard]] Place place(std::size_t offset) const;
+
+  private:
+    std::vector<std::size_t> starts_;
+};
+
+// Objects and arrays may stand in each other so deep.
+inline constexpr std::size_t kDepth = 32;
+
+// Reads JSON (RFC 8259) with // and /* */ comments. May throw std::bad_alloc.
+policy::Result<Node, Fault> read_document(std::string_view text);
+
+// `key` as a reference token of a JSON pointer (RFC 6901).
+std::string pointer_token(std::string_view key);
+
+}  // namespace curb::config

@@ -1,0 +1,48 @@
+// Whether a request for device memory is granted. Pure: what is held and what is asked come in, a verdict comes out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "policy/size.hpp"
+
+namespace curb::policy {
+
+// The terms under which one request is judged.
+struct Terms {
+    std::optional<Bytes> cap;      // ceiling of held memory on the device; none: no ceiling
+    bool refuse_everything = false;  // the policy that was named cannot be used
+    bool released = false;         // what could be released for this request has been
+};
+
+enum class Verdict : std::uint8_t {
+    grant,
+    release_first,  // no room, but releasing may make some: release, then ask again with Terms::released
+    refuse,
+};
+
+constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
+    if (terms.refuse_everything) return Verdict::refuse;
+    if (!terms.cap) return Verdict::grant;
+    if (held <= *terms.cap && bytes <= *terms.cap - held) return Verdict::grant;
+    // More than the whole cap: nothing that could be released would serve it.
+    if (bytes > *terms.cap) return Verdict::refuse;
+    return terms.released ? Verdict::refuse : Verdict::release_first;
+}
+
+// How old the device's own figure may be for a decision that would leave `room` bytes under the cap. Asking costs 11 us
+// (NVML, H200), so far from the cap it is asked ten times a second at the most; within `kNear` of it at any change a
+// program can notice, and for the last bytes always. What the driver takes for itself (code, stacks) grows in steps of
+// up to 92 MiB between our calls, so without a cap in sight the books would drift.
+struct Staleness {
+    static constexpr Bytes kNear = 512 * MiB;
+    static constexpr Bytes kLast = 64 * MiB;
+    static constexpr std::uint64_t kFarMs = 100;
+    static constexpr std::uint64_t kNearMs = 2;
+};
+constexpr bool measure_again(Bytes room, std::uint64_t age_ms) noexcept {
+    if (room < Staleness::kLast) return true;
+    return age_ms >= (room < Staleness::kNear ? Staleness::kNearMs : Staleness::kFarMs);
+}
+
+}  // namespace curb::policy

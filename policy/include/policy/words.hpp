@@ -1,0 +1,20 @@
+// How messages show what a user wrote, and what was probably meant. These build strings, so they may throw
+// std::bad_alloc; whoever makes a message out of them catches it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace curb::policy {
+
+// `text` on one line whatever is in it: control characters as \xNN, nothing else changed.
+std::string one_line(std::string_view text);
+// The same between marks, and shortened when it is long.
+std::string quote(std::string_view text, char mark = '\'');
+
+// The candidate that `word` is a slip of: equal but for case, the beginning of the other, or at most two edits away
+// (in short words one). Empty: none is near.
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+}  // namespace curb::policy

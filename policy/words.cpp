@@ -1,0 +1,92 @@
+#include "policy/words.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace curb::policy {
+namespace {
+
+constexpr std::size_t kShown = 60;    // bytes of a quoted text
+constexpr std::size_t kLongest = 40;  // longer words are no slip of a key of ours
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+bool equal_but_for_case(std::string_view a, std::string_view b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
+}
+
+bool begins_with(std::string_view word, std::string_view beginning) {
+    return beginning.size() <= word.size() && equal_but_for_case(word.substr(0, beginning.size()), beginning);
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that make one word of the other (optimal string
+// alignment), without regard to case.
+std::size_t edits(std::string_view a, std::string_view b) {
+    if (a.size() > kLongest || b.size() > kLongest) return kLongest;
+    std::array<std::array<std::size_t, kLongest + 1>, 3> rows{};  // the row before the last, the last, this one
+    for (std::size_t j = 0; j <= b.size(); ++j) rows[1][j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        rows[2][0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const bool same = lower(a[i - 1]) == lower(b[j - 1]);
+            rows[2][j] = std::min({rows[1][j] + 1, rows[2][j - 1] + 1, rows[1][j - 1] + (same ? 0 : 1)});
+            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1])) {
+                rows[2][j] = std::min(rows[2][j], rows[0][j - 2] + 1);
+            }
+        }
+        rows[0] = rows[1];
+        rows[1] = rows[2];
+    }
+    return rows[1][b.size()];
+}
+
+// How far `word` is from `candidate`; kLongest: too far to have meant it.
+std::size_t distance(std::string_view word, std::string_view candidate) {
+    if (equal_but_for_case(word, candidate)) return 0;
+    const std::size_t apart = edits(word, candidate);
+    if (apart <= (candidate.size() <= 4 ? 1 : 2)) return apart;
+    if (word.size() >= 2 && (begins_with(word, candidate) || begins_with(candidate, word))) return 3;
+    return kLongest;
+}
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+}  // namespace
+
+std::string one_line(std::string_view text) {
+    constexpr std::string_view kDigits = "0123456789ABCDEF";
+    std::string out;
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte >= 0x20 && byte != 0x7F) {
+            out += c;
+        } else {
+            out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
+        }
+    }
+    return out;
+}
+
+std::string quote(std::string_view text, char mark) {
+    std::size_t shown = text.size();
+    if (shown > kShown) {
+        for (shown = kShown; shown > kShown - 4 && continues_character(text[shown]);) --shown;
+    }
+    return mark + one_line(text.substr(0, shown)) + (shown < text.size() ? "..." : "") + mark;
+}
+
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
+    std::string_view best;
+    std::size_t least = kLongest;
+    for (const std::string_view candidate : candidates) {
+        const std::size_t apart = distance(word, candidate);
+        if (apart < least) {
+            least = apart;
+            best = candidate;
+        }
+    }
+    return best;
+}
+
+}  // namespace curb::policy

@@ -1,0 +1,69 @@
+// The gate that every allocation goes through: reserve, call the driver, then keep the charge or give it back.
+#pragma once
+
+#include <optional>
+
+#include "devices.hpp"
+
+namespace curb::shim {
+
+// Bytes reserved for one call of the driver. What is not kept goes back when it ends.
+class Charge {
+  public:
+    Charge(Device &device, Kind kind, Bytes bytes) noexcept : device_(device), kind_(kind), bytes_(bytes) {}
+    Charge(const Charge &) = delete;
+    Charge &operator=(const Charge &) = delete;
+    ~Charge() {
+        if (bytes_ != 0) device_.ledger.give_back(kind_, bytes_);
+    }
+
+    // The driver took `actual` bytes: they stay in the books, the rest goes back.
+    void keep(Bytes actual) noexcept {
+        if (actual > bytes_) device_.ledger.charge(kind_, actual - bytes_);
+        if (actual < bytes_) device_.ledger.give_back(kind_, bytes_ - actual);
+        bytes_ = 0;
+    }
+    [[nodiscard]] Device &device() const noexcept { return device_; }
+
+  private:
+    Device &device_;
+    Kind kind_;
+    Bytes bytes_;
+};
+
+namespace admission {
+
+// Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says; after
+// releasing what can be released on the spot. Never waits for another thread of ours.
+bool reserve(Device &device, Kind kind, Bytes bytes) noexcept;
+
+// Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.
+bool has_room(Device &device, Bytes bytes) noexcept;
+
+// What can be released within an intercepted call: unused memory of pools. True: something came back.
+bool release_on_the_spot(Device &device) noexcept;
+
+// Says once on stderr (and again in the log at level info) that a request was refused, with the figures.
+void report_refusal(Device &device, Bytes bytes) noexcept;
+
+// The cap in force on the device; none: no cap.
+std::optional<Bytes> cap(const Device &device) noexcept;
+policy::Terms terms(const Device &device) noexcept;
+
+}  // namespace admission
+
+// Reserve `worst`, `call` the driver, then `record` what it took. `record` is given the charge, keeps what is due, and
+// returns the result; without its keep() everything goes back. Only the driver's own results leave here, and
+// CUDA_ERROR_OUT_OF_MEMORY.
+template <class Call, class Record>
+CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record) {
+    const Ledger::Operation operation(&device.ledger);
+    if (!admission::reserve(device, kind, worst)) return CUDA_ERROR_OUT_OF_MEMORY;
+    Charge charge(device, kind, worst);
+    CUresult result = call();
+    // The device is full although the cap is not reached: what this process can do without may be what is missing.
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
+    return result == CUDA_SUCCESS ? record(charge) : result;
+}
+
+}  // namespace curb::shim

@@ -1,0 +1,65 @@
+// Which pointers of plain and managed memory this process has, what each was charged and to which device.
+//
+// Thread-safe: shards with a lock each, none held while the driver is called.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "devices.hpp"
+#include "process.hpp"
+
+namespace curb::shim::allocations {
+
+// The driver backs plain memory by granules of 2 MiB. Blocks of up to 1 MiB share them; larger ones do not (measured on
+// H100 and H200: docs/results/driver.md).
+inline constexpr Bytes kGranule = 2 * policy::MiB;
+inline constexpr Bytes kLargestShared = 1 * policy::MiB;
+
+// `bytes` in whole granules; the largest multiple there is where that would overflow.
+constexpr Bytes round_up(Bytes bytes, Bytes granule) noexcept {
+    return bytes > ~Bytes{0} - (granule - 1) ? ~Bytes{0} - (granule - 1) : (bytes + granule - 1) / granule * granule;
+}
+
+struct Allocation {
+    Device *device = nullptr;
+    CUcontext context = nullptr;  // destroying it frees the memory
+    Bytes bytes = 0;
+    Kind kind = Kind::plain;
+};
+
+// Records what the driver just handed out and returns how many bytes of the device it takes that were not taken before.
+// None: no host memory for the record, and the allocation must be undone.
+std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+
+// Forgets the pointer before the driver frees it (afterwards another thread may get the same one). None: not known.
+std::optional<Allocation> forget(CUdeviceptr pointer) noexcept;
+// The driver refused to free it after all.
+void remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+// Credits the device once the driver has freed it.
+void credit(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+
+// The context is gone, and its memory with it.
+void drop_context(CUcontext context) noexcept;
+
+}  // namespace curb::shim::allocations
+
+namespace curb::shim {
+
+// Forget the pointer, call the driver, then credit the device that was charged. Pointers that are not known (of pools,
+// imported, foreign, wrong) go to the driver, whose answer is returned.
+template <class Call>
+CUresult free_by_pointer(CUdeviceptr pointer, Call call) {
+    if (!process::active()) return call();
+    const auto allocation = allocations::forget(pointer);
+    if (!allocation) return call();
+    const Ledger::Operation operation(&allocation->device->ledger);
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS)
+        allocations::credit(pointer, *allocation);
+    else
+        allocations::remember(pointer, *allocation);
+    return result;
+}
+
+}  // namespace curb::shim

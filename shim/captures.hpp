@@ -1,0 +1,20 @@
+// Graph captures in progress. Synchronising a context breaks any capture, whatever the thread's capture mode (measured,
+// facts in docs/results/driver.md), so curb synchronises only while there is none.
+#pragma once
+
+#include "driver.hpp"
+
+namespace curb::shim::captures {
+
+// Around the program's cuStreamBeginCapture*: called before the driver is. A synchronisation of ours that has been
+// entered but not yet by the driver would break the capture that is about to begin; this waits for that moment to pass,
+// 2 ms at the most (a synchronisation already running in the driver does no harm: measured on an H200).
+void beginning() noexcept;
+void not_begun() noexcept;  // the driver refused
+void ended() noexcept;
+bool any() noexcept;
+
+// Waits for the work of the calling thread's current context, unless a graph is being captured. False: it is.
+bool synchronise_current_context() noexcept;
+
+}  // namespace curb::shim::captures

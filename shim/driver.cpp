@@ -1,0 +1,151 @@
+#include "driver.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "real_libc.hpp"
+
+namespace curb::shim {
+namespace {
+
+enum class StreamForm : std::uint8_t { legacy, per_thread };
+
+// One row of the table as look-ups see it.
+struct Row {
+    const char *symbol;
+    const char *base;
+    int since;
+    StreamForm form;
+    void *(*wrapper)() noexcept;
+    void *(*slot)() noexcept;       // the driver's address, null while unknown
+    void (*adopt)(void *) noexcept;  // fills the slot
+};
+
+constinit Driver the_driver;
+constinit std::atomic<bool> filled{false};
+
+constexpr auto legacy = StreamForm::legacy;
+constexpr auto per_thread = StreamForm::per_thread;
+
+// Functions rather than addresses, so that the table is a constant: dlsym is called before any constructor has run.
+template <auto Export>
+void *export_address() noexcept {
+    return reinterpret_cast<void *>(Export);
+}
+template <auto Member>
+void *slot_address() noexcept {
+    return reinterpret_cast<void *>((the_driver.*Member).address.load(std::memory_order_acquire));
+}
+template <auto Member>
+void fill_slot(void *address) noexcept {
+    auto &slot = (the_driver.*Member).address;
+    slot.store(reinterpret_cast<decltype(slot.load())>(address), std::memory_order_release);
+}
+
+// The addresses of our own exports: a wrapper without a body does not link.
+constexpr Row kRows[] = {
+#define CURB_WRAP(symbol, base, since, stream, rule)                     \
+    {#symbol,                                                            \
+     base,                                                               \
+     since,                                                              \
+     stream,                                                             \
+     &export_address<&::symbol>,                                         \
+     &slot_address<&Driver::symbol>,                                     \
+     &fill_slot<&Driver::symbol>},
+#define CURB_CALL(symbol)
+#define CURB_LIBC(symbol, why)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_CALL
+#undef CURB_LIBC
+};
+constexpr std::size_t kRowCount = std::size(kRows);
+
+// Rows by the driver's address, for answering look-ups. Built once, when the driver is found.
+struct ByAddress {
+    void *address;
+    void *wrapper;
+};
+constinit std::array<ByAddress, kRowCount> by_address{};
+constinit std::size_t by_address_count = 0;
+
+// Fills every slot. Two threads may do it at once: both store the same values.
+void fill(void *libcuda) noexcept {
+    auto *look_up = real::dlsym();
+    const auto find = [&](const char *symbol, void *wrapper) -> void * {
+        void *address = look_up(libcuda, symbol);
+        return address == wrapper ? nullptr : address;
+    };
+#define CURB_WRAP(symbol, base, since, stream, rule) \
+    fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
+#define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
+#define CURB_LIBC(symbol, why)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_CALL
+#undef CURB_LIBC
+    dlerror();  // a symbol that an older driver lacks is no error of the program's
+
+    std::array<ByAddress, kRowCount> sorted{};
+    std::size_t count = 0;
+    for (const Row &row : kRows)
+        if (void *address = row.slot()) sorted[count++] = {address, row.wrapper()};
+    std::sort(sorted.begin(), sorted.begin() + count,
+              [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
+    by_address = sorted;
+    by_address_count = count;
+    filled.store(true, std::memory_order_release);
+}
+
+// Only the libcuda that is loaded already: a program without CUDA must stay one.
+bool find_driver() noexcept {
+    if (filled.load(std::memory_order_acquire)) return true;
+    const int saved_errno = errno;
+    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!libcuda) dlerror();
+    // The handle is kept: closing libcuda under a program that uses it would take our slots with it.
+    if (libcuda) fill(libcuda);
+    errno = saved_errno;
+    return libcuda != nullptr;
+}
+
+}  // namespace
+
+const Driver &driver() noexcept {
+    find_driver();
+    return the_driver;
+}
+
+bool driver_loaded() noexcept { return find_driver(); }
+
+void *wrapper_of(void *driver_address) noexcept {
+    const auto *begin = by_address.data(), *end = begin + by_address_count;
+    const auto *found = std::lower_bound(begin, end, driver_address,
+                                         [](const ByAddress &row, void *address) { return row.address < address; });
+    return found != end && found->address == driver_address ? found->wrapper : nullptr;
+}
+
+void *wrapper_named(const char *symbol) noexcept {
+    for (const Row &row : kRows)
+        if (std::strcmp(row.symbol, symbol) == 0) return row.wrapper();
+    return nullptr;
+}
+
+void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept {
+    const StreamForm form = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? per_thread : legacy;
+    const Row *best = nullptr;
+    for (const Row &row : kRows)
+        if (row.form == form && row.since <= version && std::strcmp(row.base, name) == 0 &&
+            (!best || row.since > best->since))
+            best = &row;
+    // A row that has its own address was not what the driver meant: a variant newer than this table. It passes.
+    if (!best || best->slot() != nullptr) return nullptr;
+    best->adopt(driver_address);
+    return best->wrapper();
+}
+
+}  // namespace curb::shim

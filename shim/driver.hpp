@@ -1,0 +1,70 @@
+// The real driver: one slot for each row of entry_points.def, typed by its declaration, filled from the libcuda that the
+// program itself loaded. curb never loads libcuda.
+//
+// Thread-safe. driver() costs one atomic load once the driver is there.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#pragma GCC visibility push(default)
+#include "cuda_abi.h"
+#pragma GCC visibility pop
+
+namespace curb::shim {
+
+// A driver function that may be missing (no libcuda, or an older one).
+template <class F>
+class Slot;
+template <class... Args>
+class Slot<CUresult(Args...)> {
+  public:
+    CUresult operator()(Args... args) const {
+        auto *function = address.load(std::memory_order_relaxed);
+        return function ? function(args...) : CUDA_ERROR_NOT_INITIALIZED;
+    }
+    explicit operator bool() const noexcept { return address.load(std::memory_order_relaxed) != nullptr; }
+
+    std::atomic<CUresult (*)(Args...)> address{nullptr};
+};
+
+struct Driver {
+#define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
+#define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
+#define CURB_LIBC(symbol, why)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_CALL
+#undef CURB_LIBC
+};
+
+// The driver's functions; every slot empty while no libcuda is loaded.
+const Driver &driver() noexcept;
+
+// Whether the program has libcuda loaded.
+bool driver_loaded() noexcept;
+
+// The wrapper for an address that the driver gave out; null: not one of ours.
+void *wrapper_of(void *driver_address) noexcept;
+// The wrapper exported under exactly this name; null: not in the table.
+void *wrapper_named(const char *symbol) noexcept;
+
+// What cuGetProcAddress answers for an address that is no row's: a row whose symbol this libcuda does not export takes
+// the address for its own (name, version, flags); everything else passes as it is.
+void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
+
+// While it lives, calls of this thread into the driver do not break a stream capture in progress elsewhere, nor one in
+// global mode in this thread (the driver's relaxed mode; 12 ns on an H200). Even reading a pool's attribute breaks a
+// capture without it (measured on an H200: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
+class RelaxedCapture {
+  public:
+    RelaxedCapture() noexcept { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+    ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+    RelaxedCapture(const RelaxedCapture &) = delete;
+    RelaxedCapture &operator=(const RelaxedCapture &) = delete;
+
+  private:
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace curb::shim

@@ -1,0 +1,87 @@
+// Stream capture, which a release must know of.
+
+#include "captures.hpp"
+
+#include <ctime>
+
+#include <atomic>
+
+namespace curb::shim::captures {
+namespace {
+
+constinit std::atomic<int> in_progress{0};
+constinit std::atomic<int> synchronising{0};
+
+std::int64_t now_us() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000;
+}
+
+template <class Begin>
+CUresult begin(Begin call) noexcept {
+    beginning();
+    const CUresult result = call();
+    if (result != CUDA_SUCCESS) not_begun();
+    return result;
+}
+
+// An end ends the capture even when it reports it as invalidated; on a stream that captures nothing it ends none.
+template <class IsCapturing, class End>
+CUresult end(const IsCapturing &is_capturing, CUstream stream, End call) noexcept {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const bool capturing =
+        is_capturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = call();
+    if (capturing) ended();
+    return result;
+}
+
+}  // namespace
+
+void beginning() noexcept {
+    in_progress.fetch_add(1, std::memory_order_seq_cst);
+    if (synchronising.load(std::memory_order_seq_cst) == 0) return;
+    for (const std::int64_t until = now_us() + 2000; synchronising.load(std::memory_order_seq_cst) && now_us() < until;)
+        ;
+}
+
+void not_begun() noexcept { in_progress.fetch_sub(1, std::memory_order_seq_cst); }
+void ended() noexcept { in_progress.fetch_sub(1, std::memory_order_seq_cst); }
+bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
+
+bool synchronise_current_context() noexcept {
+    synchronising.fetch_add(1, std::memory_order_seq_cst);
+    const bool allowed = !any();
+    if (allowed) driver().cuCtxSynchronize();
+    synchronising.fetch_sub(1, std::memory_order_seq_cst);
+    return allowed;
+}
+
+}  // namespace curb::shim::captures
+
+using namespace curb::shim;
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    return captures::begin([&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+    return captures::begin([&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
+                                     const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
+    return captures::begin(
+        [&] { return driver().cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
+                                          const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
+    return captures::begin(
+        [&] { return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode); });
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamEndCapture(stream, graph); });
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    return captures::end(driver().cuStreamIsCapturing_ptsz, stream,
+                         [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
+}

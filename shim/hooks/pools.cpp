@@ -1,0 +1,78 @@
+// Pools: where their memory lives, and when their charge ends.
+
+#include "pools.hpp"
+
+#include "process.hpp"
+
+namespace curb::shim {
+namespace {
+
+// The device whose memory a pool at this location takes; null: the host's, which is not charged.
+Device *device_at(const CUmemLocation &location) noexcept {
+    return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? devices::find(location.id) : nullptr;
+}
+
+CUresult note_pool_at(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location,
+                      CUmemAllocationType type) noexcept {
+    // Managed pools: their memory moves between host and device, and is not of this pool accounting.
+    if (result == CUDA_SUCCESS && process::active() && pool && location)
+        pools::note(*pool, type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(*location) : nullptr);
+    return result;
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    const CUresult result = driver().cuMemPoolCreate(pool, properties);
+    return properties ? note_pool_at(result, pool, &properties->location, properties->allocType) : result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    Device *device = process::active() ? pools::owner(pool) : nullptr;
+    if (!device) return driver().cuMemPoolDestroy(pool);
+    // Forgotten first: afterwards the driver may give the same handle to another thread's new pool.
+    {
+        const Ledger::Operation operation(&device->ledger);
+        pools::forget(pool);
+        const CUresult result = driver().cuMemPoolDestroy(pool);
+        if (result != CUDA_SUCCESS) {
+            if (pools::Pool *again = pools::find(pool, device)) pools::raise(*again);
+            return result;
+        }
+    }
+    devices::reconcile(*device, true);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    const CUresult result = driver().cuMemPoolTrimTo(pool, keep);
+    if (result == CUDA_SUCCESS && process::active())
+        if (Device *device = pools::owner(pool)) pools::look_again(*device);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    return driver().cuMemPoolSetAttribute(pool, attribute, value);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    return driver().cuMemPoolGetAttribute(pool, attribute, value);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    return note_pool_at(driver().cuMemGetDefaultMemPool(pool, location, type), pool, location, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    return note_pool_at(driver().cuMemGetMemPool(pool, location, type), pool, location, type);
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+    const CUresult result = driver().cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+    if (result == CUDA_SUCCESS && process::active() && pool) pools::note(*pool, nullptr);
+    return result;
+}

@@ -1,0 +1,114 @@
+// Stream-ordered memory: charged by what the pool has reserved on the device, not by what the program asked for.
+
+#include "admission.hpp"
+#include "allocations.hpp"
+#include "pools.hpp"
+
+namespace curb::shim {
+namespace {
+
+// The functions of one form of the default stream.
+struct Form {
+    decltype(Driver::cuStreamGetDevice) Driver::*stream_device;
+    decltype(Driver::cuStreamIsCapturing) Driver::*is_capturing;
+    decltype(Driver::cuMemFreeAsync) Driver::*free;
+};
+constexpr Form kLegacy{&Driver::cuStreamGetDevice, &Driver::cuStreamIsCapturing, &Driver::cuMemFreeAsync};
+constexpr Form kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCapturing_ptsz,
+                          &Driver::cuMemFreeAsync_ptsz};
+
+// The device whose pool serves this stream. Drivers before 12.8 cannot tell; there the current device is taken, which a
+// stream of another device's context would belie.
+Device *device_of(const Form &form, CUstream stream) noexcept {
+    CUdevice device = -1;
+    if ((driver().*form.stream_device)(stream, &device) == CUDA_SUCCESS) return devices::find(device);
+    return devices::current();
+}
+
+// While capturing, an allocation is a node of the graph: it takes memory when the graph is launched.
+bool capturing(const Form &form, CUstream stream) noexcept {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    (driver().*form.is_capturing)(stream, &status);
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it in
+// pieces (or still in use by another stream) and grow all the same: then the allocation is undone.
+template <class Call>
+CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, CUstream stream, Call call) {
+    const Ledger::Operation operation(&pool.device->ledger);
+    const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
+    const CUresult result = call();
+    if (result != CUDA_SUCCESS) return result;
+    pools::raise(pool);
+    const auto cap = admission::cap(*pool.device);
+    const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
+    if (!grew || !cap || pool.device->ledger.held() <= *cap) return CUDA_SUCCESS;
+    (driver().*form.free)(*pointer, stream);
+    *pointer = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+template <class Call>
+CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
+    Device &device = *pool.device;
+    const Bytes worst = allocations::round_up(bytes, pools::kUnit);
+    const auto record = [&](Charge &) {
+        pools::raise(pool);
+        return CUDA_SUCCESS;
+    };
+    if (!admission::has_room(device, worst) && pools::idle(pool) >= bytes &&
+        allocate_from_idle(form, pool, pointer, stream, call) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    return charged(device, Kind::pools, worst, call, record);
+}
+
+template <class Call>
+CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
+    Device *device = pointer && bytes && process::active() ? device_of(form, stream) : nullptr;
+    CUmemoryPool handle = nullptr;
+    if (!device || capturing(form, stream) || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS)
+        return call();
+    // The current pool of a device may be one of the program's own, on another device or on the host.
+    pools::Pool *pool = pools::find(handle, device);
+    if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
+    return pool->device ? allocate(form, *pool, pointer, bytes, stream, call) : call();
+}
+
+template <class Call>
+CUresult allocate_from_pool(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUmemoryPool handle, CUstream stream,
+                            Call call) {
+    Device *device = pointer && bytes && handle && process::active() ? device_of(form, stream) : nullptr;
+    if (!device || capturing(form, stream)) return call();
+    pools::Pool *pool = pools::find(handle, device);
+    if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
+    return pool->device ? allocate(form, *pool, pointer, bytes, stream, call) : call();
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    return allocate_async(kLegacy, pointer, bytes, stream,
+                          [&] { return driver().cuMemAllocAsync(pointer, bytes, stream); });
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    return allocate_async(kPerThread, pointer, bytes, stream,
+                          [&] { return driver().cuMemAllocAsync_ptsz(pointer, bytes, stream); });
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return allocate_from_pool(kLegacy, pointer, bytes, pool, stream,
+                              [&] { return driver().cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); });
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return allocate_from_pool(kPerThread, pointer, bytes, pool, stream,
+                              [&] { return driver().cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
+}
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    return free_by_pointer(pointer, [&] { return driver().cuMemFreeAsync(pointer, stream); });
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    return free_by_pointer(pointer, [&] { return driver().cuMemFreeAsync_ptsz(pointer, stream); });
+}

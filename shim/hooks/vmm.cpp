@@ -1,0 +1,68 @@
+// Virtual memory management: physical memory under handles and mappings.
+
+#include "vmm.hpp"
+
+#include "admission.hpp"
+#include "process.hpp"
+
+using namespace curb::shim;
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                     unsigned long long flags) {
+    const auto create = [&] { return driver().cuMemCreate(handle, bytes, properties, flags); };
+    Device *device = handle && bytes && properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                         ? devices::find(properties->location.id)
+                         : nullptr;
+    if (!device) return create();
+    return charged(*device, Kind::vmm, bytes, create, [&](Charge &charge) {
+        if (vmm::created(*handle, *device, bytes)) {
+            charge.keep(bytes);
+            return CUDA_SUCCESS;
+        }
+        driver().cuMemRelease(*handle);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    });
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    if (!process::active()) return driver().cuMemRelease(handle);
+    vmm::Reference reference = vmm::take_reference(handle);
+    Device *device = vmm::device_of(reference);
+    const Ledger::Operation operation(device ? &device->ledger : nullptr);
+    const CUresult result = driver().cuMemRelease(handle);
+    if (result != CUDA_SUCCESS) vmm::put_back(handle, std::move(reference));
+    reference.reset();  // credited before the operation ends
+    return result;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
+    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, handle)) return result;
+    driver().cuMemUnmap(address, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+    if (!process::active()) return driver().cuMemUnmap(address, bytes);
+    vmm::Mappings mappings = vmm::take_mappings(address, bytes);
+    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.front().second);
+    const Ledger::Operation operation(device ? &device->ledger : nullptr);
+    const CUresult result = driver().cuMemUnmap(address, bytes);
+    if (result != CUDA_SUCCESS) vmm::put_back(std::move(mappings));
+    mappings.clear();  // credited before the operation ends
+    return result;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    const CUresult result = driver().cuMemRetainAllocationHandle(handle, address);
+    if (result == CUDA_SUCCESS && process::active()) vmm::retained(*handle, reinterpret_cast<CUdeviceptr>(address));
+    return result;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
+                                        CUmemAllocationHandleType type) {
+    const CUresult result = driver().cuMemImportFromShareableHandle(handle, os_handle, type);
+    if (result == CUDA_SUCCESS && process::active()) vmm::imported(*handle);
+    return result;
+}

@@ -1,0 +1,31 @@
+#include "ledger.hpp"
+
+namespace curb::shim {
+
+policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept {
+    Bytes held = held_.load(std::memory_order_relaxed);
+    for (;;) {
+        const policy::Verdict verdict = policy::decide(terms, held, bytes);
+        if (verdict != policy::Verdict::grant) return verdict;
+        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
+    }
+    kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
+    return policy::Verdict::grant;
+}
+
+void Ledger::charge(Kind kind, Bytes bytes) noexcept {
+    held_.fetch_add(bytes, std::memory_order_acq_rel);
+    kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
+}
+
+void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
+    kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
+    held_.fetch_sub(bytes, std::memory_order_acq_rel);
+}
+
+void Ledger::set_overhead(Bytes bytes) noexcept {
+    const Bytes before = overhead_.exchange(bytes, std::memory_order_acq_rel);
+    held_.fetch_add(bytes - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
+}
+
+}  // namespace curb::shim

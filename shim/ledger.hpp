@@ -1,0 +1,93 @@
+// What this process holds of one device, in bytes. Reached only by reserve and give-back (and by reconcile, which sets
+// the part that cannot be charged call by call), so that a ledger shared by several processes can take its place.
+//
+// Thread-safe and lock-free. held() is: charges of every kind + overhead, where overhead is what the device's own figure
+// for the process has beyond the charges it can see: contexts, modules, stacks, workspaces of the driver.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "policy/decide.hpp"
+#include "policy/size.hpp"
+
+namespace curb::shim {
+
+using policy::Bytes;
+
+enum class Kind : std::uint8_t { plain, pools, vmm, managed };
+inline constexpr std::size_t kKinds = 4;
+
+class Ledger {
+  public:
+    // Adds `bytes` if the policy grants it in one step with the addition, so that two threads cannot both take the last
+    // room. Anything but `grant` leaves the books as they were.
+    policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept;
+    // Adds what the driver has taken already (a pool that grew more than was foreseen).
+    void charge(Kind kind, Bytes bytes) noexcept;
+    void give_back(Kind kind, Bytes bytes) noexcept;
+
+    [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
+    [[nodiscard]] Bytes of(Kind kind) const noexcept {
+        return kinds_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+    }
+    [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
+
+    // Every change of memory happens within an operation: begun before the driver is called, done when the books say
+    // what the driver did. In between, books and device may differ.
+    class Operation {
+      public:
+        explicit Operation(Ledger *ledger) noexcept : ledger_(ledger) {
+            if (ledger_) ledger_->begun_.fetch_add(1, std::memory_order_seq_cst);
+        }
+        Operation(Operation &&other) noexcept : ledger_(std::exchange(other.ledger_, nullptr)) {}
+        ~Operation() {
+            if (ledger_) ledger_->done_.fetch_add(1, std::memory_order_seq_cst);
+        }
+        Operation(const Operation &) = delete;
+        Operation &operator=(const Operation &) = delete;
+        Operation &operator=(Operation &&) = delete;
+
+      private:
+        Ledger *ledger_;
+    };
+
+    // Sets the overhead from `measure`, which returns the device's figure for this process (none: not to be had) and is
+    // called while no operation is under way. With operations under way the overhead is only ever raised: memory is
+    // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low.
+    // False: nothing could be measured.
+    template <class Measure>
+    bool reconcile(Measure measure) noexcept {
+        for (int attempt = 0; attempt < kAttempts; ++attempt) {
+            const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
+            const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
+            const Bytes charged_before = visible();
+            const std::optional<Bytes> figure = measure();
+            if (!figure) return false;
+            const Bytes charged = std::max(charged_before, visible());
+            const Bytes overhead = *figure > charged ? *figure - charged : 0;
+            const bool quiet = quiet_before && begun == begun_.load(std::memory_order_seq_cst);
+            if (quiet || overhead > this->overhead()) set_overhead(overhead);
+            if (quiet) return true;
+        }
+        return true;
+    }
+    void set_overhead(Bytes bytes) noexcept;
+
+  private:
+    static constexpr int kAttempts = 3;
+
+    // What the device's figure for the process includes: all but managed memory (measured on an H100).
+    [[nodiscard]] Bytes visible() const noexcept { return of(Kind::plain) + of(Kind::pools) + of(Kind::vmm); }
+
+    std::atomic<Bytes> held_{0};
+    std::atomic<Bytes> overhead_{0};
+    std::atomic<Bytes> kinds_[kKinds]{};
+    std::atomic<std::uint64_t> begun_{0};
+    std::atomic<std::uint64_t> done_{0};
+};
+
+}  // namespace curb::shim

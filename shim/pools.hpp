@@ -1,0 +1,45 @@
+// The stream-ordered pools of this process and what each has reserved on which device.
+//
+// A pool is charged by CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: memory that was freed but that the pool keeps is held by
+// the process all the same. Thread-safe; no lock is held while the driver is called.
+#pragma once
+
+#include <atomic>
+
+#include "devices.hpp"
+
+namespace curb::shim::pools {
+
+// Pools grow in units of 32 MiB (measured on an H200, default and explicit pools alike).
+inline constexpr Bytes kUnit = 32 * policy::MiB;
+
+struct Pool {
+    CUmemoryPool handle = nullptr;
+    Device *device = nullptr;  // null: its memory is on the host or another process's, and is not charged
+    std::atomic<Bytes> charged{0};
+    std::atomic<bool> live{true};
+    std::atomic<int> visitors{0};  // threads that are asking the driver about it
+};
+
+// The pool with this handle. One that is not known yet was made behind our back (a device's default pool): it is taken
+// to live on `device`. Null: no host memory for the record.
+Pool *find(CUmemoryPool handle, Device *device) noexcept;
+// Notes where a pool lives; `device` null: not charged.
+void note(CUmemoryPool handle, Device *device) noexcept;
+// The device a pool is charged to; null: not known or not charged.
+Device *owner(CUmemoryPool handle) noexcept;
+// The pool is destroyed. Memory that its live allocations still hold shows in the device's figure from now on.
+void forget(CUmemoryPool handle) noexcept;
+
+// After an allocation: the pool's charge is raised to what it has reserved.
+void raise(Pool &pool) noexcept;
+// Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
+void look_again(Device &device) noexcept;
+// Bytes that the pool has reserved and does not use.
+Bytes idle(const Pool &pool) noexcept;
+
+// Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done what
+// it may to have frees seen complete.
+Bytes trim(Device &device) noexcept;
+
+}  // namespace curb::shim::pools

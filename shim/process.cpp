@@ -1,0 +1,114 @@
+#include "process.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+
+#include "admission.hpp"
+#include "devices.hpp"
+#include "log.hpp"
+#include "signals.hpp"
+#include "worker.hpp"
+
+namespace curb::shim::process {
+namespace {
+
+enum class State : int { asleep, active, passing };
+
+constinit std::atomic<State> state{State::asleep};
+constinit std::once_flag once;
+constinit std::atomic<const Snapshot *> in_force{nullptr};
+constinit std::atomic<const config::Source *> from{nullptr};
+
+// Before anything is known: no caps.
+const Snapshot &initial() noexcept {
+    static const Snapshot &made = *new Snapshot;
+    return made;
+}
+
+void publish(const policy::Policy &policy, bool unusable) {
+    auto *next = new Snapshot;
+    next->policy = policy;
+    next->unusable = unusable;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        next->caps[static_cast<std::size_t>(ordinal)] = policy::cap_for(policy, ordinal, devices::at(ordinal).total);
+    in_force.store(next, std::memory_order_release);
+}
+
+void read_policy() {
+    auto *source = new config::Source(config::locate([](const char *name) -> const char * { return getenv(name); }));
+    from.store(source, std::memory_order_release);
+    const auto loaded = config::load(*source);
+    if (loaded) {
+        log::configure(loaded->log);
+        publish(*loaded, false);
+        return;
+    }
+    publish(policy::Policy{}, true);
+    for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
+    log::write(policy::LogLevel::error,
+               "the policy cannot be used, so every GPU allocation of this process is refused. Mend it (it is read again "
+               "at once), or unset CURB_POLICY and CURB_CAP to run without one");
+}
+
+// In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver answers
+// CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose: a
+// destructor could wait for one of those locks.
+void in_fork_child() {
+    state.store(State::passing, std::memory_order_relaxed);
+    signals::restore_program_action();
+}
+
+}  // namespace
+
+bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
+
+const Snapshot &snapshot() noexcept {
+    const Snapshot *current = in_force.load(std::memory_order_acquire);
+    return current ? *current : initial();
+}
+
+const config::Source &source() noexcept {
+    static const config::Source none;
+    const config::Source *known = from.load(std::memory_order_acquire);
+    return known ? *known : none;
+}
+
+void activate() noexcept {
+    if (state.load(std::memory_order_acquire) != State::asleep) return;
+    const int saved_errno = errno;
+    std::call_once(once, [] {
+        try {
+            devices::discover();
+            read_policy();
+            pthread_atfork(nullptr, nullptr, in_fork_child);
+            state.store(State::active, std::memory_order_release);
+            worker::start();
+            signals::use(snapshot().policy.release.signal);
+        } catch (...) {
+            // Out of host memory while starting: the program goes on as without us, unless a cap was already in force.
+            log::write(policy::LogLevel::error, "out of host memory while starting; caps may not be enforced");
+        }
+    });
+    errno = saved_errno;
+}
+
+void enforce(const policy::Policy &policy) noexcept try {
+    log::configure(policy.log);
+    publish(policy, false);
+    signals::use(policy.release.signal);
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        const std::optional<Bytes> cap = admission::cap(device);
+        if (!cap) continue;
+        devices::reconcile(device, true);
+        if (device.ledger.held() > *cap) worker::release("cap lowered");
+    }
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: the new policy is not in force");
+}
+
+}  // namespace curb::shim::process

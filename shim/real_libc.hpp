@@ -1,0 +1,22 @@
+// The libc functions that curb stands in front of, as the next library in the search order has them.
+//
+// Safe from the first instruction of the process on: other libraries' constructors call dlsym and sigaction before ours
+// have run. Nothing here allocates.
+#pragma once
+
+#include <csignal>
+
+namespace curb::shim::real {
+
+using Dlsym = void *(void *, const char *);
+using Dlvsym = void *(void *, const char *, const char *);
+using Sigaction = int(int, const struct sigaction *, struct sigaction *);
+using Handler = void (*)(int);
+using Signal = Handler(int, Handler);
+
+Dlsym *dlsym() noexcept;
+Dlvsym *dlvsym() noexcept;
+Sigaction *sigaction() noexcept;
+Signal *signal() noexcept;
+
+}  // namespace curb::shim::real

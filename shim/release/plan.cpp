@@ -1,0 +1,67 @@
+#include "release/plan.hpp"
+
+#include <chrono>
+#include <cstring>
+
+#include "control/release_report.hpp"
+#include "devices.hpp"
+#include "log.hpp"
+#include "process.hpp"
+
+namespace curb::shim::release {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// What this process holds of all devices, as the device says; where it does not see the process, what everybody holds.
+std::int64_t held_on_devices() {
+    std::int64_t sum = 0;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        if (device.contexts.load(std::memory_order_relaxed) <= 0) continue;
+        auto figure = device.meter.held_by_process();
+        if (!figure) figure = device.meter.used_by_all();
+        sum += static_cast<std::int64_t>(figure.value_or(0));
+    }
+    return sum;
+}
+
+std::string take(policy::Step step) {
+    switch (step) {
+#define CURB_STEP(name, text) \
+    case policy::Step::name: return step::name();
+#include "policy/release_steps.def"
+#undef CURB_STEP
+    }
+    return {};
+}
+
+}  // namespace
+
+void run(const char *trigger) {
+    const policy::ReleasePolicy plan = process::snapshot().policy.release;
+    control::ReleaseReport report;
+    report.trigger = trigger;
+    const auto start = Clock::now();
+    for (const policy::Step step : plan.steps) {
+        const auto step_start = Clock::now();
+        const std::int64_t before = held_on_devices();
+        control::StepReport taken;
+        taken.step = step;
+        taken.reason = take(step);
+        taken.freed = before - held_on_devices();
+        taken.milliseconds = milliseconds_since(step_start);
+        report.steps.push_back(std::move(taken));
+    }
+    report.milliseconds = milliseconds_since(start);
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0)
+            devices::reconcile(devices::at(ordinal), true);
+    log::write(policy::LogLevel::info, control::text(report));
+}
+
+}  // namespace curb::shim::release

@@ -1,0 +1,121 @@
+#include "vmm.hpp"
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+namespace curb::shim::vmm {
+
+struct Memory {
+    explicit Memory(Bytes size) noexcept : bytes(size) {}
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+    ~Memory() {
+        if (device) device->ledger.give_back(Kind::vmm, bytes);
+    }
+    Device *device = nullptr;
+    Bytes bytes;
+};
+
+namespace {
+
+struct Handle {
+    std::shared_ptr<Memory> memory;
+    unsigned references = 0;
+};
+
+struct Books {
+    std::mutex mutex;
+    std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
+    std::map<CUdeviceptr, std::shared_ptr<Memory>> mappings;  // by first address
+};
+
+// Never destroyed: threads may unmap until the process is gone.
+Books &books() {
+    static Books &made = *new Books;
+    return made;
+}
+
+}  // namespace
+
+bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept try {
+    auto memory = std::make_shared<Memory>(bytes);
+    const std::scoped_lock lock(books().mutex);
+    books().handles[handle] = {memory, 1};
+    memory->device = &device;  // last: from here on its end credits what was charged
+    return true;
+} catch (...) {
+    return false;
+}
+
+void imported(CUmemGenericAllocationHandle handle) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    // Memory that is not known needs no record: releasing an unknown handle credits nobody.
+    if (const auto found = books().handles.find(handle); found != books().handles.end()) ++found->second.references;
+}
+
+void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    auto mapping = books().mappings.upper_bound(address);
+    if (mapping == books().mappings.begin()) return;
+    --mapping;
+    Handle &record = books().handles[handle];
+    record.memory = mapping->second;
+    ++record.references;
+} catch (...) {
+    // Without this record the memory is credited when its other holders go, while the driver keeps it: the device's own
+    // figure puts that right.
+}
+
+bool mapped(CUdeviceptr address, CUmemGenericAllocationHandle handle) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().handles.find(handle);
+    if (found != books().handles.end()) books().mappings[address] = found->second.memory;
+    return true;
+} catch (...) {
+    return false;
+}
+
+Reference take_reference(CUmemGenericAllocationHandle handle) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().handles.find(handle);
+    if (found == books().handles.end()) return nullptr;
+    if (found->second.references > 1) {
+        --found->second.references;
+        return found->second.memory;
+    }
+    Reference last = std::move(found->second.memory);
+    books().handles.erase(found);
+    return last;
+}
+
+void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept try {
+    if (!reference) return;
+    const std::scoped_lock lock(books().mutex);
+    Handle &record = books().handles[handle];
+    record.memory = std::move(reference);
+    ++record.references;
+} catch (...) {
+    // As in retained().
+}
+
+Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    const auto first = books().mappings.lower_bound(address), last = books().mappings.lower_bound(address + bytes);
+    Mappings taken(first, last);
+    books().mappings.erase(first, last);
+    return taken;
+} catch (...) {
+    return {};
+}
+
+void put_back(Mappings mappings) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().mappings.insert(mappings.begin(), mappings.end());
+} catch (...) {
+    // As in retained().
+}
+
+Device *device_of(const std::shared_ptr<Memory> &memory) noexcept { return memory ? memory->device : nullptr; }
+
+}  // namespace curb::shim::vmm

@@ -1,0 +1,124 @@
+#include "worker.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <thread>
+
+#include "config/load.hpp"
+#include "config/watch.hpp"
+#include "log.hpp"
+#include "process.hpp"
+#include "release/plan.hpp"
+
+namespace curb::shim::worker {
+namespace {
+
+constinit std::atomic<int> wake_fd{-1};
+constinit std::atomic<const char *> asked{nullptr};
+constinit std::atomic<bool> exiting{false};
+constinit std::atomic<bool> releasing{false};
+
+void run_releases() {
+    const int fd = wake_fd.load(std::memory_order_acquire);
+    for (;;) {
+        pollfd waiting{fd, POLLIN, 0};
+        if (poll(&waiting, 1, -1) < 0 && errno == EINTR) continue;
+        std::uint64_t count = 0;
+        // A program that closes every descriptor (daemons do) has closed this one too; then there is nothing to wait for.
+        if (read(fd, &count, sizeof count) != sizeof count) {
+            if (errno == EAGAIN || errno == EINTR) continue;
+            log::write(policy::LogLevel::warning,
+                       "the program closed curb's descriptor: this process no longer releases memory on a signal");
+            return;
+        }
+        releasing.store(true, std::memory_order_seq_cst);
+        if (exiting.load(std::memory_order_seq_cst)) return;
+        const char *trigger = asked.exchange(nullptr, std::memory_order_acq_rel);
+        release::run(trigger ? trigger : "signal");
+        releasing.store(false, std::memory_order_seq_cst);
+    }
+}
+
+// Reads each new text of the policy file and puts it in force; a bad one is reported and the last good one stays.
+void watch_policy() {
+    // What was read at the start may be old already: the first look always returns, and a policy that has not changed
+    // changes nothing.
+    const std::string &file = process::source().file;
+    config::Watch watch(file, {});
+    for (bool first = true;; first = false) {
+        const auto text = watch.next(-1);
+        if (!text) return;
+        const auto parsed = config::parse(*text, file);
+        if (parsed) {
+            policy::Policy next = *parsed;
+            next.narrowed_to = process::snapshot().policy.narrowed_to;
+            if (next == process::snapshot().policy && !process::snapshot().unusable) continue;
+            process::enforce(next);
+            log::write(policy::LogLevel::info, file + ": new policy in force");
+        } else if (!first || !process::snapshot().unusable) {  // at the start it has been reported
+            for (const auto &diagnostic : parsed.error()) log::write(policy::LogLevel::error, diagnostic.text());
+            log::write(policy::LogLevel::error, process::snapshot().unusable
+                                                    ? "still no usable policy: allocations stay refused"
+                                                    : "the last good policy stays in force");
+        }
+    }
+}
+
+// Signals are the program's threads' business.
+void start_thread(void (*body)(), const char *name) noexcept {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+        std::thread thread(body);
+        pthread_setname_np(thread.native_handle(), name);
+        thread.detach();
+    } catch (...) {
+        log::write(policy::LogLevel::warning, std::string("no thread could be started for ") + name);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// A release must not run into the program's static destructors: at exit no new one begins, and one that is under way is
+// given a moment. Not longer: it may be waiting for a lock that the exiting thread holds.
+void at_exit() {
+    exiting.store(true, std::memory_order_seq_cst);
+    for (int waited = 0; waited < 200 && releasing.load(std::memory_order_seq_cst); ++waited)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace
+
+void start() noexcept {
+    const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) {
+        log::write(policy::LogLevel::warning, "no eventfd to be had: this process releases no memory on a signal");
+        return;
+    }
+    wake_fd.store(fd, std::memory_order_release);
+    atexit(at_exit);
+    start_thread(run_releases, "curb-worker");
+    if (!process::source().file.empty()) start_thread(watch_policy, "curb-policy");
+}
+
+void wake() noexcept {
+    const std::uint64_t one = 1;
+    const int fd = wake_fd.load(std::memory_order_acquire);
+    // A full counter or a closed descriptor: the wake-up is there already, or nobody is left to hear it.
+    if (fd >= 0 && write(fd, &one, sizeof one) < 0) return;
+}
+
+void release(const char *trigger) noexcept {
+    asked.store(trigger, std::memory_order_release);
+    wake();
+}
+
+}  // namespace curb::shim::worker

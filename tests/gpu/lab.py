@@ -1,0 +1,92 @@
+"""What every case is given: the machine, where curb is, a folder, and how to start a program bare or under curb."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvml import Device
+from session import Job, Session
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Unavailable(RuntimeError):
+    """The case cannot run here; the text says what is missing."""
+
+
+@dataclass
+class Lab:
+    device: Device
+    library: Path
+    curb: Path
+    build: Path
+    folder: Path
+    quick: bool
+    _compiled: dict[str, Path] = field(default_factory=dict)
+
+    def job(self, name: str, cap: str) -> Job:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        job = Job(folder, cap)
+        job.policy.write_text(job.text())
+        return job
+
+    def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
+        return Session(argv, self._environment(env), self.device, self.folder / name)
+
+    def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
+        """The bare form: the two variables, nothing else."""
+        preload = {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
+        return Session(argv, self._environment(env) | preload, self.device, job.folder)
+
+    def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
+        """`curb run`, which becomes the program."""
+        if not self.curb.exists():
+            raise Unavailable(f"there is no {self.curb}")
+        command = [str(self.curb), "run", "--policy", str(job.policy), "--", *argv]
+        environment = self._environment(env) | {"CURB_LIBRARY": str(self.library)}
+        return Session(command, environment, self.device, job.folder)
+
+    def python(self, program: str, *arguments: str) -> list[str]:
+        return [sys.executable, str(PROGRAMS / program), *arguments]
+
+    def need(self, module: str) -> None:
+        if importlib.util.find_spec(module) is None:
+            raise Unavailable(f"the Python package {module} is not installed")
+
+    def compiled(self, source: str, *options: str) -> list[str]:
+        """Compiles a program with nvcc, once for each set of options, for the GPU that is here."""
+        name = "-".join([Path(source).stem, *(option.strip("-") for option in options)])
+        if name not in self._compiled:
+            output = self.folder / name
+            nvcc = _nvcc()
+            # By rpath, not LD_LIBRARY_PATH: that would also give the frameworks other libraries than their own.
+            runtime = f"-rpath={Path(nvcc).resolve().parent.parent}/lib64"
+            command = [nvcc, "-O2", "-std=c++17", "-arch=native", "-Xlinker", runtime]
+            command += [str(PROGRAMS / source), *options, "-o", str(output)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-1500:]}")
+            self._compiled[name] = output
+        return [str(self._compiled[name])]
+
+    def _environment(self, more: dict[str, str] | None) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("CURB_")}
+        kept.pop("LD_PRELOAD", None)
+        # NVML counts devices in the order of the bus; CUDA does so only when told.
+        device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
+        return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+
+
+def _nvcc() -> str:
+    usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+    found = shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+    if found is None:
+        raise Unavailable("nvcc is not installed")
+    return found

@@ -1,0 +1,175 @@
+"""One program under test: started under curb or bare, talked to by JSON lines, watched, and always ended.
+
+A program says `{"event": …}` on its stdout and waits for a line on its stdin, so that the test sends a signal or edits
+the policy at a moment that both know. See programs/talk.py for the program's side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvml import Device
+from watch import Watch
+
+Event = dict[str, Any]
+_TAIL_LINES = 12
+
+
+class ProgramFailed(RuntimeError):
+    """The program ended, or did not say in time what was expected. The text holds the end of its stderr."""
+
+
+class Log:
+    """curb's log file of one program."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def lines(self) -> list[str]:
+        return self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
+
+    def wait_for(self, text: str, after: int, timeout_s: float) -> str | None:
+        """The first line from number `after` on that holds `text`, without its date and pid; None: none came."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for line in self.lines()[after:]:
+                if text in line:
+                    return line.split("]", 1)[-1].strip()
+            time.sleep(0.005)
+        return None
+
+
+@dataclass
+class Job:
+    """The folder of one program's run, and the policy in it."""
+
+    folder: Path
+    cap: str
+
+    @property
+    def policy(self) -> Path:
+        return self.folder / "job.json"
+
+    @property
+    def log(self) -> Log:
+        return Log(self.folder / "curb.log")
+
+    def text(self, cap: str | None = None) -> str:
+        return json.dumps(
+            {
+                "version": 1,
+                "gpu": {"*": {"cap": cap or self.cap}},
+                "log": {"level": "info", "file": str(self.folder / "curb.log")},
+            },
+            indent=2,
+        )
+
+
+class Session:
+    """A running program. Leaving the `with` block ends it, whatever happened."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], device: Device, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._stderr = folder / "stderr.txt"
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.watch = Watch(device, self.pid)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> Session:
+        self.watch.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.__exit__()
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def expect(self, event: str, timeout_s: float = 90) -> Event:
+        """The next event, which must be this one."""
+        try:
+            said = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ProgramFailed(f"nothing said within {timeout_s:g} s, '{event}' expected{self._tail()}") from None
+        if said is None:
+            raise ProgramFailed(f"ended with {self._status()} before '{event}'{self._tail()}")
+        if said["event"] != event:
+            raise ProgramFailed(f"said {json.dumps(said)[:300]}, '{event}' expected{self._tail()}")
+        return said
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ProgramFailed(f"ended with {self._status()} before it was told '{command}'{self._tail()}") from None
+
+    def send(self, number: signal.Signals = signal.SIGUSR1) -> float:
+        """Sends the signal and returns when."""
+        now = time.monotonic()
+        if self._process.poll() is None:
+            os.kill(self.pid, number)
+        return now
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def quiet(self) -> bool:
+        """Whether the program has said nothing that was not read yet."""
+        return self._events.empty()
+
+    def finish(self, timeout_s: float = 30) -> None:
+        """Waits for the end, which must be with exit status 0."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProgramFailed(f"did not end within {timeout_s:g} s{self._tail()}") from None
+        if self._process.returncode != 0:
+            raise ProgramFailed(f"ended with {self._status()}{self._tail()}")
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue  # a framework's own chatter
+            if isinstance(said, dict) and "event" in said:
+                self._events.put(said)
+        self._events.put(None)
+
+    def _status(self) -> str:
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return "its stdout closed"
+        return signal.Signals(-code).name if code < 0 else f"status {code}"
+
+    def _tail(self) -> str:
+        lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "".join(f"\n    | {line[:300]}" for line in lines)

@@ -1,0 +1,431 @@
+// Every family of device memory under a cap: what the driver's books say, what is refused, what comes back.
+
+#include <cstring>
+
+#include "scenario.hpp"
+#include "sim.h"
+
+using namespace scenario;
+
+namespace {
+
+constexpr std::uint64_t kCap = 1 * GiB;  // set by shim_test.cpp for these scenarios
+
+CUdeviceptr take(std::uint64_t bytes) {
+    CUdeviceptr pointer = 0;
+    MUST(cuMemAlloc_v2(&pointer, bytes));
+    return pointer;
+}
+
+// Fills up by `allocate` until it is refused; returns how often it was served.
+template <class Allocate>
+int fill(Allocate allocate) {
+    int served = 0;
+    CUresult result = CUDA_SUCCESS;
+    while ((result = allocate()) == CUDA_SUCCESS) {
+        ++served;
+        EXPECT(curb_sim_held(0) <= kCap);
+        if (served > 100'000) break;
+    }
+    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) <= kCap);
+    return served;
+}
+
+CUmemAllocationProp on_device(int device) {
+    CUmemAllocationProp properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    return properties;
+}
+
+CUmemoryPool make_pool(CUmemLocationType where, int id) {
+    CUmemPoolProps properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {where, id};
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+void keep_everything(CUmemoryPool pool) {
+    std::uint64_t threshold = ~0ULL;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+}
+
+}  // namespace
+
+SCENARIO_NAMED(plain_memory_stops_at_the_cap_and_comes_back) {
+    start();
+    std::vector<CUdeviceptr> blocks;
+    const int served = fill([&] {
+        CUdeviceptr pointer = 0;
+        const CUresult result = cuMemAlloc_v2(&pointer, 64 * MiB);
+        if (result == CUDA_SUCCESS) blocks.push_back(pointer);
+        return result;
+    });
+    EXPECT_EQ(served, 7);  // (1024 - 518) / 64
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+    MUST(cuMemFree_v2(take(256 * MiB)));
+}
+
+SCENARIO_NAMED(sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them) {
+    start();
+    for (const std::uint64_t bytes : {std::uint64_t{1}, 4 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 2 * MiB + 1, 3 * MiB,
+                                      33 * MiB + 5}) {
+        const CUdeviceptr first = take(bytes), second = take(bytes);
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        MUST(cuMemFree_v2(first));
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        MUST(cuMemFree_v2(second));
+        EXPECT_EQ(told_held(), kContext);
+    }
+    std::vector<CUdeviceptr> small;
+    for (int i = 0; i < 10'000; ++i) small.push_back(take(4 * KiB));
+    EXPECT_EQ(curb_sim_held(0), kContext + 40 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    for (std::size_t i = 0; i < small.size(); ++i)
+        if (i % 512 != 0) MUST(cuMemFree_v2(small[i]));
+    EXPECT_EQ(told_held(), curb_sim_held(0));  // one block keeps its granule
+    for (std::size_t i = 0; i < small.size(); i += 512) MUST(cuMemFree_v2(small[i]));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(odd_sizes_stop_at_the_cap) {
+    start();
+    const int served = fill([&] {
+        CUdeviceptr pointer = 0;
+        return cuMemAlloc_v2(&pointer, 1 * MiB + 1);
+    });
+    EXPECT_EQ(served, 253);  // (1024 - 518) / 2
+}
+
+SCENARIO_NAMED(pitched_memory_is_charged_by_the_pitch) {
+    start();
+    CUdeviceptr pointer = 0;
+    std::size_t pitch = 0;
+    MUST(cuMemAllocPitch_v2(&pointer, &pitch, 1000, 5000, 4));
+    EXPECT(pitch >= 1000);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemFree_v2(pointer));
+    EXPECT_EQ(told_held(), kContext);
+    fill([&] { return cuMemAllocPitch_v2(&pointer, &pitch, 60'000, 1000, 4); });
+}
+
+SCENARIO_NAMED(managed_memory_is_charged_in_full) {
+    start();
+    CUdeviceptr pointer = 0;
+    MUST(cuMemAllocManaged(&pointer, 256 * MiB, CU_MEM_ATTACH_GLOBAL));
+    EXPECT_EQ(told_held(), kContext + 256 * MiB);
+    CUdeviceptr second = 0;
+    EXPECT_EQ(cuMemAllocManaged(&second, 512 * MiB, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemFree_v2(pointer));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetMemPool(&pool, 0));
+    keep_everything(pool);
+    std::vector<CUdeviceptr> blocks;
+    fill([&] {
+        CUdeviceptr pointer = 0;
+        const CUresult result = cuMemAllocAsync(&pointer, 32 * MiB, stream);
+        if (result == CUDA_SUCCESS) blocks.push_back(pointer);
+        return result;
+    });
+    EXPECT_EQ(blocks.size(), 15U);  // (1024 - 518) / 32
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // Freed, but kept by the pool: still held, and served again without growth.
+    for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, stream));
+    EXPECT(curb_sim_held(0) > 900 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    CUdeviceptr again = 0;
+    MUST(cuMemAllocAsync(&again, 200 * MiB, stream));
+    EXPECT(curb_sim_held(0) <= kCap);
+    MUST(cuMemFreeAsync(again, stream));
+    // Trimmed before anything is refused.
+    MUST(cuStreamSynchronize(stream));
+    const CUdeviceptr plain = take(400 * MiB);
+    EXPECT_EQ(curb_sim_held(0), kContext + 400 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemFree_v2(plain));
+}
+
+SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetMemPool(&pool, 0));
+    keep_everything(pool);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, 448 * MiB, stream));
+    MUST(cuMemFreeAsync(block, stream));
+    MUST(cuMemFree_v2(take(448 * MiB)));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(explicit_pools_are_charged_where_they_live) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 70 * MiB, pool, stream));
+    EXPECT_EQ(told_held(), kContext + 96 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    CUdeviceptr more = 0;
+    fill([&] { return cuMemAllocFromPoolAsync(&more, 70 * MiB, pool, stream); });
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // Memory of the host's is nobody's device memory.
+    const std::uint64_t before = curb_sim_held(0);
+    const CUmemoryPool host = make_pool(CU_MEM_LOCATION_TYPE_HOST, 0);
+    MUST(cuMemAllocFromPoolAsync(&more, 64 * MiB, host, stream));
+    EXPECT_EQ(curb_sim_held(0), before);
+    EXPECT_EQ(told_held(), before);
+}
+
+SCENARIO_NAMED(a_destroyed_pool_is_held_until_its_last_allocation_is_freed) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
+    MUST(cuMemPoolDestroy(pool));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    MUST(cuMemFreeAsync(block, stream));
+    MUST(cuStreamSynchronize(stream));
+    EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
+}
+
+SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
+    start();
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle first = 0, second = 0, retained = 0;
+    MUST(cuMemCreate(&first, 64 * MiB, &properties, 0));
+    MUST(cuMemCreate(&second, 64 * MiB, &properties, 0));
+    EXPECT_EQ(told_held(), kContext + 128 * MiB);
+    CUdeviceptr address = 0;
+    MUST(cuMemAddressReserve(&address, 4 * GiB, 0, 0, 0));  // addresses are not memory
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemMap(address, 64 * MiB, 0, first, 0));
+    MUST(cuMemMap(address + 64 * MiB, 64 * MiB, 0, second, 0));
+    // Released right after mapping: the mapping keeps the memory.
+    MUST(cuMemRelease(first));
+    MUST(cuMemRelease(second));
+    EXPECT_EQ(told_held(), kContext + 128 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void *>(address)));
+    MUST(cuMemUnmap(address, 128 * MiB));  // one call, two mappings
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);  // the retained reference
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemRelease(retained));
+    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    fill([&] { return cuMemCreate(&first, 20 * MiB, &properties, 0); });
+}
+
+SCENARIO_NAMED(host_memory_of_the_mapping_calls_is_not_charged) {
+    start();
+    CUmemAllocationProp properties = on_device(0);
+    properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+    CUmemGenericAllocationHandle handle = 0;
+    MUST(cuMemCreate(&handle, 2 * GiB, &properties, 0));
+    EXPECT_EQ(told_held(), kContext);
+    MUST(cuMemRelease(handle));
+}
+
+SCENARIO_NAMED(imported_memory_is_not_charged_twice) {
+    start();
+    CUmemAllocationProp properties = on_device(0);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle handle = 0, imported = 0;
+    MUST(cuMemCreate(&handle, 64 * MiB, &properties, 0));
+    int fd = -1;
+    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    MUST(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void *>(static_cast<std::intptr_t>(fd)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuMemRelease(imported));
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuMemRelease(handle));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(contexts_are_measured_and_take_their_memory_with_them) {
+    CUcontext primary = start();
+    EXPECT_EQ(told_held(), kContext);
+    take(64 * MiB);
+    CUcontext own = nullptr;
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    take(64 * MiB);
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuCtxDestroy_v2(own));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(told_held(), kContext);
+    take(64 * MiB);
+    // The last release frees; the memory is not charged to the next life of the context.
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(code_that_the_driver_loads_is_counted) {
+    start();
+    CUmodule module = nullptr;
+    const char image[64] = "not a real module";
+    MUST(cuModuleLoadData(&module, image));
+    EXPECT(curb_sim_held(0) > kContext);
+    EXPECT(within(std::chrono::seconds(2), [] { return told_held() == curb_sim_held(0); }));
+    fill([&] {
+        CUdeviceptr pointer = 0;
+        return cuMemAlloc_v2(&pointer, 2 * MiB);
+    });
+    EXPECT_EQ(curb_sim_held(0), kCap);
+}
+
+SCENARIO_NAMED(programs_see_the_capped_device) {
+    start();
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, kCap);
+    EXPECT_EQ(told_total(), kCap);
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
+    start();
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(nullptr, 4096), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 0), CUDA_ERROR_INVALID_VALUE);
+    for (const std::size_t absurd : {std::size_t{1} << 63, ~std::size_t{0}, ~std::size_t{0} - 5}) {
+        EXPECT_EQ(cuMemAlloc_v2(&pointer, absurd), CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(cuMemAllocAsync(&pointer, absurd, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    EXPECT_EQ(cuMemAllocAsync(nullptr, 4096, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemFree_v2(0x1234), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemFree_v2(0), CUDA_SUCCESS);
+    const CUdeviceptr once = take(4 * MiB);
+    MUST(cuMemFree_v2(once));
+    EXPECT_EQ(cuMemFree_v2(once), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemCreate(nullptr, 2 * MiB, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemRelease(0x1234) != CUDA_SUCCESS);
+    EXPECT(cuMemUnmap(0x1000, 4096) != CUDA_SUCCESS);
+    std::size_t pitch = 0;
+    EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 0, 5, 4), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(a_cap_smaller_than_the_context_refuses_and_reports_nothing_free) {  // cap: 256 MiB
+    start();
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_ERROR_OUT_OF_MEMORY);
+    std::size_t free_bytes = 1, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT_EQ(free_bytes, 0U);
+    EXPECT_EQ(total, 256 * MiB);
+}
+
+SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
+    start();
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT_EQ(total, 80 * GiB);
+    const CUdeviceptr large = take(70 * GiB);
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 20 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the driver's own
+    MUST(cuMemFree_v2(large));
+}
+
+SCENARIO_NAMED(each_device_has_its_own_cap) {  // "*": 1 GiB, "cuda:1": 2 GiB
+    start();
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, 1 * GiB);
+    MUST(cuDeviceTotalMem_v2(&total, 1));
+    EXPECT_EQ(total, 2 * GiB);
+    CUcontext second = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    const CUdeviceptr here = take(400 * MiB);
+    MUST(cuCtxSetCurrent(second));
+    const CUdeviceptr there = take(1 * GiB);
+    EXPECT_EQ(curb_sim_held(1), kContext + 1 * GiB);
+    // Freed with the other device current: the device that was charged is credited.
+    MUST(cuMemFree_v2(here));
+    EXPECT_EQ(told_held(), kContext + 1 * GiB);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    MUST(cuMemFree_v2(there));
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_EQ(cuMemCreate(&handle, 600 * MiB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);  // device 0's cap, not 1's
+}
+
+SCENARIO_NAMED(the_drivers_own_errors_come_through_and_the_books_balance) {  // CURB_SIM_FAULT makes calls fail
+    start();
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 4 * MiB), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(told_held(), kContext);
+    pointer = take(4 * MiB);
+    EXPECT_EQ(cuMemFree_v2(pointer), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(told_held(), kContext + 4 * MiB);  // not freed, so still held
+    MUST(cuMemFree_v2(pointer));
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_EQ(cuMemCreate(&handle, 4 * MiB, &properties, 0), CUDA_ERROR_NOT_SUPPORTED);
+    MUST(cuMemCreate(&handle, 4 * MiB, &properties, 0));
+    EXPECT_EQ(cuMemRelease(handle), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(told_held(), kContext + 4 * MiB);
+    MUST(cuMemRelease(handle));
+    EXPECT_EQ(cuMemAllocAsync(&pointer, 4 * MiB, nullptr), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
+    CUcontext context = start();
+    std::vector<std::thread> threads;
+    for (unsigned seed = 1; seed <= 8; ++seed)
+        threads.emplace_back([context, seed] {
+            MUST(cuCtxSetCurrent(context));
+            unsigned random = seed * 2654435761U;
+            std::vector<CUdeviceptr> mine;
+            for (int i = 0; i < 2000; ++i) {
+                random = random * 1664525U + 1013904223U;
+                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
+                CUdeviceptr pointer = 0;
+                if (random % 3 == 0 && !mine.empty()) {
+                    MUST(cuMemFree_v2(mine.back()));
+                    mine.pop_back();
+                } else if (const CUresult result = cuMemAlloc_v2(&pointer, bytes); result == CUDA_SUCCESS) {
+                    mine.push_back(pointer);
+                } else {
+                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                }
+                if (curb_sim_held(0) > kCap) EXPECT(!"more than the cap is held");
+            }
+            for (const CUdeviceptr pointer : mine) MUST(cuMemFree_v2(pointer));
+        });
+    for (std::thread &thread : threads) thread.join();
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
+}

@@ -1,0 +1,102 @@
+// The other side of shim_test.cpp: a CUDA program that is put under curb in front of the simulated driver, does one
+// thing, and says by its exit status whether it was as it must be. Memory is read from the simulated driver's own books.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_abi.h"
+
+namespace scenario {
+
+inline constexpr std::uint64_t KiB = 1ULL << 10, MiB = 1ULL << 20, GiB = 1ULL << 30;
+inline constexpr std::uint64_t kContext = 518 * MiB;  // what a context of the simulated H100 costs
+
+inline int failures = 0;
+
+#define EXPECT(condition)                                                                                  \
+    do {                                                                                                   \
+        if (!(condition)) {                                                                                \
+            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                   \
+            ++scenario::failures;                                                                          \
+        }                                                                                                  \
+    } while (false)
+#define EXPECT_EQ(left, right)                                                                             \
+    do {                                                                                                   \
+        const auto left_ = (left);                                                                         \
+        const auto right_ = (right);                                                                       \
+        if (!(left_ == right_)) {                                                                          \
+            std::fprintf(stderr, "%s:%d: %s is %lld, not %s = %lld\n", __FILE__, __LINE__, #left,           \
+                         static_cast<long long>(left_), #right, static_cast<long long>(right_));           \
+            ++scenario::failures;                                                                          \
+        }                                                                                                  \
+    } while (false)
+#define MUST(call) EXPECT_EQ(call, CUDA_SUCCESS)
+
+// Initialises CUDA with the primary context of device 0 current.
+inline CUcontext start() {
+    CUcontext context = nullptr;
+    MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
+    return context;
+}
+
+// What the program is told it holds: total - free, from cuMemGetInfo.
+inline std::uint64_t told_held() {
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    return total - free_bytes;
+}
+inline std::uint64_t told_total() {
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    return total;
+}
+
+// Where a function's code is: the shared object's file name.
+inline std::string object_of(void *address) {
+    Dl_info info{};
+    return address && dladdr(address, &info) && info.dli_fname ? std::filesystem::path(info.dli_fname).filename().string()
+                                                               : "nowhere";
+}
+
+inline std::size_t entries(const char *folder) {
+    namespace fs = std::filesystem;
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
+}
+
+// Waits for `condition`, at most so long. The time is a deadline, not a pause.
+template <class Condition>
+bool within(std::chrono::milliseconds deadline, Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    while (!condition()) {
+        if (std::chrono::steady_clock::now() > until) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+}
+
+struct Scenario {
+    const char *name;
+    void (*run)();
+};
+std::vector<Scenario> &all();
+struct Register {
+    Register(const char *name, void (*run)()) { all().push_back({name, run}); }
+};
+#define SCENARIO_NAMED(name)                                             \
+    static void name();                                                  \
+    static const scenario::Register register_##name(#name, &name);       \
+    static void name()
+
+}  // namespace scenario

@@ -1,0 +1,221 @@
+// libcurb.so in front of real processes on the simulated driver: each case starts a scenario program of its own, as a
+// user would, and judges it by its exit status and by what it wrote.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "catch.hpp"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Outcome {
+    int status = 0;  // exit status, or 128 + signal
+    std::string out;
+    std::string err;
+};
+
+// A folder of its own for each case, with the policy file in it.
+class Job {
+  public:
+    Job() {
+        std::string name = (fs::temp_directory_path() / "curb-shim-test-XXXXXX").string();
+        folder_ = mkdtemp(name.data());
+    }
+    ~Job() {
+        std::error_code ignored;
+        fs::remove_all(folder_, ignored);
+    }
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+
+    Job &policy(const std::string &text) {
+        std::ofstream(folder_ / "job.json") << text;
+        environment_["CURB_POLICY"] = (folder_ / "job.json").string();
+        return *this;
+    }
+    Job &cap(const std::string &size) { return with("CURB_CAP", size); }
+    Job &with(const std::string &name, const std::string &value) {
+        environment_[name] = value;
+        return *this;
+    }
+
+    Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
+        if (!environment_.count("LD_PRELOAD")) environment_["LD_PRELOAD"] = CURB_LIBRARY;
+        environment_.try_emplace("LD_LIBRARY_PATH", CURB_SIM);
+        const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
+        const pid_t child = fork();
+        if (child == 0) {
+            if (!freopen(out.c_str(), "w", stdout) || !freopen(err.c_str(), "w", stderr)) _exit(99);
+            for (const char *name : {"CURB_POLICY", "CURB_CAP", "XDG_CONFIG_HOME"}) unsetenv(name);
+            setenv("HOME", folder_.c_str(), 1);
+            close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
+            alarm(60);
+            for (const auto &[name, value] : environment_) setenv(name.c_str(), value.c_str(), 1);
+            execl(program, program, scenario.c_str(), nullptr);
+            _exit(98);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        const auto text = [](const fs::path &file) {
+            std::stringstream all;
+            all << std::ifstream(file).rdbuf();
+            return all.str();
+        };
+        return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text(out), text(err)};
+    }
+
+  private:
+    fs::path folder_;
+    std::map<std::string, std::string> environment_;
+};
+
+void succeeds(const Outcome &outcome) {
+    INFO(outcome.err);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.empty());  // nothing on stdout, ever
+}
+
+std::size_t lines(const std::string &text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+}  // namespace
+
+TEST_CASE("each family of memory is held to the cap, with books that agree with the driver's") {
+    const std::string scenario = GENERATE(
+        "plain_memory_stops_at_the_cap_and_comes_back",
+        "sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them", "odd_sizes_stop_at_the_cap",
+        "pitched_memory_is_charged_by_the_pitch", "managed_memory_is_charged_in_full",
+        "stream_ordered_memory_stops_at_the_cap",
+        "frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal",
+        "explicit_pools_are_charged_where_they_live", "a_destroyed_pool_is_held_until_its_last_allocation_is_freed",
+        "mapped_memory_is_held_by_references_and_mappings", "host_memory_of_the_mapping_calls_is_not_charged",
+        "imported_memory_is_not_charged_twice", "contexts_are_measured_and_take_their_memory_with_them",
+        "code_that_the_driver_loads_is_counted", "programs_see_the_capped_device",
+        "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
+        "threads_never_take_more_than_the_cap_together");
+    CAPTURE(scenario);
+    succeeds(Job().cap("1GiB").run(scenario));
+}
+
+TEST_CASE("a cap can be smaller than the context") {
+    succeeds(Job().cap("256MiB").run("a_cap_smaller_than_the_context_refuses_and_reports_nothing_free"));
+}
+
+TEST_CASE("without a policy the program sees the bare device") {
+    succeeds(Job().run("without_a_policy_nothing_is_changed"));
+}
+
+TEST_CASE("caps are per device") {
+    succeeds(Job()
+                 .with("CURB_SIM_GPUS", "2")
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" }, "cuda:1": { "cap": "2GiB" } } })")
+                 .run("each_device_has_its_own_cap"));
+}
+
+TEST_CASE("the driver's own errors come through") {
+    succeeds(Job()
+                 .cap("1GiB")
+                 .with("CURB_SIM_FAULT",
+                       "cuMemAlloc_v2:1:999,cuMemFree_v2:1:700,cuMemCreate:1:801,cuMemRelease:1:999,cuMemAllocAsync:1:101")
+                 .run("the_drivers_own_errors_come_through_and_the_books_balance"));
+}
+
+TEST_CASE("every way of looking a function up leads to its wrapper") {
+    succeeds(Job().run("every_way_of_looking_up_leads_to_the_wrapper"));
+}
+
+TEST_CASE("other preloads keep the meaning of RTLD_NEXT") {
+    succeeds(Job()
+                 .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_SECOND_PRELOAD)
+                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
+    succeeds(Job()
+                 .with("LD_PRELOAD", std::string(CURB_SECOND_PRELOAD) + ":" + CURB_LIBRARY)
+                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
+}
+
+TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours") {
+    const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
+    succeeds(outcome);
+    CHECK(outcome.err.empty());
+}
+
+TEST_CASE("nothing starts before the first cuInit") { succeeds(Job().run("nothing_starts_before_the_first_cuinit")); }
+
+TEST_CASE("SIGUSR1 gives back what pools keep, and the program's own handler is called") {
+    const std::string scenario =
+        GENERATE("usr1_trims_what_pools_keep", "a_handler_set_before_cuda_is_still_called",
+                 "a_handler_set_after_cuda_is_called_and_the_release_runs", "a_graph_capture_survives_a_release");
+    CAPTURE(scenario);
+    succeeds(Job().cap("1GiB").run(scenario));
+    succeeds(Job().run(scenario));  // without a cap too
+}
+
+TEST_CASE("a release says in one line what each step gave back") {
+    const Outcome outcome = Job()
+                                .policy(R"({ "version": 1, "log": { "level": "info" } })")
+                                .run("usr1_trims_what_pools_keep");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("released 256 MiB") && contains("pools 256 MiB") && contains("no Python"));
+    CHECK(lines(outcome.err) == 1);
+}
+
+TEST_CASE("the release signal can be another") {
+    succeeds(Job()
+                 .policy(R"({ "version": 1, "release": { "signal": "SIGUSR2" } })")
+                 .run("another_signal_can_be_chosen"));
+}
+
+TEST_CASE("an edited policy is in force within a second, and a bad one never") {
+    const Outcome outcome =
+        Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })").run("an_edit_is_in_force_within_a_second");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
+}
+
+TEST_CASE("a lowered cap releases at once") {
+    succeeds(Job()
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
+                 .run("a_lowered_cap_releases_at_once_and_refuses_until_under"));
+}
+
+TEST_CASE("a named policy that cannot be used refuses, and says why once") {
+    const Outcome file = Job().policy("{ \"version\": 1,\n  \"gpus\": {} }").run("a_policy_that_cannot_be_used_refuses_every_allocation");
+    succeeds(file);
+    CHECK_THAT(file.err, contains("job.json:2:3") && contains("gpu"));
+    CHECK(lines(file.err) == 2);
+    const Outcome cap = Job().cap("8Gib").run("a_policy_that_cannot_be_used_refuses_every_allocation");
+    succeeds(cap);
+    CHECK_THAT(cap.err, contains("CURB_CAP"));
+}
+
+TEST_CASE("curb is quiet, and says the first refusal with its figures") {
+    const Outcome quiet = Job().cap("1GiB").run("a_quiet_run");
+    succeeds(quiet);
+    CHECK(quiet.err.empty());
+    const Outcome refused = Job().cap("1GiB").run("one_refusal_is_said_once");
+    succeeds(refused);
+    CHECK(lines(refused.err) == 1);
+    CHECK_THAT(refused.err, contains("refused 900 MiB on cuda:0") && contains("518 MiB") && contains("1 GiB") &&
+                                contains("kill -10"));
+}
+
+TEST_CASE("errno is the program's own") { succeeds(Job().cap("1GiB").run("errno_is_the_programs_own")); }
+
+TEST_CASE("a fork child passes, and dies of the signal as it would without curb") {
+    succeeds(Job().cap("1GiB").run("a_fork_child_passes_and_the_parent_goes_on"));
+}
+
+TEST_CASE("where NVML cannot see the process the context is still counted") {
+    succeeds(Job()
+                 .cap("1GiB")
+                 .with("CURB_SIM_NVML", "nopids")
+                 .run("where_nvml_cannot_see_the_process_the_context_still_counts"));
+}

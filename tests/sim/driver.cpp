@@ -1,0 +1,158 @@
+#include "driver.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include "faults.hpp"
+#include "latency.hpp"
+#include "sim.h"
+
+namespace curb::sim {
+
+namespace {
+
+constinit std::mutex model;
+constinit Driver *root = nullptr;
+// A child of a process that had initialised the driver has none, for good: its threads, and what they had locked, are
+// not there any more.
+constinit std::atomic<bool> in_forked_child = false;
+constinit thread_local Thread thread_state{};
+constinit thread_local uint64_t call_bytes = 0;
+constinit std::atomic<uint64_t> last_thread_id = 0;
+
+bool works_before_init(std::string_view name) {
+    return name == "cuInit" || name == "cuDriverGetVersion" || name == "cuGetErrorString" || name == "cuGetErrorName" ||
+           name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
+}
+
+Entry *find_entry(std::string_view name) {
+#define CURB_CU(entry, types) \
+    if (name == #entry) return &entries::entry;
+#define CURB_CU_STREAM(entry, types) CURB_CU(entry, types) CURB_CU(entry##_ptsz, types)
+#define CURB_CU_BLOCKING(entry, types) CURB_CU(entry, types) CURB_CU(entry##_ptds, types)
+#include "cuda_functions.def"
+#undef CURB_CU
+#undef CURB_CU_STREAM
+#undef CURB_CU_BLOCKING
+    return nullptr;
+}
+
+} // namespace
+
+void lock_model() { model.lock(); }
+void unlock_model() { model.unlock(); }
+
+Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
+    refusal = fault(entry);
+    if (refusal) return;
+    const bool early = works_before_init(entry.name);
+    if (in_forked_child.load(std::memory_order_relaxed) && (!early || &entry == &entries::cuInit)) {
+        refusal = CUDA_ERROR_NOT_INITIALIZED;
+        return;
+    }
+    lock_model();
+    locked_ = true;
+    if (!root && !early) refusal = CUDA_ERROR_NOT_INITIALIZED;
+    thread_state.null_stream = null_stream;
+    call_bytes = 0;
+}
+
+Call::~Call() {
+    if (!locked_) return;
+    const uint64_t bytes = call_bytes; // a host function of ours may have called the driver
+    unlock_model();
+    if (!refusal) spend_time_of(entry_.name, bytes);
+}
+
+void this_call_is_about(uint64_t bytes) { call_bytes = bytes; }
+
+Driver &driver() { return *root; }
+
+Thread &this_thread() { return thread_state; }
+
+uint64_t this_thread_id() {
+    if (!thread_state.id) thread_state.id = ++last_thread_id;
+    return thread_state.id;
+}
+
+CUresult find_device(CUdevice device, Device **found) {
+    std::vector<Device> &devices = driver().devices;
+    if (device < 0 || static_cast<size_t>(device) >= devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    *found = &devices[static_cast<size_t>(device)];
+    return CUDA_SUCCESS;
+}
+
+CUresult current_context(Context **context) {
+    const Thread &thread = this_thread();
+    if (!thread.depth || !thread.stack[thread.depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = driver().contexts.find(thread.stack[thread.depth - 1]);
+    return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult charge(int device, Use use, uint64_t bytes) {
+    Machine &machine = *driver().machine;
+    if (machine.take(device, use, bytes)) return CUDA_SUCCESS;
+    return reclaim_from_pools(device) && machine.take(device, use, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void credit(int device, Use use, uint64_t bytes) { driver().machine->give(device, use, bytes); }
+
+Allocation *find_allocation(CUdeviceptr start) {
+    const auto found = driver().allocations.find(start);
+    return found == driver().allocations.end() ? nullptr : &found->second;
+}
+
+Allocation *allocation_around(CUdeviceptr address) {
+    auto &allocations = driver().allocations;
+    auto after = allocations.upper_bound(address);
+    if (after == allocations.begin()) return nullptr;
+    Allocation &before = std::prev(after)->second;
+    return address - before.start < before.bytes ? &before : nullptr;
+}
+
+Allocation &add_allocation(Allocation allocation) {
+    const CUdeviceptr start = allocation.start;
+    return driver().allocations.insert_or_assign(start, allocation).first->second;
+}
+
+SIM_CU(cuInit, (unsigned flags), (flags)) {
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (root) return CUDA_SUCCESS;
+    auto fresh = std::make_unique<Driver>();
+    fresh->machine = Machine::open_from_environment();
+    if (!fresh->machine) return CUDA_ERROR_NO_DEVICE;
+    if (!fresh->machine->join()) return CUDA_ERROR_OPERATING_SYSTEM;
+    for (int index = 0; index < fresh->machine->device_count(); ++index)
+        fresh->devices.push_back({.index = index, .primary = make_handle<CUcontext>()});
+    root = fresh.release();
+    make_default_pools();
+    pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
+    return CUDA_SUCCESS;
+}
+
+} // namespace curb::sim
+
+using namespace curb::sim;
+
+SIM_EXPORT uint64_t curb_sim_held(int device) {
+    if (in_forked_child) return 0;
+    const std::lock_guard lock(model);
+    if (!root || device < 0 || device >= root->machine->device_count()) return 0;
+    return root->machine->own(device).held();
+}
+
+SIM_EXPORT uint64_t curb_sim_calls(const char *name) {
+    const Entry *entry = name ? find_entry(name) : nullptr;
+    return entry ? entry->calls.load() : 0;
+}
+
+SIM_EXPORT void *curb_sim_machine(void) {
+    if (in_forked_child) return nullptr;
+    const std::lock_guard lock(model);
+    return root ? root->machine.get() : nullptr;
+}

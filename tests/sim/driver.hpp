@@ -1,0 +1,104 @@
+// The model of one process's driver: what there is, and the few questions that every file asks of it.
+//
+// Rules: everything here is under the model's lock, taken by Call (entry.hpp). The root is made by the first cuInit and
+// never destroyed: programs call the driver from atexit handlers and from threads that outlive main.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "address_space.hpp"
+#include "contexts.hpp"
+#include "cuda_abi.h"
+#include "entry.hpp"
+#include "graphs.hpp"
+#include "handles.hpp"
+#include "machine.hpp"
+#include "pools.hpp"
+#include "streams.hpp"
+#include "vmm.hpp"
+
+namespace curb::sim {
+
+// What lives at a range of device addresses.
+struct Allocation {
+    enum class Kind { plain, managed, pool, graph, mapping, ipc, pool_import };
+    Kind kind;
+    CUdeviceptr start;
+    uint64_t bytes; // as asked for
+    int device;
+    CUcontext context = nullptr;
+    Pool *pool = nullptr;                    // pool
+    CUmemGenericAllocationHandle handle = 0; // mapping
+    bool accessible = true;                  // mapping: after cuMemSetAccess
+    CUdeviceptr range = 0;                   // ipc, pool_import: what was mapped for it
+    uint64_t range_size = 0;
+    uint64_t id = next_handle(); // CU_POINTER_ATTRIBUTE_BUFFER_ID
+};
+
+struct Device {
+    int index;
+    CUcontext primary; // the handle, the same for as long as the process lives
+    int primary_references = 0;
+    unsigned primary_flags = 0;
+    Pool *default_pool = nullptr;
+    Pool *current_pool = nullptr;
+    GraphReserve graph_reserve = {};
+};
+
+struct Driver {
+    std::unique_ptr<Machine> machine;
+    std::vector<Device> devices;
+    AddressSpace addresses;
+    std::map<CUdeviceptr, Allocation> allocations; // by start
+    uint64_t last_ticket = 0;                      // numbers the work submitted to streams, in order
+
+    Registry<CUcontext, Context> contexts;
+    Registry<CUstream, Stream> streams;
+    Registry<CUevent, Event> events;
+    Registry<CUmemoryPool, Pool> pools;
+    Pool *default_host_pool = nullptr;
+    Pool *current_host_pool = nullptr;
+    std::vector<std::unique_ptr<Pool>> dying_pools; // destroyed by the program, allocations still live
+    Registry<CUmemGenericAllocationHandle, VmmAllocation> vmm;
+    VmmBooks vmm_books;
+    Registry<CUgraph, Graph> graphs;
+    Registry<CUgraphExec, GraphExec> graph_execs;
+    std::map<CUdeviceptr, std::shared_ptr<GraphMemory>> live_graph_memory;
+    std::vector<std::unique_ptr<Capture>> captures;
+};
+
+// Exists once cuInit has succeeded.
+Driver &driver();
+
+// What is true of the calling thread. No destructor: calls may come from other libraries' thread-exit handlers.
+struct Thread {
+    static constexpr int kDeepest = 64;
+    CUcontext stack[kDeepest];
+    int depth;
+    CUstreamCaptureMode capture_mode; // zero is CU_STREAM_CAPTURE_MODE_GLOBAL, the driver's default
+    NullStream null_stream;           // which the present call means
+    uint64_t id;                      // 0 until asked for
+};
+Thread &this_thread();
+uint64_t this_thread_id();
+
+CUresult find_device(CUdevice device, Device **found);
+// CUDA_ERROR_INVALID_CONTEXT when the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED when it is gone.
+CUresult current_context(Context **context);
+
+CUresult charge(int device, Use use, uint64_t bytes); // CUDA_ERROR_OUT_OF_MEMORY when the device has no room
+void credit(int device, Use use, uint64_t bytes);
+
+Allocation *find_allocation(CUdeviceptr start);      // that begins there
+Allocation *allocation_around(CUdeviceptr address);  // that holds the address
+Allocation &add_allocation(Allocation allocation);
+void free_managed(const Allocation &allocation);     // memory and addresses; the entry is the caller's to erase
+void free_pool_import(const Allocation &allocation); // entry and addresses
+// Granules about to be given back: takes away the file that IPC put there, if it did.
+void end_sharing(CUdeviceptr start, uint64_t size);
+
+} // namespace curb::sim

@@ -1,0 +1,11 @@
+// CURB_SIM_FAULT: makes the k-th call of a name fail.
+#pragma once
+
+#include "entry.hpp"
+
+namespace curb::sim {
+
+// What this call must return, or success. Counts the call. Safe from any thread, without the model's lock.
+CUresult fault(Entry &entry);
+
+} // namespace curb::sim

@@ -1,0 +1,88 @@
+#include "granules.hpp"
+
+#include "driver.hpp"
+
+namespace curb::sim {
+
+GranuleHeap::~GranuleHeap() {
+    for (const auto &[start, granule] : shared_) give_granules(start, kGranule);
+    for (const auto &[start, size] : large_) give_granules(start, size);
+}
+
+CUresult GranuleHeap::take_granules(uint64_t size, CUdeviceptr *start) {
+    if (const CUresult error = charge(device_, use_, size)) return error;
+    *start = driver().addresses.take(size, kGranule);
+    if (*start) return CUDA_SUCCESS;
+    credit(device_, use_, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void GranuleHeap::give_granules(CUdeviceptr start, uint64_t size) {
+    end_sharing(start, size);
+    driver().addresses.give(start, size);
+    credit(device_, use_, size);
+}
+
+CUresult GranuleHeap::take(uint64_t bytes, CUdeviceptr *start) {
+    if (bytes > kAbsurd) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > kLargestShared) {
+        const uint64_t size = round_up(bytes, kGranule);
+        const CUresult error = take_granules(size, start);
+        if (!error) large_[*start] = size;
+        return error;
+    }
+    const uint64_t size = round_up(bytes, kBlockAlignment);
+    const auto cut = [&](CUdeviceptr base, Shared &granule, std::map<uint64_t, uint64_t>::iterator range) {
+        const auto [offset, length] = *range;
+        granule.free.erase(range);
+        if (length > size) granule.free[offset + size] = length - size;
+        granule.used[offset] = size;
+        *start = base + offset;
+        return CUDA_SUCCESS;
+    };
+    for (auto &[base, granule] : shared_)
+        for (auto range = granule.free.begin(); range != granule.free.end(); ++range)
+            if (range->second >= size) return cut(base, granule, range);
+    CUdeviceptr base = 0;
+    if (const CUresult error = take_granules(kGranule, &base)) return error;
+    Shared &granule = shared_[base];
+    return cut(base, granule, granule.free.emplace(0, kGranule).first);
+}
+
+void GranuleHeap::give(CUdeviceptr start) {
+    if (const auto large = large_.find(start); large != large_.end()) {
+        give_granules(start, large->second);
+        large_.erase(large);
+        return;
+    }
+    const CUdeviceptr base = round_down(start, kGranule);
+    Shared &granule = shared_.at(base);
+    const auto used = granule.used.find(start - base);
+    auto freed = granule.free.emplace(used->first, used->second).first;
+    granule.used.erase(used);
+    if (granule.used.empty()) {
+        shared_.erase(base);
+        give_granules(base, kGranule);
+        return;
+    }
+    if (const auto after = std::next(freed);
+        after != granule.free.end() && freed->first + freed->second == after->first) {
+        freed->second += after->second;
+        granule.free.erase(after);
+    }
+    if (freed != granule.free.begin()) {
+        const auto before = std::prev(freed);
+        if (before->first + before->second == freed->first) {
+            before->second += freed->second;
+            granule.free.erase(freed);
+        }
+    }
+}
+
+void GranuleHeap::extent(CUdeviceptr block, CUdeviceptr *start, uint64_t *size) const {
+    const auto large = large_.find(block);
+    *start = large != large_.end() ? block : round_down(block, kGranule);
+    *size = large != large_.end() ? large->second : kGranule;
+}
+
+} // namespace curb::sim

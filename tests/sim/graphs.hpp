@@ -1,0 +1,95 @@
+// Graphs, their memory, and stream capture. Graph memory has addresses from the moment its node is made and takes
+// device memory at the first launch; the device keeps it reserved until cuDeviceGraphMemTrim (facts.md, 2).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cuda_abi.h"
+#include "machine.hpp"
+
+namespace curb::sim {
+
+struct Stream;
+
+// By how much the graph memory of a device grows. Assumed, to be measured.
+inline constexpr uint64_t kGraphUnit = 32 * kMiB;
+
+struct GraphReserve {
+    uint64_t used = 0, used_high = 0;
+    uint64_t reserved = 0, reserved_high = 0;
+};
+
+// The addresses of one allocation node. Shared by the node, the executables made of its graph, and, between a launch
+// and the free, by the driver's table of live ones.
+struct GraphMemory {
+    ~GraphMemory();
+    CUdeviceptr start = 0;
+    uint64_t bytes = 0;
+    uint64_t size = 0; // of the addresses
+    int device = 0;
+};
+
+struct GraphNode {
+    CUgraphNode handle = nullptr;
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+    std::shared_ptr<GraphMemory> memory; // MEM_ALLOC
+    CUdeviceptr freed = 0;               // MEM_FREE
+    std::function<void()> work;          // what a captured call would have done; run without the lock for HOST
+};
+
+struct Graph {
+    CUgraph handle = nullptr;
+    std::vector<std::shared_ptr<GraphNode>> nodes; // in an order that respects the dependencies: that of their making
+};
+
+struct GraphExec {
+    CUgraphExec handle = nullptr;
+    unsigned long long flags = 0;
+    std::vector<std::shared_ptr<GraphNode>> nodes;
+};
+
+// Fills in `params.dptr`, which is the allocation's address in every launch.
+CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, CUgraphNode *node);
+CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work, CUdeviceptr freed);
+
+// A capture in progress.
+struct Capture {
+    uint64_t id;
+    CUstream origin;
+    uint64_t origin_id;
+    CUcontext context;
+    CUstreamCaptureMode mode;
+    uint64_t thread;
+    CUgraph graph;
+    bool graph_is_the_callers;
+    bool origin_blocking; // the stream synchronises with the legacy stream
+    bool invalidated = false;
+    std::map<uint64_t, bool> forks; // stream id -> joined to the origin again
+};
+
+// Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the calling
+// thread's mode forbids it, the captures in its way are broken and the call fails.
+CUresult refuse_during_capture();
+// cuCtxSynchronize: no mode allows it (facts.md, 4).
+CUresult refuse_synchronising_captured(CUcontext context);
+// A stream whose work is captured cannot be waited for.
+CUresult refuse_if_capturing(const Stream &stream);
+void invalidate(Capture &capture);
+// Its stream or its context goes.
+void abandon(Capture &capture);
+
+// Work for a stream: recorded when it is captured, done at once when not.
+CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work);
+
+// Captured forms of the stream-ordered calls; `stream` is being captured.
+CUresult capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes, CUdeviceptr *start);
+CUresult capture_free(Stream &stream, CUdeviceptr start);
+// Frees a live allocation of a launched graph.
+void free_graph_allocation(CUdeviceptr start);
+
+} // namespace curb::sim

@@ -1,0 +1,260 @@
+#include "machine.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace curb::sim {
+
+namespace {
+
+constexpr uint64_t kMagic = 0x3130'6d69'7362'7275; // changes with the layout of Books
+constexpr int kManaged = static_cast<int>(Use::managed);
+
+// Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
+// process, or one that is only waiting for its parent (its GPU memory is gone by then).
+uint64_t start_time(int pid) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    char text[1024];
+    const ssize_t length = ::read(file, text, sizeof text - 1);
+    ::close(file);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    const char *field = std::strrchr(text, ')'); // the name before it may hold spaces and parentheses
+    if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
+    ++field; // before field 3
+    for (int number = 3; field && number < 22; ++number) field = std::strchr(field + 1, ' ');
+    return field ? std::strtoull(field, nullptr, 10) : 0;
+}
+
+const char *environment(const char *name) {
+    const char *value = std::getenv(name);
+    return value ? value : "";
+}
+
+} // namespace
+
+struct Machine::Books {
+    struct Process {
+        int32_t pid; // 0: the slot is free
+        uint64_t start;
+        Holding devices[kMaxDevices];
+    };
+
+    uint64_t magic;
+    pthread_mutex_t mutex;
+    int32_t device_count;
+    uint64_t total[kMaxDevices];
+    uint64_t firm[kMaxDevices];    // taken by processes, managed memory left out
+    uint64_t managed[kMaxDevices]; // may exceed the device: the rest of it lives on the host
+    Process processes[kMaxProcesses];
+
+    void initialise() {
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&mutex, &attributes);
+        pthread_mutexattr_destroy(&attributes);
+
+        const int gpus = std::atoi(environment("CURB_SIM_GPUS"));
+        device_count = std::clamp(gpus, 1, kMaxDevices);
+        const uint64_t memory = parse_size(environment("CURB_SIM_MEMORY"));
+        for (uint64_t &bytes : total) bytes = memory ? memory : 80 * kGiB;
+        magic = kMagic;
+    }
+
+    // The sums from the parts, for when a process died between changing the one and the other.
+    void add_up() {
+        for (int device = 0; device < kMaxDevices; ++device) {
+            firm[device] = managed[device] = 0;
+            for (const Process &process : processes) {
+                firm[device] += process.devices[device].held();
+                managed[device] += process.devices[device].bytes[kManaged];
+            }
+        }
+    }
+
+    void forget(Process &process) {
+        process = {};
+        add_up();
+    }
+};
+
+class Machine::Lock {
+  public:
+    explicit Lock(Books *books) : books_(books) {
+        if (pthread_mutex_lock(&books_->mutex) == EOWNERDEAD) {
+            books_->add_up();
+            pthread_mutex_consistent(&books_->mutex);
+        }
+    }
+    ~Lock() { pthread_mutex_unlock(&books_->mutex); }
+    Lock(const Lock &) = delete;
+    Lock &operator=(const Lock &) = delete;
+
+  private:
+    Books *books_;
+};
+
+const char *use_name(Use use) {
+    static constexpr const char *kNames[kUses] = {"context", "plain",  "pools",   "vmm",
+                                                  "arrays",  "graphs", "modules", "managed"};
+    return kNames[static_cast<int>(use)];
+}
+
+uint64_t parse_size(const std::string &text) {
+    char *unit = nullptr;
+    const uint64_t number = std::strtoull(text.c_str(), &unit, 10);
+    const std::string name = unit;
+    if (name.empty()) return number;
+    if (name == "KiB") return number * kKiB;
+    if (name == "MiB") return number * kMiB;
+    if (name == "GiB") return number * kGiB;
+    return 0;
+}
+
+std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_create) {
+    const auto refuse = [&](const char *what) {
+        std::fprintf(stderr, "curb sim: %s: %s\n", state_file.c_str(), what);
+        return nullptr;
+    };
+    int file = -1;
+    if (!state_file.empty()) {
+        file = ::open(state_file.c_str(), O_RDWR | O_CLOEXEC | (may_create ? O_CREAT : 0), 0666);
+        if (file < 0) return refuse(std::strerror(errno));
+        // Only for who initialises it: a second process must not find half a machine.
+        ::flock(file, LOCK_EX);
+        struct stat status{};
+        ::fstat(file, &status);
+        if (status.st_size == 0 && may_create && ::ftruncate(file, sizeof(Books)) == 0) status.st_size = sizeof(Books);
+        if (status.st_size != sizeof(Books)) {
+            ::close(file);
+            return refuse("not the state of a simulated machine of this version; remove it");
+        }
+    }
+    void *address = ::mmap(nullptr, sizeof(Books), PROT_READ | PROT_WRITE,
+                           file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
+    if (address == MAP_FAILED) {
+        if (file >= 0) ::close(file);
+        return refuse(std::strerror(errno));
+    }
+    auto *books = static_cast<Books *>(address);
+    if (books->magic == 0) books->initialise();
+    const bool usable = books->magic == kMagic;
+    if (file >= 0) ::flock(file, LOCK_UN);
+    std::unique_ptr<Machine> machine(new Machine(books, file));
+    if (!usable) return refuse("not the state of a simulated machine of this version; remove it");
+    return machine;
+}
+
+std::unique_ptr<Machine> Machine::open_from_environment() { return open(environment("CURB_SIM_STATE")); }
+
+Machine::~Machine() {
+    ::munmap(books_, sizeof(Books));
+    if (file_ >= 0) ::close(file_);
+}
+
+int Machine::device_count() const { return books_->device_count; }
+
+bool Machine::join() {
+    const int pid = ::getpid();
+    const uint64_t start = start_time(pid);
+    reap();
+    const Lock lock(books_);
+    Books::Process *slot = nullptr;
+    for (Books::Process &process : books_->processes) {
+        // The same process before it called exec: what that image held is gone.
+        const bool same = process.pid == pid && process.start == start;
+        if (same || (process.pid == 0 && !slot)) slot = &process;
+        if (same) break;
+    }
+    if (!slot) return false;
+    books_->forget(*slot);
+    slot->pid = pid;
+    slot->start = start;
+    slot_ = static_cast<int>(slot - books_->processes);
+    return true;
+}
+
+bool Machine::take(int device, Use use, uint64_t bytes) {
+    for (const bool reaped : {false, true}) {
+        if (reaped) reap();
+        const Lock lock(books_);
+        uint64_t &firm = books_->firm[device];
+        if (use == Use::managed) {
+            books_->managed[device] += bytes;
+        } else {
+            if (bytes > books_->total[device] - firm) continue;
+            firm += bytes;
+        }
+        books_->processes[slot_].devices[device].bytes[static_cast<int>(use)] += bytes;
+        return true;
+    }
+    return false;
+}
+
+void Machine::give(int device, Use use, uint64_t bytes) {
+    const Lock lock(books_);
+    books_->processes[slot_].devices[device].bytes[static_cast<int>(use)] -= bytes;
+    (use == Use::managed ? books_->managed : books_->firm)[device] -= bytes;
+}
+
+Holding Machine::own(int device) const {
+    const Lock lock(books_);
+    return slot_ < 0 ? Holding{} : books_->processes[slot_].devices[device];
+}
+
+DeviceMemory Machine::memory(int device) {
+    reap();
+    const Lock lock(books_);
+    const uint64_t total = books_->total[device];
+    const uint64_t firm = books_->firm[device];
+    return {total, firm + std::min(books_->managed[device], total - firm)};
+}
+
+std::vector<ProcessHolding> Machine::processes(int device) {
+    reap();
+    std::vector<ProcessHolding> found;
+    const Lock lock(books_);
+    for (const Books::Process &process : books_->processes) {
+        const Holding &holding = process.devices[device];
+        if (process.pid && (holding.held() || holding.bytes[kManaged])) found.push_back({process.pid, holding});
+    }
+    return found;
+}
+
+void Machine::reap() {
+    struct Entry {
+        int slot, pid;
+        uint64_t start;
+    };
+    std::vector<Entry> entered;
+    {
+        const Lock lock(books_);
+        for (int slot = 0; slot < kMaxProcesses; ++slot) {
+            const Books::Process &process = books_->processes[slot];
+            if (process.pid && slot != slot_) entered.push_back({slot, process.pid, process.start});
+        }
+    }
+    for (const Entry &entry : entered) { // reading /proc without the lock
+        if (start_time(entry.pid) == entry.start) continue;
+        const Lock lock(books_);
+        Books::Process &process = books_->processes[entry.slot];
+        if (process.pid == entry.pid && process.start == entry.start) books_->forget(process);
+    }
+}
+
+} // namespace curb::sim

@@ -1,0 +1,91 @@
+// The simulated machine: what each device has and what each process holds of it. All figures live in one mapping, of a
+// file when CURB_SIM_STATE names one, so that processes share the machine as they would a real one.
+//
+// Rules: every access to the mapping is under its process-shared robust mutex, held for arithmetic only, never across a
+// system call that can block. A process that died without a word is found by its pid and start time, and its memory
+// goes back to the device, as the real driver does it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace curb::sim {
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGiB = 1024 * kMiB;
+inline constexpr int kMaxDevices = 16;
+inline constexpr int kMaxProcesses = 512;
+
+// What device memory is held for. Managed memory is apart: it can be evicted, and NVML does not count it for the
+// process (facts.md, 2).
+enum class Use { context, plain, pools, vmm, arrays, graphs, modules, managed };
+inline constexpr int kUses = 8;
+const char *use_name(Use);
+
+struct Holding {
+    uint64_t bytes[kUses];
+
+    // NVML's figure for the process: all but managed memory.
+    uint64_t held() const {
+        uint64_t sum = 0;
+        for (int use = 0; use < kUses; ++use)
+            if (use != static_cast<int>(Use::managed)) sum += bytes[use];
+        return sum;
+    }
+};
+
+struct DeviceMemory {
+    uint64_t total;
+    uint64_t used; // managed memory that fits included
+    uint64_t free() const { return total - used; }
+};
+
+struct ProcessHolding {
+    int pid;
+    Holding holding;
+};
+
+class Machine {
+  public:
+    // The machine of `state_file`, made from CURB_SIM_GPUS and CURB_SIM_MEMORY if the file is new; an empty name gives a
+    // machine for this process alone. Null, with the reason on stderr, when the file cannot be used.
+    static std::unique_ptr<Machine> open(const std::string &state_file, bool may_create = true);
+    // The same with the name in CURB_SIM_STATE.
+    static std::unique_ptr<Machine> open_from_environment();
+
+    Machine(const Machine &) = delete;
+    Machine &operator=(const Machine &) = delete;
+    ~Machine();
+
+    int device_count() const;
+
+    // Enters this process in the table with nothing held; false when the table is full. Before take() and give().
+    bool join();
+    // False: the device has no room. Managed memory always fits: the driver evicts it when others need the room.
+    bool take(int device, Use use, uint64_t bytes);
+    void give(int device, Use use, uint64_t bytes);
+    Holding own(int device) const;
+
+    // These look for dead processes first.
+    DeviceMemory memory(int device);
+    std::vector<ProcessHolding> processes(int device); // those that hold anything there
+
+  private:
+    struct Books;
+    class Lock;
+    Machine(Books *books, int file) : books_(books), file_(file) {}
+    void reap();
+    int own_slot() const;
+
+    Books *books_;
+    int file_;
+    int slot_ = -1;
+};
+
+// "80GiB", "512MiB", "4096": bytes, or 0 when it is no size.
+uint64_t parse_size(const std::string &text);
+
+} // namespace curb::sim

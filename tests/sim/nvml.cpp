@@ -1,0 +1,232 @@
+// libnvidia-ml.so.1 of the simulated machine. It reads the books that the simulated driver keeps: through the state file
+// when CURB_SIM_STATE names one, else those of the driver in this very process, else those of a machine nobody uses.
+//
+// Rule: never loads the driver, and asks for it again at each call, since it may be loaded later.
+#include "nvml_abi.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "identity.hpp"
+#include "latency.hpp"
+#include "machine.hpp"
+
+namespace {
+
+using namespace curb::sim;
+
+constinit std::mutex state;
+constinit int users = 0;
+constinit Machine *own_machine = nullptr; // leaked: others' exit handlers may still ask
+
+Machine *machine() {
+    const char *file = std::getenv("CURB_SIM_STATE");
+    if (!file || !*file) {
+        if (void *driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {
+            const auto of_driver = reinterpret_cast<void *(*)()>(::dlsym(driver, "curb_sim_machine"));
+            void *found = of_driver ? of_driver() : nullptr;
+            ::dlclose(driver);
+            if (found) return static_cast<Machine *>(found);
+        }
+    }
+    if (!own_machine) own_machine = Machine::open_from_environment().release();
+    return own_machine;
+}
+
+// A handle is the address of an entry here, so that a foreign one is found out.
+char handles[kMaxDevices];
+nvmlDevice_t handle_of(int device) { return reinterpret_cast<nvmlDevice_t>(&handles[device]); }
+
+nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
+
+nvmlReturn_t find(nvmlDevice_t handle, int *device) {
+    if (const nvmlReturn_t error = ready()) return error;
+    for (*device = 0; *device < machine()->device_count(); ++*device)
+        if (handle_of(*device) == handle) return NVML_SUCCESS;
+    return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+std::string uuid_text(int device) {
+    std::string text = "GPU-";
+    const Uuid uuid = device_uuid(device);
+    for (size_t i = 0; i < uuid.size(); ++i) {
+        char byte[3];
+        std::snprintf(byte, sizeof byte, "%02x", unsigned{uuid[i]});
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += byte;
+    }
+    return text;
+}
+
+nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
+    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+    if (length <= text.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+    std::memcpy(out, text.data(), text.size());
+    out[text.size()] = 0;
+    return NVML_SUCCESS;
+}
+
+template <class Predicate>
+nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
+    const std::lock_guard lock(state);
+    if (const nvmlReturn_t error = ready()) return error;
+    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+    for (int device = 0; device < machine()->device_count(); ++device) {
+        if (!predicate(device)) continue;
+        *out = handle_of(device);
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+bool hides_processes() {
+    const char *setting = std::getenv("CURB_SIM_NVML");
+    return setting && std::string_view(setting) == "nopids";
+}
+
+} // namespace
+
+#define NVML_EXPORT extern "C" __attribute__((visibility("default")))
+
+NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
+    const std::lock_guard lock(state);
+    if (!machine()) return NVML_ERROR_UNKNOWN;
+    if (users++ == 0) spend_time_of("nvmlInit_v2", 0);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlShutdown(void) {
+    const std::lock_guard lock(state);
+    if (const nvmlReturn_t error = ready()) return error;
+    --users;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
+    switch (result) {
+    case NVML_SUCCESS: return "Success";
+    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+    case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_ERROR_UNKNOWN: return "Unknown Error";
+    }
+    return "Unknown Error";
+}
+
+NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    const std::lock_guard lock(state);
+    if (const nvmlReturn_t error = ready()) return error;
+    return write(version, length, kDriverVersion);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
+    const std::lock_guard lock(state);
+    if (const nvmlReturn_t error = ready()) return error;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = static_cast<unsigned>(machine()->device_count());
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *out) {
+    const nvmlReturn_t result = first_that(out, [=](int device) { return static_cast<unsigned>(device) == index; });
+    return result == NVML_ERROR_NOT_FOUND ? NVML_ERROR_INVALID_ARGUMENT : result;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out) {
+    if (!uuid) return NVML_ERROR_INVALID_ARGUMENT;
+    return first_that(out, [=](int device) { return uuid_text(device) == uuid; });
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *out) {
+    if (!id) return NVML_ERROR_INVALID_ARGUMENT;
+    return first_that(out, [=](int device) { return is_pci_bus_id(id, device); });
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned *index) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!index) return NVML_ERROR_INVALID_ARGUMENT;
+    *index = static_cast<unsigned>(device);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned length) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    return write(uuid, length, uuid_text(device));
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned length) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    return write(name, length, kDeviceName);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
+    *info = {};
+    info->bus = static_cast<unsigned>(pci_bus(device));
+    info->pciDeviceId = 0x2330'10de; // H100 SXM5
+    std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus & 0xffU);
+    std::snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus & 0xffU);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    const DeviceMemory now = machine()->memory(device);
+    *memory = {.total = now.total, .free = now.free(), .used = now.used};
+    spend_time_of("nvmlDeviceGetMemoryInfo", 0);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    const DeviceMemory now = machine()->memory(device);
+    *memory = {.version = memory->version, .total = now.total, .reserved = 0, .free = now.free(), .used = now.used};
+    spend_time_of("nvmlDeviceGetMemoryInfo", 0);
+    return NVML_SUCCESS;
+}
+
+// `count` comes in as the room in `out` and goes out as how many there are.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                                 nvmlProcessInfo_t *out) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!count || (*count && !out)) return NVML_ERROR_INVALID_ARGUMENT;
+    const auto processes = hides_processes() ? std::vector<ProcessHolding>{} : machine()->processes(device);
+    const unsigned room = *count;
+    *count = static_cast<unsigned>(processes.size());
+    if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+    std::transform(processes.begin(), processes.end(), out, [](const ProcessHolding &process) {
+        return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
+                                 .usedGpuMemory = process.holding.held(),
+                                 .gpuInstanceId = ~0u,
+                                 .computeInstanceId = ~0u};
+    });
+    spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,82 @@
+// What the driver knows about an address.
+#include "driver.hpp"
+#include "host_memory.hpp"
+
+namespace curb::sim {
+
+namespace {
+
+struct Known {
+    bool pinned_host = false;
+    CUdeviceptr start = 0;
+    uint64_t bytes = 0;
+    const Allocation *allocation = nullptr;
+};
+
+bool look_up(CUdeviceptr address, Known *known) {
+    if (const Allocation *allocation = allocation_around(address)) {
+        *known = {false, allocation->start, allocation->bytes, allocation};
+        return true;
+    }
+    known->pinned_host = is_pinned_host(address, &known->start, &known->bytes);
+    return known->pinned_host;
+}
+
+template <class Value>
+CUresult answer(void *out, Value value) {
+    *static_cast<Value *>(out) = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr address, const Known &known) {
+    const Allocation *allocation = known.allocation;
+    const bool managed = allocation && allocation->kind == Allocation::Kind::managed;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return answer(out, allocation ? allocation->context : nullptr);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        return answer<unsigned>(out, allocation ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer(out, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        return known.pinned_host || managed ? answer(out, host(address)) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<unsigned long long>(out, allocation ? allocation->id : known.start);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer(out, allocation ? allocation->device : 0);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer(out, known.start);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, known.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return answer(out, true);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        return answer(out, allocation && allocation->pool ? allocation->pool->handle : nullptr);
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+} // namespace
+
+SIM_CU(cuPointerGetAttribute, (void *out, CUpointer_attribute attribute, CUdeviceptr address),
+       (out, attribute, address)) {
+    Known known;
+    if (!out || !look_up(address, &known)) return CUDA_ERROR_INVALID_VALUE;
+    return attribute_of(out, attribute, address, known);
+}
+
+// An address that the driver does not know is no error here: its attributes are zero (cuda.h).
+SIM_CU(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr address),
+       (count, attributes, out, address)) {
+    if (!count || !attributes || !out) return CUDA_ERROR_INVALID_VALUE;
+    Known known;
+    const bool found = look_up(address, &known);
+    for (unsigned i = 0; i < count; ++i) {
+        if (!out[i]) return CUDA_ERROR_INVALID_VALUE;
+        if (found && attribute_of(out[i], attributes[i], address, known) == CUDA_SUCCESS) continue;
+        switch (attributes[i]) {
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: answer(out[i], 0u); break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: answer(out[i], -2); break; // cuda.h: "CU_DEVICE_INVALID"
+        case CU_POINTER_ATTRIBUTE_MAPPED: answer(out[i], false); break;
+        default: answer<void *>(out[i], nullptr); break;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+} // namespace curb::sim

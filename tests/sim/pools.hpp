@@ -1,0 +1,81 @@
+// Stream-ordered pools. A pool reserves device memory in units and keeps what is freed until a synchronisation finds it
+// above its release threshold, or it is trimmed; and it gives up only what the host has seen complete (facts.md, 2).
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "cuda_abi.h"
+#include "machine.hpp"
+
+namespace curb::sim {
+
+struct Stream;
+
+// By how much a pool grows, and what it can give back at least. Assumed, to be measured (docs/results).
+inline constexpr uint64_t kPoolUnit = 32 * kMiB;
+
+struct Pool {
+    explicit Pool(const CUmemPoolProps &its_properties);
+    Pool(const Pool &) = delete;
+    Pool &operator=(const Pool &) = delete;
+    ~Pool();
+
+    CUresult take(uint64_t bytes, const Stream &stream, CUdeviceptr *start);
+    // `stream` null: the device has finished with it (cuMemFree).
+    void give(CUdeviceptr start, const Stream *stream);
+    void seen_complete(const std::map<uint64_t, uint64_t> &progress); // stream id -> ticket
+    void all_seen_complete();
+    // Gives back units that are free and seen complete until no more than `keep` bytes are reserved.
+    void trim(uint64_t keep);
+
+    bool on_device() const {
+        return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+               properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+    }
+
+    CUmemoryPool handle = nullptr;
+    CUmemPoolProps properties;
+    bool is_default = false;
+    bool imported = false; // another process's: nothing can be allocated from it
+    int file = -1;         // what backs it if it can be exported
+    uint64_t release_threshold = 0;
+    int reuse_follow_events = 1;
+    int reuse_opportunistic = 1;
+    int reuse_internal = 1;
+    uint64_t reserved = 0, reserved_high = 0;
+    uint64_t used = 0, used_high = 0;
+    std::map<int, CUmemAccess_flags> access; // of other devices
+
+    struct Free {
+        uint64_t size;
+        uint64_t stream_id; // 0: seen complete
+        uint64_t ticket;
+    };
+    std::map<CUdeviceptr, Free> free;
+    std::map<CUdeviceptr, uint64_t> live;
+    // The units that the pool holds, as ranges, and where each begins in `file`.
+    struct Range {
+        uint64_t size;
+        uint64_t offset;
+    };
+    std::map<CUdeviceptr, Range> ranges;
+
+  private:
+    CUresult grow(uint64_t size);
+    void insert_free(CUdeviceptr start, Free block);
+    bool usable(const Free &block, const Stream &stream) const;
+    void give_units(CUdeviceptr start, uint64_t size);
+    uint64_t file_size_ = 0;
+};
+
+// For an allocation that found the device full: the driver waits, and takes what its pools do not use. (facts.md, 3: the
+// driver's own limit "trims and serves" when a pool holds what cuMemAlloc needs.) False: there was nothing.
+bool reclaim_from_pools(int device);
+// After a synchronisation of any kind on the device: pools above their threshold give back what they can.
+void release_above_thresholds(int device);
+// Frees an allocation of a pool, and the pool if it was waiting for that. `stream` null: from cuMemFree.
+void free_pool_allocation(CUdeviceptr start, const Stream *stream);
+void make_default_pools();
+
+} // namespace curb::sim

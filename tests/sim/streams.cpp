@@ -1,0 +1,155 @@
+#include "streams.hpp"
+
+#include "driver.hpp"
+
+namespace curb::sim {
+
+std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flags, int priority) {
+    auto stream = std::make_unique<Stream>();
+    stream->handle = make_handle<CUstream>();
+    stream->context = context;
+    stream->device = device;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->id = next_handle();
+    return stream;
+}
+
+CUresult find_stream(CUstream handle, Stream **stream) {
+    const bool null_is_per_thread = this_thread().null_stream == NullStream::per_thread;
+    const bool per_thread = handle == CU_STREAM_PER_THREAD || (!handle && null_is_per_thread);
+    if (!per_thread && handle && handle != CU_STREAM_LEGACY) {
+        *stream = driver().streams.find(handle);
+        return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    }
+    Context *context = nullptr;
+    if (const CUresult error = current_context(&context)) return error;
+    if (per_thread) {
+        std::unique_ptr<Stream> &own = context->per_thread_streams[this_thread_id()];
+        if (!own) own = make_stream(context->handle, context->device, CU_STREAM_DEFAULT, 0);
+        *stream = own.get();
+    } else {
+        *stream = context->legacy_stream.get();
+    }
+    return CUDA_SUCCESS;
+}
+
+Progress work_before(const Stream &stream) {
+    const uint64_t now = driver().last_ticket;
+    Progress progress = stream.waited_for;
+    progress[stream.id] = now;
+    if (stream.flags & CU_STREAM_NON_BLOCKING) return progress;
+    const Context *context = driver().contexts.find(stream.context);
+    if (!stream.legacy) {
+        progress[context->legacy_stream->id] = now;
+        return progress;
+    }
+    driver().streams.each([&](const Stream &other) {
+        if (other.context == stream.context && !(other.flags & CU_STREAM_NON_BLOCKING)) progress[other.id] = now;
+    });
+    for (const auto &[thread, other] : context->per_thread_streams) progress[other->id] = now;
+    return progress;
+}
+
+void seen_complete(const Progress &progress) {
+    driver().pools.each([&](Pool &pool) { pool.seen_complete(progress); });
+}
+
+void all_seen_complete(int device) {
+    driver().pools.each([=](Pool &pool) {
+        if (!pool.on_device() || pool.properties.location.id == device) pool.all_seen_complete();
+    });
+}
+
+namespace {
+
+CUresult create_stream(CUstream *stream, unsigned flags, int priority) {
+    if (!stream || flags & ~unsigned{CU_STREAM_NON_BLOCKING}) return CUDA_ERROR_INVALID_VALUE;
+    Context *context = nullptr;
+    if (const CUresult error = current_context(&context)) return error;
+    *stream = driver().streams.add(make_stream(context->handle, context->device, flags, priority))->handle;
+    return CUDA_SUCCESS;
+}
+
+} // namespace
+
+SIM_CU(cuStreamCreate, (CUstream * stream, unsigned flags), (stream, flags)) { return create_stream(stream, flags, 0); }
+SIM_CU(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority), (stream, flags, priority)) {
+    return create_stream(stream, flags, priority);
+}
+
+SIM_CU(cuStreamDestroy_v2, (CUstream handle), (handle)) {
+    Stream *stream = driver().streams.find(handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (Capture *capture = stream->capture) capture->origin_id == stream->id ? abandon(*capture) : invalidate(*capture);
+    driver().streams.remove(handle);
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamSynchronize, (CUstream handle), (handle)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (const CUresult error = refuse_if_capturing(*stream)) return error;
+    if (const CUresult error = refuse_during_capture()) return error;
+    seen_complete(work_before(*stream));
+    release_above_thresholds(stream->device);
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamQuery, (CUstream handle), (handle)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (const CUresult error = refuse_if_capturing(*stream)) return error;
+    if (const CUresult error = refuse_during_capture()) return error;
+    seen_complete(work_before(*stream));
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetCtx, (CUstream handle, CUcontext *context), (handle, context)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    *context = stream->context;
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *device), (handle, device)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = stream->device;
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetFlags, (CUstream handle, unsigned *flags), (handle, flags)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!flags) return CUDA_ERROR_INVALID_VALUE;
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), (handle, priority)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!priority) return CUDA_ERROR_INVALID_VALUE;
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetId, (CUstream handle, unsigned long long *id), (handle, id)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = stream->id;
+    return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuLaunchHostFunc, (CUstream handle, CUhostFn function, void *argument), (handle, function, argument)) {
+    if (!function) return CUDA_ERROR_INVALID_VALUE;
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    return submit(*stream, CU_GRAPH_NODE_TYPE_HOST, [=] { run_unlocked([=] { function(argument); }); });
+}
+
+} // namespace curb::sim

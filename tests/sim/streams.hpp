@@ -1,0 +1,52 @@
+// Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted; what is modelled is
+// when the driver KNOWS it, since that decides when pools give memory back (facts.md, 2).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "cuda_abi.h"
+
+namespace curb::sim {
+
+struct Capture;
+
+using Progress = std::map<uint64_t, uint64_t>; // stream id -> ticket of its last work
+
+struct Stream {
+    CUstream handle = nullptr;
+    CUcontext context = nullptr;
+    int device = 0;
+    unsigned flags = CU_STREAM_DEFAULT;
+    int priority = 0;
+    bool legacy = false;
+    uint64_t id = 0;
+    Capture *capture = nullptr;
+    Progress waited_for; // by cuStreamWaitEvent
+};
+
+struct Event {
+    CUevent handle = nullptr;
+    CUcontext context = nullptr;
+    unsigned flags = CU_EVENT_DEFAULT;
+    bool recorded = false;
+    uint64_t stream_id = 0;
+    uint64_t capture_id = 0; // not 0: recorded in that capture, which may be over
+    Progress after;          // what is complete when the event is
+    std::chrono::steady_clock::time_point time;
+};
+
+std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flags, int priority);
+
+// The stream that a handle means in this call: null and the two special handles need a current context.
+CUresult find_stream(CUstream handle, Stream **stream);
+
+// All that is before the stream's next work: its own, what it waited for, and by way of the legacy stream that of others.
+Progress work_before(const Stream &stream);
+// The host has seen that much complete.
+void seen_complete(const Progress &progress);
+void all_seen_complete(int device);
+
+} // namespace curb::sim

@@ -1,0 +1,206 @@
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "catch.hpp"
+#include "config/load.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb;
+using config::Source;
+namespace fs = std::filesystem;
+
+namespace {
+
+Source locate(const std::map<std::string, std::string> &environment) {
+    return config::locate([&](const char *name) {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+    });
+}
+
+std::string why_unreadable(const std::string &path) {
+    const auto text = config::read_file(path);
+    INFO(path);
+    REQUIRE_FALSE(text);
+    CHECK(text.error().file == path);
+    CHECK(text.error().line == 0);
+    return text.error().message;
+}
+
+constexpr uid_t kNobody = 65534;
+
+}  // namespace
+
+TEST_CASE("Without any word of it there is no policy") {
+    const TempDir home;
+    CHECK(locate({}).none());
+    CHECK(locate({{"HOME", home.path().string()}}).none());
+    CHECK(locate({{"CURB_POLICY", ""}, {"CURB_CAP", ""}, {"HOME", home.path().string()}}) == Source{});
+}
+
+TEST_CASE("CURB_POLICY names the policy, whether it is there or not") {
+    CHECK(locate({{"CURB_POLICY", "/no/such.json"}}) == Source{"/no/such.json", "", true});
+}
+
+TEST_CASE("A relative path means the directory of the start, wherever the program goes later") {
+    const TempDir dir;
+    const fs::path before = fs::current_path();
+    fs::current_path(dir.path());
+    const Source source = locate({{"CURB_POLICY", "job.json"}});
+    fs::current_path(before);
+    CHECK(source.file == (dir / "job.json").string());
+}
+
+TEST_CASE("The user's own file is taken if it is there, and was not named") {
+    const TempDir home;
+    const std::string file = home.write(".config/curb/policy.json", "{}");
+    const std::string other = home.write("xdg/curb/policy.json", "{}");
+    const std::string directory = home.path().string();
+    CHECK(locate({{"HOME", directory}}) == Source{file, "", false});
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == Source{other, "", false});
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == file);
+    CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/a.json"}}).file == "/a.json");
+}
+
+TEST_CASE("CURB_CAP is laid over either") {
+    const TempDir home;
+    const std::string file = home.write(".config/curb/policy.json", "{}");
+    CHECK(locate({{"CURB_CAP", "8GiB"}}) == Source{"", "8GiB", true});
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == Source{file, "8GiB", true});
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == Source{"/a.json", "8GiB", true});
+}
+
+// Run by the next test in a copy of this program that belongs to somebody else and is set-uid.
+TEST_CASE("secure execution", "[.secure]") {
+    REQUIRE(::getauxval(AT_SECURE) != 0);
+    CHECK(locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}).none());
+}
+
+TEST_CASE("Under AT_SECURE the environment is ignored") {
+    const TempDir dir;
+    struct statvfs mount {};
+    REQUIRE(::statvfs(dir.path().c_str(), &mount) == 0);
+    if (::geteuid() != 0 || (mount.f_flag & ST_NOSUID) != 0) {
+        WARN("not tested: it needs root and a directory that is not mounted nosuid");
+        return;
+    }
+    const std::string copy = (dir / "locate_test").string();
+    fs::copy_file("/proc/self/exe", copy);
+    REQUIRE(::chown(copy.c_str(), kNobody, kNobody) == 0);
+    REQUIRE(::chmod(copy.c_str(), 04755) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::execl(copy.c_str(), copy.c_str(), "[.secure]", static_cast<char *>(nullptr));
+        ::_exit(127);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
+
+TEST_CASE("A file is read whole") {
+    const TempDir dir;
+    const std::string text = "{}\n" + std::string(100'000, ' ') + std::string(1, '\0') + "end";
+    const auto read = config::read_file(dir.write("a", text));
+    REQUIRE(read);
+    CHECK(*read == text);
+}
+
+TEST_CASE("A file may have 1 MiB and no byte more") {
+    const TempDir dir;
+    CHECK(config::read_file(dir.write("a", std::string(1 << 20, ' '))));
+    CHECK_THAT(why_unreadable(dir.write("b", std::string((1 << 20) + 1, ' '))), contains("larger than 1 MiB"));
+    CHECK_THAT(why_unreadable("/proc/self/pagemap"), contains("larger than 1 MiB"));  // says that it is empty
+}
+
+TEST_CASE("What cannot be read is answered with what to do") {
+    const TempDir dir;
+    CHECK_THAT(why_unreadable((dir / "missing").string()), contains("no such file; check the path"));
+    CHECK_THAT(why_unreadable(""), contains("no such file"));
+    CHECK_THAT(why_unreadable(dir.path().string()), contains("it is a directory; name the policy file in it"));
+    CHECK_THAT(why_unreadable(dir.write("file", "{}") + "/x"), contains("not a directory"));
+    CHECK_THAT(why_unreadable("/dev/null"), contains("not a regular file"));
+    fs::create_symlink("loop", dir / "loop");
+    CHECK_THAT(why_unreadable((dir / "loop").string()), contains("circle"));
+    CHECK_THAT(why_unreadable((dir / std::string(300, 'x')).string()),
+               contains("cannot be opened: File name too long"));
+}
+
+TEST_CASE("A FIFO is refused at once, with or without a writer") {
+    const TempDir dir;
+    const std::string path = (dir / "fifo").string();
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK_THAT(why_unreadable(path), contains("not a regular file; copy the policy into one"));
+    const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(writer >= 0);
+    CHECK_THAT(why_unreadable(path), contains("not a regular file"));
+    ::close(writer);
+}
+
+TEST_CASE("A socket is refused") {
+    const TempDir dir;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = (dir / "socket").string();
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(::bind(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0);
+    CHECK_THAT(why_unreadable(path), contains("not a regular file"));
+    ::close(fd);
+}
+
+TEST_CASE("A file that this user may not read is told from one that is not there") {
+    const TempDir dir;
+    const std::string path = dir.write("secret", "{}");
+    REQUIRE(::chmod(path.c_str(), 0) == 0);
+    REQUIRE(::chmod(dir.path().c_str(), 0755) == 0);
+    const uid_t me = ::geteuid();
+    if (me == 0) REQUIRE(::seteuid(kNobody) == 0);
+    const auto text = config::read_file(path);
+    REQUIRE(::seteuid(me) == 0);
+    REQUIRE_FALSE(text);
+    CHECK_THAT(text.error().message, contains("may not be read by this user"));
+}
+
+TEST_CASE("No source means no caps") {
+    const auto policy = config::load({});
+    REQUIRE(policy);
+    CHECK(*policy == policy::Policy{});
+}
+
+TEST_CASE("The cap of CURB_CAP is laid over that of the file") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}}})");
+    const auto policy = config::load({file, "8GiB", true});
+    REQUIRE(policy);
+    CHECK(policy::cap_for(*policy, 0, 80 * policy::GiB) == 8 * policy::GiB);
+    const auto alone = config::load({"", "25%", true});
+    REQUIRE(alone);
+    CHECK(policy::cap_for(*alone, 0, 80 * policy::GiB) == 20 * policy::GiB);
+}
+
+TEST_CASE("All that is wrong with the file and with CURB_CAP is told together") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "20Gib"}}})");
+    const auto policy = config::load({file, "8Gib", true});
+    REQUIRE_FALSE(policy);
+    REQUIRE(policy.error().size() == 3);
+    CHECK_THAT(policy.error()[0].text(), contains(file + ":1:13: /version"));
+    CHECK_THAT(policy.error()[1].text(), contains(file + ":1:37: /gpu/*/cap"));
+    CHECK(policy.error()[2].text() == "CURB_CAP: '8Gib' is not a size; did you mean \"8GiB\"?");
+}
+
+TEST_CASE("A file that was named and is not there is an error") {
+    const auto policy = config::load({"/no/such.json", "", true});
+    REQUIRE_FALSE(policy);
+    CHECK_THAT(policy.error()[0].text(), contains("/no/such.json: there is no such file"));
+}

@@ -1,0 +1,92 @@
+// Nothing of config/ or policy/ throws, not even when memory runs out: the 1st, 2nd, 3rd … allocation fails until all
+// of the work can be done.
+#include <cstdlib>
+#include <new>
+
+#include "catch.hpp"
+#include "config/load.hpp"
+#include "policy/size.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb;
+
+namespace {
+
+long allocations_left = -1;  // before they fail; -1: they do not
+bool fail_on = false;        // all later ones too
+
+bool fails() {
+    if (allocations_left < 0) return false;
+    if (allocations_left > 0) return --allocations_left, false;
+    if (!fail_on) allocations_left = -1;
+    return true;
+}
+
+void *allocate(std::size_t size) {
+    if (!fails()) {
+        if (void *memory = std::malloc(size == 0 ? 1 : size)) return memory;
+    }
+    throw std::bad_alloc();
+}
+
+// Runs the work with each of its allocations failing, the later ones too or not. Gives how many there were.
+template <class Work>
+long with_each_allocation_failing(Work work) {
+    for (const bool on : {false, true}) {
+        for (long nth = 0;; ++nth) {
+            fail_on = on;
+            allocations_left = nth;
+            work();
+            const bool failed = on ? allocations_left == 0 : allocations_left < 0;
+            allocations_left = -1;
+            if (!failed && on) return nth;
+            if (!failed) break;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+void *operator new(std::size_t size) { return allocate(size); }
+void *operator new[](std::size_t size) { return allocate(size); }
+void *operator new(std::size_t size, const std::nothrow_t &) noexcept { return fails() ? nullptr : std::malloc(size); }
+void operator delete(void *memory, const std::nothrow_t &) noexcept { std::free(memory); }
+void operator delete(void *memory) noexcept { std::free(memory); }
+void operator delete[](void *memory) noexcept { std::free(memory); }
+void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("A policy that memory runs out for is refused without an exception") {
+    const std::string text =
+        R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"}},
+                                 "release": {"signal": "SIGUSR2", "steps": ["pools", "unknown"]}, "unknown": [1, 2.5, null]})";
+    CHECK(with_each_allocation_failing([&] {
+              const auto policy = config::parse(text, "a-file-name-too-long-for-a-small-string.json");
+              if (policy) std::abort();
+          }) > 20);
+}
+
+TEST_CASE("A size that memory runs out for is refused without an exception") {
+    CHECK(with_each_allocation_failing([] {
+              const auto size = policy::parse_size("a text that is no size and is not short either");
+              if (size) std::abort();
+          }) > 0);
+}
+
+TEST_CASE("A policy file that memory runs out for is refused without an exception") {
+    const TempDir dir;
+    const std::string path = dir.write("a-name-that-is-longer-than-a-small-string.json", R"({"version": 1})");
+    const config::Source source{path, "8GiB", true};
+    CHECK(with_each_allocation_failing([&] { (void)config::load(source); }) > 5);
+}
+
+TEST_CASE("A policy that cannot be found for want of memory is not taken for none") {
+    const auto environment = [](const char *name) -> const char * {
+        return std::string_view(name) == "CURB_POLICY" ? "a-relative-path-that-needs-memory/policy.json" : nullptr;
+    };
+    const std::function<const char *(const char *)> look_up = environment;
+    CHECK(with_each_allocation_failing([&] {
+              if (config::locate(look_up).none()) std::abort();
+          }) > 0);
+}
