@@ -161,6 +161,7 @@ void show(const Settings &settings, const std::vector<std::string> &command) {
 // Only returns when the command could not be started.
 int become(const std::vector<std::string> &command) {
     std::vector<char *> words;
+    words.reserve(command.size() + 1);
     for (const std::string &word : command) words.push_back(const_cast<char *>(word.c_str()));
     words.push_back(nullptr);
     ::execvp(words.front(), words.data());

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "config/load.hpp"
@@ -34,11 +35,8 @@ class File {
 // The program may change its directory before the policy is read again. Without a working directory: as it is.
 std::string absolute(std::string path) {
     if (path.starts_with('/')) return path;
-    char *here = ::getcwd(nullptr, 0);
-    if (here == nullptr) return path;
-    std::string out = std::string(here) + "/" + path;
-    std::free(here);
-    return out;
+    const std::unique_ptr<char, decltype(&std::free)> here(::getcwd(nullptr, 0), &std::free);
+    return here == nullptr ? path : std::string(here.get()) + "/" + path;
 }
 
 std::string why_not_opened(int error) {

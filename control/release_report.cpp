@@ -28,8 +28,10 @@ std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
 // "44 ms", "4.6 ms", "0.3 ms": what one would say. No decimal point of a locale in it.
 std::string time(double milliseconds) {
     const double bounded = std::isfinite(milliseconds) ? std::clamp(milliseconds, 0.0, 1e12) : 0.0;
-    if (bounded >= 10) return std::to_string(std::llround(bounded)) + " ms";
-    const long long tenths = std::llround(bounded * 10);
+    // By hand rather than by llround, which would make libcurb.so need libm.
+    const auto rounded = [](double value) { return (static_cast<long long>(value * 2) + 1) / 2; };
+    if (bounded >= 10) return std::to_string(rounded(bounded)) + " ms";
+    const long long tenths = rounded(bounded * 10);
     if (tenths % 10 == 0) return std::to_string(tenths / 10) + " ms";
     return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
 }

@@ -134,7 +134,7 @@ Parsed bytes(std::string_view text, const Parts &parts, unsigned shift) {
     }
     const auto whole = number(parts.whole);
     const std::uint64_t fraction = binary_fraction(decimals, shift);
-    if (!whole || *whole > (kMost - fraction) >> shift) {
+    if (!whole || *whole > kMost >> shift) {
         return quote(text) + " is too large: sizes end below 16777216TiB";
     }
     return Size{Size::Unit::bytes, (*whole << shift) + fraction};
@@ -231,7 +231,7 @@ std::string format_human(Bytes bytes) {
         if (bytes < one && one != 1) continue;
         std::uint64_t rounded = bytes / one * 100 + (bytes % one * 100 + one / 2) / one;
         // 1023.999 MiB is 1 GiB to the eye.
-        if (i > 0 && rounded >= 1024 * 100) {
+        if (i > 0 && rounded >= 102'400) {
             --i;
             rounded = 100;
         }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <cerrno>
 
 #include "captures.hpp"
@@ -32,8 +33,11 @@ std::string remedy() {
     std::string text = "raise the cap";
     const std::string &file = process::source().file;
     if (!file.empty()) text += " in " + file;
-    if (signal != 0) text += ", or let the program give back what it caches: kill -" + std::to_string(signal) + " " +
-                             std::to_string(getpid());
+    if (signal != 0) {
+        const char *name = sigabbrev_np(signal);  // null: a real-time signal
+        text += ", or let the program give back what it caches: kill -" + (name ? name : std::to_string(signal)) + " " +
+                std::to_string(getpid());
+    }
     return text;
 }
 

@@ -58,7 +58,11 @@ struct Python {
 constexpr const char *kAsk = R"python(
 def _torch(torch):
     cuda = getattr(torch, 'cuda', None)
-    if cuda is not None and cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
+        return
+    # cudaMallocAsync caches nothing beyond the driver's pool, which has a step of its own; and its empty_cache
+    # synchronises the device, which breaks any graph capture in progress (measured: PyTorch 2.11, H200).
+    if cuda.get_allocator_backend() != 'cudaMallocAsync':
         cuda.empty_cache()
 
 def _cupy(cupy):

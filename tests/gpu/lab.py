@@ -7,13 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvml import Device
+from row import Row
 from session import Job, Session
 
 PROGRAMS = Path(__file__).parent / "programs"
+
+# Variables that must not come from the shell that runs the tests: "default" is to mean the default.
+_DECIDED_BY_CASES = ("LD_PRELOAD", "CURB_CAP", "CURB_POLICY", "PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_")
 
 
 class Unavailable(RuntimeError):
@@ -31,14 +36,15 @@ class Lab:
     _compiled: dict[str, Path] = field(default_factory=dict)
 
     def job(self, name: str, cap: str) -> Job:
-        folder = self.folder / name
+        folder = self._folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(folder, cap)
         job.policy.write_text(job.text())
+        job.log_file.unlink(missing_ok=True)  # of an earlier run with --keep: curb appends
         return job
 
     def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
-        return Session(argv, self._environment(env), self.device, self.folder / name)
+        return Session(argv, self._environment(env), self.device, self._folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
         """The bare form: the two variables, nothing else."""
@@ -76,9 +82,11 @@ class Lab:
             self._compiled[name] = output
         return [str(self._compiled[name])]
 
+    def _folder_of(self, name: str) -> Path:
+        return self.folder / "".join(c if c.isalnum() else "-" for c in name)
+
     def _environment(self, more: dict[str, str] | None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("CURB_")}
-        kept.pop("LD_PRELOAD", None)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only when told.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
@@ -90,3 +98,7 @@ def _nvcc() -> str:
     if found is None:
         raise Unavailable("nvcc is not installed")
     return found
+
+
+Case = Callable[[Lab, Row], None]
+"""Fills its row as it goes, so that what was found before a failure stands in the results."""

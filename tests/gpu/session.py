@@ -34,16 +34,18 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def lines(self) -> list[str]:
-        return self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
+    def messages(self) -> list[str]:
+        """Its lines without the date, the pid and the level."""
+        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
+        return [line.split(": ", 1)[-1] for line in lines]
 
     def wait_for(self, text: str, after: int, timeout_s: float) -> str | None:
-        """The first line from number `after` on that holds `text`, without its date and pid; None: none came."""
+        """The first message from number `after` on that holds `text`; None: none came."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for line in self.lines()[after:]:
-                if text in line:
-                    return line.split("]", 1)[-1].strip()
+            for message in self.messages()[after:]:
+                if text in message:
+                    return message
             time.sleep(0.005)
         return None
 
@@ -60,15 +62,19 @@ class Job:
         return self.folder / "job.json"
 
     @property
+    def log_file(self) -> Path:
+        return self.folder / "curb.log"
+
+    @property
     def log(self) -> Log:
-        return Log(self.folder / "curb.log")
+        return Log(self.log_file)
 
     def text(self, cap: str | None = None) -> str:
         return json.dumps(
             {
                 "version": 1,
                 "gpu": {"*": {"cap": cap or self.cap}},
-                "log": {"level": "info", "file": str(self.folder / "curb.log")},
+                "log": {"level": "info", "file": str(self.log_file)},
             },
             indent=2,
         )

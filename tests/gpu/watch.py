@@ -49,12 +49,10 @@ class Watch:
 
     def settle(self, quiet_s: float = 0.1, timeout_s: float = 2.0) -> int:
         """Waits until nothing has changed for so long, and returns what is held then."""
-        start = time.monotonic()
-        while time.monotonic() - start < timeout_s:
+        start = now = time.monotonic()
+        while now - start < timeout_s and now - (self.last_change_since(start) or start) < quiet_s:
             time.sleep(quiet_s / 5)
-            if self.last_change_since(max(start, time.monotonic() - quiet_s)) is None:
-                if time.monotonic() - start >= quiet_s:
-                    break
+            now = time.monotonic()
         return self.held
 
     def sampling(self) -> dict[str, float | int | str]:

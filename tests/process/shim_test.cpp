@@ -49,7 +49,9 @@ class Job {
     }
 
     Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
-        if (!environment_.count("LD_PRELOAD")) environment_["LD_PRELOAD"] = CURB_LIBRARY;
+        environment_.try_emplace("LD_PRELOAD", CURB_LIBRARY);
+        // A sanitizer's runtime has to come first.
+        if (*CURB_SANITIZER_RUNTIME) environment_["LD_PRELOAD"].insert(0, CURB_SANITIZER_RUNTIME ":");
         environment_.try_emplace("LD_LIBRARY_PATH", CURB_SIM);
         const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
         const pid_t child = fork();
@@ -141,13 +143,13 @@ TEST_CASE("other preloads keep the meaning of RTLD_NEXT") {
                  .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
 }
 
-TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours") {
+TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours", "[bare]") {
     const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
     succeeds(outcome);
     CHECK(outcome.err.empty());
 }
 
-TEST_CASE("nothing starts before the first cuInit") { succeeds(Job().run("nothing_starts_before_the_first_cuinit")); }
+TEST_CASE("nothing starts before the first cuInit", "[bare]") { succeeds(Job().run("nothing_starts_before_the_first_cuinit")); }
 
 TEST_CASE("SIGUSR1 gives back what pools keep, and the program's own handler is called") {
     const std::string scenario =
@@ -204,7 +206,7 @@ TEST_CASE("curb is quiet, and says the first refusal with its figures") {
     succeeds(refused);
     CHECK(lines(refused.err) == 1);
     CHECK_THAT(refused.err, contains("refused 900 MiB on cuda:0") && contains("518 MiB") && contains("1 GiB") &&
-                                contains("kill -10"));
+                                contains("kill -USR1"));
 }
 
 TEST_CASE("errno is the program's own") { succeeds(Job().cap("1GiB").run("errno_is_the_programs_own")); }

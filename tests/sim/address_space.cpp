@@ -18,7 +18,7 @@ void *map_private(void *where, uint64_t size, int flags) {
     return ::mmap(where, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
 
-} // namespace
+}  // namespace
 
 bool AddressSpace::grow(uint64_t size) {
     const uint64_t wanted = std::max(kArena, round_up(size, kArenaAlignment)) + kArenaAlignment;
@@ -74,8 +74,9 @@ void AddressSpace::give(CUdeviceptr start, uint64_t size) {
 }
 
 bool AddressSpace::contains(CUdeviceptr address) const {
-    return std::any_of(arenas_.begin(), arenas_.end(),
-                       [=](const auto &arena) { return address >= arena.first && address - arena.first < arena.second; });
+    return std::any_of(arenas_.begin(), arenas_.end(), [=](const auto &arena) {
+        return address >= arena.first && address - arena.first < arena.second;
+    });
 }
 
 bool share(CUdeviceptr start, uint64_t size, int file, uint64_t offset) {
@@ -87,4 +88,4 @@ void unshare(CUdeviceptr start, uint64_t size) { map_private(host(start), size, 
 
 void drop_contents(CUdeviceptr start, uint64_t size) { ::madvise(host(start), size, MADV_DONTNEED); }
 
-} // namespace curb::sim
+}  // namespace curb::sim

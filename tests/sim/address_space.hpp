@@ -23,7 +23,7 @@ class AddressSpace {
   private:
     bool grow(uint64_t size);
 
-    std::map<CUdeviceptr, uint64_t> free_; // start -> size, never adjacent
+    std::map<CUdeviceptr, uint64_t> free_;  // start -> size, never adjacent
     std::vector<std::pair<CUdeviceptr, uint64_t>> arenas_;
 };
 
@@ -33,9 +33,11 @@ void unshare(CUdeviceptr start, uint64_t size);
 // Forgets contents.
 void drop_contents(CUdeviceptr start, uint64_t size);
 
-inline void *host(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
+inline void *host(CUdeviceptr address) {
+    return reinterpret_cast<void *>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's addresses are numbers
+}
 
 inline uint64_t round_up(uint64_t size, uint64_t unit) { return (size + unit - 1) / unit * unit; }
 inline uint64_t round_down(uint64_t size, uint64_t unit) { return size / unit * unit; }
 
-} // namespace curb::sim
+}  // namespace curb::sim

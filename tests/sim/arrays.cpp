@@ -10,7 +10,7 @@ struct Array {
     CUarray handle = nullptr;
     CUcontext context = nullptr;
     CUDA_ARRAY3D_DESCRIPTOR descriptor{};
-    CUdeviceptr memory = 0; // 0: sparse or mapped later, so none of its own
+    CUdeviceptr memory = 0;  // 0: sparse or mapped later, so none of its own
     uint64_t bytes = 0;
 };
 
@@ -33,20 +33,23 @@ Registry<CUmipmappedArray, Mipmap> &mipmaps() {
 
 uint64_t element_bytes(CUarray_format format) {
     switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return 4;
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8:
+            return 1;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF:
+            return 2;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT:
+            return 4;
     }
     return 0;
 }
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
-    constexpr size_t kLargest = 1 << 17; // 131072 wide on this architecture; each extent, to keep the product small
+    constexpr size_t kLargest = 1 << 17;  // 131072 wide on this architecture; each extent, to keep the product small
     const unsigned channels = descriptor.NumChannels;
     if (!descriptor.Width || !element_bytes(descriptor.Format) || (channels != 1 && channels != 2 && channels != 4))
         return CUDA_ERROR_INVALID_VALUE;
@@ -60,7 +63,7 @@ bool takes_no_memory(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
 }
 
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned level) {
-    const bool layered = descriptor.Flags & CUDA_ARRAY3D_LAYERED; // then Depth counts layers, the same on each level
+    const bool layered = descriptor.Flags & CUDA_ARRAY3D_LAYERED;  // then Depth counts layers, the same on each level
     const auto at = [=](size_t extent) { return std::max<uint64_t>(extent >> level, 1); };
     const uint64_t depth = layered ? std::max<uint64_t>(descriptor.Depth, 1) : at(descriptor.Depth);
     return at(descriptor.Width) * at(descriptor.Height) * depth * descriptor.NumChannels *
@@ -107,7 +110,7 @@ CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, const Object *object,
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 void forget_arrays_of(CUcontext context) {
     arrays().remove_if([=](const Array &array) { return array.context == context; });
@@ -177,4 +180,4 @@ SIM_CU(cuMipmappedArrayGetMemoryRequirements,
     return requirements(out, mipmaps().find(mipmap), device);
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -8,4 +8,4 @@ namespace curb::sim {
 // When the context goes; its heap gives the memory back.
 void forget_arrays_of(CUcontext context);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -128,7 +128,7 @@ CUresult begin(CUstream handle, CUgraph graph, CUstreamCaptureMode mode) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 void abandon(Capture &capture) {
     leave_capture(capture);
@@ -201,7 +201,7 @@ SIM_CU_STREAM(cuStreamGetCaptureInfo_v2,
     if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
     if (id) *id = stream->capture->id;
     if (graph) *graph = stream->capture->graph;
-    if (nodes) *nodes = nullptr; // dependencies are not modelled
+    if (nodes) *nodes = nullptr;  // dependencies are not modelled
     if (count) *count = 0;
     return CUDA_SUCCESS;
 }
@@ -213,4 +213,4 @@ SIM_CU(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), (mode)) 
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -98,7 +98,7 @@ CUresult reset_primary(CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 SIM_CU(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device)) {
     Device *found = nullptr;
@@ -106,7 +106,8 @@ SIM_CU(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (contex
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     if (!found->primary_references) {
         Context *made = nullptr;
-        if (const CUresult error = make_context(found->primary, device, found->primary_flags, 3020, &made)) return error;
+        if (const CUresult error = make_context(found->primary, device, found->primary_flags, 3020, &made))
+            return error;
     }
     ++found->primary_references;
     *context = found->primary;
@@ -242,24 +243,34 @@ SIM_CU(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value)) {
     Context *context = nullptr;
     if (const CUresult error = current_context(&context)) return error;
     switch (limit) {
-    case CU_LIMIT_STACK_SIZE: {
-        if (value > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
-        // At once, for every thread that could be resident (facts.md, 2: 8 KiB took 1,848 MiB). That a lower limit gives
-        // memory back is assumed.
-        const uint64_t size = kContextBytes + (std::max<size_t>(value, kDefaultStack) - kDefaultStack) * kResidentThreads;
-        if (size > context->overhead) {
-            if (const CUresult error = charge(context->device, Use::context, size - context->overhead)) return error;
-        } else {
-            credit(context->device, Use::context, context->overhead - size);
+        case CU_LIMIT_STACK_SIZE: {
+            if (value > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
+            // At once, for every thread that could be resident (facts.md, 2: 8 KiB took 1,848 MiB). That a lower limit
+            // gives memory back is assumed.
+            const uint64_t size =
+                kContextBytes + (std::max<size_t>(value, kDefaultStack) - kDefaultStack) * kResidentThreads;
+            if (size > context->overhead) {
+                if (const CUresult error = charge(context->device, Use::context, size - context->overhead))
+                    return error;
+            } else {
+                credit(context->device, Use::context, context->overhead - size);
+            }
+            context->overhead = size;
+            context->stack_limit = value;
+            return CUDA_SUCCESS;
         }
-        context->overhead = size;
-        context->stack_limit = value;
-        return CUDA_SUCCESS;
-    }
-    case CU_LIMIT_PRINTF_FIFO_SIZE: context->printf_limit = value; return CUDA_SUCCESS;
-    case CU_LIMIT_MALLOC_HEAP_SIZE: context->heap_limit = value; return CUDA_SUCCESS;
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: context->sync_depth = value; return CUDA_SUCCESS;
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: context->pending_launches = value; return CUDA_SUCCESS;
+        case CU_LIMIT_PRINTF_FIFO_SIZE:
+            context->printf_limit = value;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_MALLOC_HEAP_SIZE:
+            context->heap_limit = value;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+            context->sync_depth = value;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+            context->pending_launches = value;
+            return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
@@ -269,11 +280,21 @@ SIM_CU(cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
     if (const CUresult error = current_context(&context)) return error;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     switch (limit) {
-    case CU_LIMIT_STACK_SIZE: *value = context->stack_limit; return CUDA_SUCCESS;
-    case CU_LIMIT_PRINTF_FIFO_SIZE: *value = context->printf_limit; return CUDA_SUCCESS;
-    case CU_LIMIT_MALLOC_HEAP_SIZE: *value = context->heap_limit; return CUDA_SUCCESS;
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: *value = context->sync_depth; return CUDA_SUCCESS;
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = context->pending_launches; return CUDA_SUCCESS;
+        case CU_LIMIT_STACK_SIZE:
+            *value = context->stack_limit;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_PRINTF_FIFO_SIZE:
+            *value = context->printf_limit;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_MALLOC_HEAP_SIZE:
+            *value = context->heap_limit;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+            *value = context->sync_depth;
+            return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+            *value = context->pending_launches;
+            return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
@@ -312,4 +333,4 @@ SIM_CU(cuCtxDisablePeerAccess, (CUcontext peer), (peer)) {
     return context->peers.erase(other->device) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -53,7 +53,7 @@ CUresult fill(CUdeviceptr start, Value value, uint64_t count, CUstream handle) {
 
 CUdeviceptr address(const void *pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-} // namespace
+}  // namespace
 
 // The blocking forms work in the null stream. They are not taken to be a synchronisation that pools would notice.
 
@@ -134,4 +134,4 @@ SIM_CU(cuMemAdvise_v2,
     return managed_range(start, bytes);
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -42,7 +42,7 @@ Entry *find_entry(std::string_view name) {
     return nullptr;
 }
 
-} // namespace
+}  // namespace
 
 void lock_model() { model.lock(); }
 void unlock_model() { model.unlock(); }
@@ -64,7 +64,7 @@ Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
 
 Call::~Call() {
     if (!locked_) return;
-    const uint64_t bytes = call_bytes; // a host function of ours may have called the driver
+    const uint64_t bytes = call_bytes;  // a host function of ours may have called the driver
     unlock_model();
     if (!refusal) spend_time_of(entry_.name, bytes);
 }
@@ -135,7 +135,7 @@ SIM_CU(cuInit, (unsigned flags), (flags)) {
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim
 
 using namespace curb::sim;
 

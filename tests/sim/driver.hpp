@@ -28,20 +28,20 @@ struct Allocation {
     enum class Kind { plain, managed, pool, graph, mapping, ipc, pool_import };
     Kind kind;
     CUdeviceptr start;
-    uint64_t bytes; // as asked for
+    uint64_t bytes;  // as asked for
     int device;
     CUcontext context = nullptr;
-    Pool *pool = nullptr;                    // pool
-    CUmemGenericAllocationHandle handle = 0; // mapping
-    bool accessible = true;                  // mapping: after cuMemSetAccess
-    CUdeviceptr range = 0;                   // ipc, pool_import: what was mapped for it
+    Pool *pool = nullptr;                     // pool
+    CUmemGenericAllocationHandle handle = 0;  // mapping
+    bool accessible = true;                   // mapping: after cuMemSetAccess
+    CUdeviceptr range = 0;                    // ipc, pool_import: what was mapped for it
     uint64_t range_size = 0;
-    uint64_t id = next_handle(); // CU_POINTER_ATTRIBUTE_BUFFER_ID
+    uint64_t id = next_handle();  // CU_POINTER_ATTRIBUTE_BUFFER_ID
 };
 
 struct Device {
     int index;
-    CUcontext primary; // the handle, the same for as long as the process lives
+    CUcontext primary;  // the handle, the same for as long as the process lives
     int primary_references = 0;
     unsigned primary_flags = 0;
     Pool *default_pool = nullptr;
@@ -53,8 +53,8 @@ struct Driver {
     std::unique_ptr<Machine> machine;
     std::vector<Device> devices;
     AddressSpace addresses;
-    std::map<CUdeviceptr, Allocation> allocations; // by start
-    uint64_t last_ticket = 0;                      // numbers the work submitted to streams, in order
+    std::map<CUdeviceptr, Allocation> allocations;  // by start
+    uint64_t last_ticket = 0;                       // numbers the work submitted to streams, in order
 
     Registry<CUcontext, Context> contexts;
     Registry<CUstream, Stream> streams;
@@ -62,7 +62,7 @@ struct Driver {
     Registry<CUmemoryPool, Pool> pools;
     Pool *default_host_pool = nullptr;
     Pool *current_host_pool = nullptr;
-    std::vector<std::unique_ptr<Pool>> dying_pools; // destroyed by the program, allocations still live
+    std::vector<std::unique_ptr<Pool>> dying_pools;  // destroyed by the program, allocations still live
     Registry<CUmemGenericAllocationHandle, VmmAllocation> vmm;
     VmmBooks vmm_books;
     Registry<CUgraph, Graph> graphs;
@@ -79,9 +79,9 @@ struct Thread {
     static constexpr int kDeepest = 64;
     CUcontext stack[kDeepest];
     int depth;
-    CUstreamCaptureMode capture_mode; // zero is CU_STREAM_CAPTURE_MODE_GLOBAL, the driver's default
-    NullStream null_stream;           // which the present call means
-    uint64_t id;                      // 0 until asked for
+    CUstreamCaptureMode capture_mode;  // zero is CU_STREAM_CAPTURE_MODE_GLOBAL, the driver's default
+    NullStream null_stream;            // which the present call means
+    uint64_t id;                       // 0 until asked for
 };
 Thread &this_thread();
 uint64_t this_thread_id();
@@ -90,15 +90,15 @@ CUresult find_device(CUdevice device, Device **found);
 // CUDA_ERROR_INVALID_CONTEXT when the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED when it is gone.
 CUresult current_context(Context **context);
 
-CUresult charge(int device, Use use, uint64_t bytes); // CUDA_ERROR_OUT_OF_MEMORY when the device has no room
+CUresult charge(int device, Use use, uint64_t bytes);  // CUDA_ERROR_OUT_OF_MEMORY when the device has no room
 void credit(int device, Use use, uint64_t bytes);
 
 Allocation *find_allocation(CUdeviceptr start);      // that begins there
 Allocation *allocation_around(CUdeviceptr address);  // that holds the address
 Allocation &add_allocation(Allocation allocation);
-void free_managed(const Allocation &allocation);     // memory and addresses; the entry is the caller's to erase
-void free_pool_import(const Allocation &allocation); // entry and addresses
+void free_managed(const Allocation &allocation);      // memory and addresses; the entry is the caller's to erase
+void free_pool_import(const Allocation &allocation);  // entry and addresses
 // Granules about to be given back: takes away the file that IPC put there, if it did.
 void end_sharing(CUdeviceptr start, uint64_t size);
 
-} // namespace curb::sim
+}  // namespace curb::sim

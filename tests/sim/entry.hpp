@@ -27,7 +27,7 @@ namespace entries {
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
-} // namespace entries
+}  // namespace entries
 
 enum class NullStream { legacy, per_thread };
 
@@ -64,21 +64,23 @@ CUresult enter(Entry &entry, NullStream null_stream, Body &&body) noexcept {
     try {
         const Call call(entry, null_stream);
         return call.refusal ? call.refusal : body();
-    } catch (...) { // std::bad_alloc: the host's memory, which is the driver's answer too
+    } catch (...) {  // std::bad_alloc: the host's memory, which is the driver's answer too
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim
 
 #define SIM_EXPORT extern "C" __attribute__((visibility("default")))
 
-#define SIM_FORWARD(name, params, args, body, null_stream) \
-    SIM_EXPORT CUresult name params { return enter(entries::name, NullStream::null_stream, [&] { return body args; }); }
+#define SIM_FORWARD(name, params, args, body, null_stream)                               \
+    SIM_EXPORT CUresult name params {                                                    \
+        return enter(entries::name, NullStream::null_stream, [&] { return body args; }); \
+    }
 
-#define SIM_CU(name, params, args)                         \
-    static CUresult body_##name params;                    \
-    SIM_FORWARD(name, params, args, body_##name, legacy)   \
+#define SIM_CU(name, params, args)                       \
+    static CUresult body_##name params;                  \
+    SIM_FORWARD(name, params, args, body_##name, legacy) \
     static CUresult body_##name params
 
 #define SIM_CU_STREAM(name, params, args)                           \

@@ -35,7 +35,7 @@ CUresult elapsed(float *milliseconds, CUevent first, CUevent second) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 SIM_CU(cuEventCreate, (CUevent * event, unsigned flags), (event, flags)) {
     constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
@@ -74,7 +74,7 @@ SIM_CU_STREAM(cuStreamWaitEvent, (CUstream stream_handle, CUevent handle, [[mayb
     if (const CUresult error = find_event(handle, &event)) return error;
     Capture *capture = capture_of(*event);
     if (!capture) {
-        if (stream->capture && event->recorded) { // work from outside the capture
+        if (stream->capture && event->recorded) {  // work from outside the capture
             invalidate(*stream->capture);
             return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
         }
@@ -94,14 +94,13 @@ SIM_CU_STREAM(cuStreamWaitEvent, (CUstream stream_handle, CUevent handle, [[mayb
         invalidate(*capture);
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
-    if (stream->id == capture->origin_id) {
-        capture->forks[event->stream_id] = true;
-    } else if (!stream->capture) {
+    if (!stream->capture) {
         stream->capture = capture;
         capture->forks[stream->id] = false;
-    } else if (event->stream_id != stream->id && event->stream_id != capture->origin_id) {
-        capture->forks[event->stream_id] = true; // by way of this one, which has still to join
     }
+    // Joined by way of this stream, which may have to join in its turn.
+    if (event->stream_id != stream->id && event->stream_id != capture->origin_id)
+        capture->forks[event->stream_id] = true;
     return CUDA_SUCCESS;
 }
 
@@ -135,4 +134,4 @@ SIM_CU(cuEventElapsedTime_v2, (float *milliseconds, CUevent first, CUevent secon
     return elapsed(milliseconds, first, second);
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

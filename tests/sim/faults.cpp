@@ -12,22 +12,30 @@ namespace {
 
 struct Fault {
     std::string name;
-    uint64_t call;
-    CUresult result;
+    uint64_t call = 0;
+    CUresult result = CUDA_SUCCESS;
 };
+
+// `text` is name:call:code.
+bool parse_one(const std::string &text, Fault *fault) {
+    const size_t first = text.find(':');
+    const size_t second = first == std::string::npos ? first : text.find(':', first + 1);
+    if (second == std::string::npos) return false;
+    const int code = std::atoi(text.c_str() + second + 1);
+    *fault = {text.substr(0, first), std::strtoull(text.c_str() + first + 1, nullptr, 10), static_cast<CUresult>(code)};
+    return fault->call > 0 && code > CUDA_SUCCESS && code <= CUDA_ERROR_UNKNOWN;
+}
 
 std::vector<Fault> parse(const char *text) {
     std::vector<Fault> faults;
     for (const char *item = text; item && *item;) {
         const char *end = std::strchr(item, ',');
         const std::string one = end ? std::string(item, end) : std::string(item);
-        const size_t first = one.find(':');
-        const size_t second = first == std::string::npos ? first : one.find(':', first + 1);
-        if (second == std::string::npos)
-            std::fprintf(stderr, "curb sim: CURB_SIM_FAULT: '%s' is not name:call:code\n", one.c_str());
+        Fault fault;
+        if (parse_one(one, &fault))
+            faults.push_back(std::move(fault));
         else
-            faults.push_back({one.substr(0, first), std::strtoull(one.c_str() + first + 1, nullptr, 10),
-                              static_cast<CUresult>(std::atoi(one.c_str() + second + 1))});
+            std::fprintf(stderr, "curb sim: CURB_SIM_FAULT: '%s' is not name:call:code\n", one.c_str());
         item = end ? end + 1 : nullptr;
     }
     return faults;
@@ -35,7 +43,7 @@ std::vector<Fault> parse(const char *text) {
 
 constinit std::atomic<uint64_t> all_calls = 0;
 
-} // namespace
+}  // namespace
 
 CUresult fault(Entry &entry) {
     static const std::vector<Fault> &faults = *new std::vector<Fault>(parse(std::getenv("CURB_SIM_FAULT")));
@@ -48,4 +56,4 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -8,4 +8,4 @@ namespace curb::sim {
 // What this call must return, or success. Counts the call. Safe from any thread, without the model's lock.
 CUresult fault(Entry &entry);
 
-} // namespace curb::sim
+}  // namespace curb::sim

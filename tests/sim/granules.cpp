@@ -85,4 +85,4 @@ void GranuleHeap::extent(CUdeviceptr block, CUdeviceptr *start, uint64_t *size) 
     *size = large != large_.end() ? large->second : kGranule;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

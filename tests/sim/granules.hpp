@@ -33,7 +33,7 @@ class GranuleHeap {
 
   private:
     struct Shared {
-        std::map<uint64_t, uint64_t> free; // offset -> size
+        std::map<uint64_t, uint64_t> free;  // offset -> size
         std::map<uint64_t, uint64_t> used;
     };
 
@@ -43,7 +43,7 @@ class GranuleHeap {
     int device_;
     Use use_;
     std::map<CUdeviceptr, Shared> shared_;
-    std::map<CUdeviceptr, uint64_t> large_; // start -> size in granules
+    std::map<CUdeviceptr, uint64_t> large_;  // start -> size in granules
 };
 
-} // namespace curb::sim
+}  // namespace curb::sim

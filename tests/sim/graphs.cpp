@@ -60,10 +60,8 @@ void come_alive(const std::shared_ptr<GraphMemory> &memory) {
     reserve.used += memory->bytes;
     reserve.used_high = std::max(reserve.used_high, reserve.used);
     driver().live_graph_memory[memory->start] = memory;
-    add_allocation({.kind = Allocation::Kind::graph,
-                    .start = memory->start,
-                    .bytes = memory->bytes,
-                    .device = memory->device});
+    add_allocation(
+        {.kind = Allocation::Kind::graph, .start = memory->start, .bytes = memory->bytes, .device = memory->device});
 }
 
 CUresult instantiate(CUgraphExec *exec, CUgraph graph_handle, unsigned long long flags) {
@@ -85,7 +83,7 @@ CUresult launch(GraphExec &exec) {
         free_graph_allocation(node->memory->start);
     }
     if (const CUresult error = reserve_for(exec)) return error;
-    const std::vector<std::shared_ptr<GraphNode>> nodes = exec.nodes; // a host node may destroy the executable
+    const std::vector<std::shared_ptr<GraphNode>> nodes = exec.nodes;  // a host node may destroy the executable
     for (const auto &node : nodes) {
         if (node->memory) come_alive(node->memory);
         if (node->freed && driver().live_graph_memory.count(node->freed)) free_graph_allocation(node->freed);
@@ -94,7 +92,7 @@ CUresult launch(GraphExec &exec) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 GraphMemory::~GraphMemory() {
     if (start) driver().addresses.give(start, size);
@@ -162,7 +160,8 @@ SIM_CU(cuGraphDestroy, (CUgraph handle), (handle)) {
 }
 
 SIM_CU(cuGraphAddMemAllocNode,
-       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params),
+       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, size_t count,
+        CUDA_MEM_ALLOC_NODE_PARAMS *params),
        (node, handle, before, count, params)) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
@@ -202,13 +201,17 @@ SIM_CU(cuGraphAddNode_v2,
     if (const CUresult error = find_graph(handle, &graph)) return error;
     if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
     switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return add_allocation_node(*graph, params->alloc, node);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        if (!params->free.dptr) return CUDA_ERROR_INVALID_VALUE;
-        *node = add_node(*graph, params->type, {}, params->free.dptr);
-        return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_EMPTY: *node = add_node(*graph, params->type, {}, 0); return CUDA_SUCCESS;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+            return add_allocation_node(*graph, params->alloc, node);
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            if (!params->free.dptr) return CUDA_ERROR_INVALID_VALUE;
+            *node = add_node(*graph, params->type, {}, params->free.dptr);
+            return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+            *node = add_node(*graph, params->type, {}, 0);
+            return CUDA_SUCCESS;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -243,12 +246,13 @@ SIM_CU(cuGraphMemFreeNodeGetParams, (CUgraphNode handle, CUdeviceptr *start), (h
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags)) {
+SIM_CU(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+       (exec, graph, flags)) {
     return instantiate(exec, graph, flags);
 }
 
-SIM_CU_STREAM(cuGraphInstantiateWithParams,
-              (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params), (exec, graph, params)) {
+SIM_CU_STREAM(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+              (exec, graph, params)) {
     if (!params) return CUDA_ERROR_INVALID_VALUE;
     const CUresult error = instantiate(exec, graph, params->flags);
     params->result_out = error ? CUDA_GRAPH_INSTANTIATE_ERROR : CUDA_GRAPH_INSTANTIATE_SUCCESS;
@@ -296,10 +300,18 @@ SIM_CU(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr
     const GraphReserve &reserve = found->graph_reserve;
     uint64_t &figure = *static_cast<uint64_t *>(value);
     switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: figure = reserve.used; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: figure = reserve.used_high; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: figure = reserve.reserved; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: figure = reserve.reserved_high; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+            figure = reserve.used;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+            figure = reserve.used_high;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+            figure = reserve.reserved;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+            figure = reserve.reserved_high;
+            return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -308,13 +320,18 @@ SIM_CU(cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr
        (device, attribute, value)) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
-    if (!value || *static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE; // high marks, to be reset
+    if (!value || *static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;  // high marks, to be reset
     GraphReserve &reserve = found->graph_reserve;
     switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: reserve.used_high = reserve.used; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: reserve.reserved_high = reserve.reserved; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+            reserve.used_high = reserve.used;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+            reserve.reserved_high = reserve.reserved;
+            return CUDA_SUCCESS;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -29,7 +29,7 @@ struct GraphMemory {
     ~GraphMemory();
     CUdeviceptr start = 0;
     uint64_t bytes = 0;
-    uint64_t size = 0; // of the addresses
+    uint64_t size = 0;  // of the addresses
     int device = 0;
 };
 
@@ -37,14 +37,14 @@ struct GraphNode {
     CUgraphNode handle = nullptr;
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
-    std::shared_ptr<GraphMemory> memory; // MEM_ALLOC
-    CUdeviceptr freed = 0;               // MEM_FREE
-    std::function<void()> work;          // what a captured call would have done; run without the lock for HOST
+    std::shared_ptr<GraphMemory> memory;  // MEM_ALLOC
+    CUdeviceptr freed = 0;                // MEM_FREE
+    std::function<void()> work;           // what a captured call would have done; run without the lock for HOST
 };
 
 struct Graph {
     CUgraph handle = nullptr;
-    std::vector<std::shared_ptr<GraphNode>> nodes; // in an order that respects the dependencies: that of their making
+    std::vector<std::shared_ptr<GraphNode>> nodes;  // in an order that respects the dependencies: that of their making
 };
 
 struct GraphExec {
@@ -67,13 +67,13 @@ struct Capture {
     uint64_t thread;
     CUgraph graph;
     bool graph_is_the_callers;
-    bool origin_blocking; // the stream synchronises with the legacy stream
+    bool origin_blocking;  // the stream synchronises with the legacy stream
     bool invalidated = false;
-    std::map<uint64_t, bool> forks; // stream id -> joined to the origin again
+    std::map<uint64_t, bool> forks;  // stream id -> joined to the origin again
 };
 
-// Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the calling
-// thread's mode forbids it, the captures in its way are broken and the call fails.
+// Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the
+// calling thread's mode forbids it, the captures in its way are broken and the call fails.
 CUresult refuse_during_capture();
 // cuCtxSynchronize: no mode allows it (facts.md, 4).
 CUresult refuse_synchronising_captured(CUcontext context);
@@ -92,4 +92,4 @@ CUresult capture_free(Stream &stream, CUdeviceptr start);
 // Frees a live allocation of a launched graph.
 void free_graph_allocation(CUdeviceptr start);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -19,7 +19,7 @@ inline uint64_t next_handle() {
 template <class Handle>
 Handle make_handle() {
     if constexpr (std::is_pointer_v<Handle>)
-        return reinterpret_cast<Handle>(next_handle());
+        return reinterpret_cast<Handle>(next_handle());  // NOLINT(performance-no-int-to-ptr): never followed
     else
         return next_handle();
 }
@@ -55,4 +55,4 @@ class Registry {
     std::map<Handle, std::unique_ptr<Object>> objects_;
 };
 
-} // namespace curb::sim
+}  // namespace curb::sim

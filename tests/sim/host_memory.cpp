@@ -10,7 +10,7 @@ namespace {
 
 struct HostRange {
     uint64_t bytes;
-    bool registered; // the program's own memory
+    bool registered;  // the program's own memory
 };
 
 std::map<uint64_t, HostRange> &ranges() {
@@ -31,7 +31,7 @@ CUresult allocate(void **start, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 bool is_pinned_host(CUdeviceptr address, CUdeviceptr *start, uint64_t *bytes) {
     auto after = ranges().upper_bound(address);
@@ -85,4 +85,4 @@ SIM_CU(cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *pointer, unsig
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -9,4 +9,4 @@ namespace curb::sim {
 
 bool is_pinned_host(CUdeviceptr address, CUdeviceptr *start, uint64_t *bytes);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -29,4 +29,4 @@ inline bool is_pci_bus_id(const char *text, int device) {
     return domain == 0 && bus == static_cast<unsigned>(pci_bus(device)) && slot == 0 && function == 0;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

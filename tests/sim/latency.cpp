@@ -52,8 +52,7 @@ double at(const Curve &curve, uint64_t bytes) {
     for (size_t i = 1; i < curve.size(); ++i) {
         const Point &low = curve[i - 1], &high = curve[i];
         if (bytes <= high.bytes)
-            return low.microseconds + (high.microseconds - low.microseconds) *
-                                          static_cast<double>(bytes - low.bytes) /
+            return low.microseconds + (high.microseconds - low.microseconds) * static_cast<double>(bytes - low.bytes) /
                                           static_cast<double>(high.bytes - low.bytes);
     }
     return curve.back().microseconds;
@@ -67,7 +66,7 @@ bool on() {
     return value;
 }
 
-} // namespace
+}  // namespace
 
 void spend_time_of(const char *name, uint64_t bytes) {
     if (!on()) return;
@@ -83,4 +82,4 @@ void spend_time_of(const char *name, uint64_t bytes) {
     }
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -8,4 +8,4 @@ namespace curb::sim {
 // Spends what a call of `name` about `bytes` takes. Without the model's lock, so that threads wait side by side.
 void spend_time_of(const char *name, uint64_t bytes);
 
-} // namespace curb::sim
+}  // namespace curb::sim

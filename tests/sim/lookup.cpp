@@ -18,7 +18,8 @@ struct Export {
 // Every export that cuda_functions.def declares. What has no body does not link.
 const Export kExports[] = {
 #define CURB_CU(name, types) {#name, reinterpret_cast<void *>(&::name), nullptr},
-#define CURB_CU_STREAM(name, types) {#name, reinterpret_cast<void *>(&::name), reinterpret_cast<void *>(&::name##_ptsz)},
+#define CURB_CU_STREAM(name, types) \
+    {#name, reinterpret_cast<void *>(&::name), reinterpret_cast<void *>(&::name##_ptsz)},
 #define CURB_CU_BLOCKING(name, types) \
     {#name, reinterpret_cast<void *>(&::name), reinterpret_cast<void *>(&::name##_ptds)},
 #include "cuda_functions.def"
@@ -228,7 +229,7 @@ constexpr bool has_row(std::string_view name) {
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
 
-constexpr int kFirstPerThread = 7000; // per-thread default streams came with CUDA 7.0
+constexpr int kFirstPerThread = 7000;  // per-thread default streams came with CUDA 7.0
 
 CUdriverProcAddressQueryResult look_up(std::string_view name, int version, bool per_thread, void **address) {
     const Row *best = nullptr;
@@ -256,7 +257,7 @@ CUresult answer(const char *name, void **address, int version, uint64_t flags, C
     return found == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-} // namespace
+}  // namespace
 
 SIM_CU(cuGetProcAddress_v2,
        (const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status),
@@ -274,4 +275,4 @@ SIM_CU(cuGetExportTable, (const void **table, const CUuuid *id), (table, id)) {
     return table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -17,7 +17,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3130'6d69'7362'7275; // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3130'6d69'7362'7275;  // changes with the layout of Books
 constexpr int kManaged = static_cast<int>(Use::managed);
 
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
@@ -32,9 +32,9 @@ uint64_t start_time(int pid) {
     ::close(file);
     if (length <= 0) return 0;
     text[length] = 0;
-    const char *field = std::strrchr(text, ')'); // the name before it may hold spaces and parentheses
+    const char *field = std::strrchr(text, ')');  // the name before it may hold spaces and parentheses
     if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
-    ++field; // before field 3
+    ++field;  // before field 3
     for (int number = 3; field && number < 22; ++number) field = std::strchr(field + 1, ' ');
     return field ? std::strtoull(field, nullptr, 10) : 0;
 }
@@ -44,11 +44,11 @@ const char *environment(const char *name) {
     return value ? value : "";
 }
 
-} // namespace
+}  // namespace
 
 struct Machine::Books {
     struct Process {
-        int32_t pid; // 0: the slot is free
+        int32_t pid;  // 0: the slot is free
         uint64_t start;
         Holding devices[kMaxDevices];
     };
@@ -57,8 +57,8 @@ struct Machine::Books {
     pthread_mutex_t mutex;
     int32_t device_count;
     uint64_t total[kMaxDevices];
-    uint64_t firm[kMaxDevices];    // taken by processes, managed memory left out
-    uint64_t managed[kMaxDevices]; // may exceed the device: the rest of it lives on the host
+    uint64_t firm[kMaxDevices];     // taken by processes, managed memory left out
+    uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
     void initialise() {
@@ -137,7 +137,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
         if (file < 0) return refuse(std::strerror(errno));
         // Only for who initialises it: a second process must not find half a machine.
         ::flock(file, LOCK_EX);
-        struct stat status{};
+        struct stat status {};
         ::fstat(file, &status);
         if (status.st_size == 0 && may_create && ::ftruncate(file, sizeof(Books)) == 0) status.st_size = sizeof(Books);
         if (status.st_size != sizeof(Books)) {
@@ -249,7 +249,7 @@ void Machine::reap() {
             if (process.pid && slot != slot_) entered.push_back({slot, process.pid, process.start});
         }
     }
-    for (const Entry &entry : entered) { // reading /proc without the lock
+    for (const Entry &entry : entered) {  // reading /proc without the lock
         if (start_time(entry.pid) == entry.start) continue;
         const Lock lock(books_);
         Books::Process &process = books_->processes[entry.slot];
@@ -257,4 +257,4 @@ void Machine::reap() {
     }
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

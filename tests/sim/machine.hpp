@@ -39,7 +39,7 @@ struct Holding {
 
 struct DeviceMemory {
     uint64_t total;
-    uint64_t used; // managed memory that fits included
+    uint64_t used;  // managed memory that fits included
     uint64_t free() const { return total - used; }
 };
 
@@ -50,8 +50,8 @@ struct ProcessHolding {
 
 class Machine {
   public:
-    // The machine of `state_file`, made from CURB_SIM_GPUS and CURB_SIM_MEMORY if the file is new; an empty name gives a
-    // machine for this process alone. Null, with the reason on stderr, when the file cannot be used.
+    // The machine of `state_file`, made from CURB_SIM_GPUS and CURB_SIM_MEMORY if the file is new; an empty name gives
+    // a machine for this process alone. Null, with the reason on stderr, when the file cannot be used.
     static std::unique_ptr<Machine> open(const std::string &state_file, bool may_create = true);
     // The same with the name in CURB_SIM_STATE.
     static std::unique_ptr<Machine> open_from_environment();
@@ -71,7 +71,7 @@ class Machine {
 
     // These look for dead processes first.
     DeviceMemory memory(int device);
-    std::vector<ProcessHolding> processes(int device); // those that hold anything there
+    std::vector<ProcessHolding> processes(int device);  // those that hold anything there
 
   private:
     struct Books;
@@ -88,4 +88,4 @@ class Machine {
 // "80GiB", "512MiB", "4096": bytes, or 0 when it is no size.
 uint64_t parse_size(const std::string &text);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -22,7 +22,7 @@ CUresult allocate(CUdeviceptr *start, uint64_t bytes) {
 
 uint64_t managed_size(const Allocation &allocation) { return round_up(allocation.bytes, kGranule); }
 
-} // namespace
+}  // namespace
 
 void free_managed(const Allocation &allocation) {
     driver().addresses.give(allocation.start, managed_size(allocation));
@@ -81,19 +81,26 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!found) return CUDA_ERROR_INVALID_VALUE;
     const Allocation allocation = *found;
     switch (allocation.kind) {
-    case Allocation::Kind::mapping: return CUDA_ERROR_INVALID_VALUE; // cuMemUnmap's
-    case Allocation::Kind::ipc: return CUDA_ERROR_INVALID_VALUE;     // cuIpcCloseMemHandle's
-    case Allocation::Kind::plain:
-        driver().contexts.find(allocation.context)->plain.give(start);
-        driver().allocations.erase(start);
-        break;
-    case Allocation::Kind::managed:
-        free_managed(allocation);
-        driver().allocations.erase(start);
-        break;
-    case Allocation::Kind::graph: free_graph_allocation(start); break;
-    case Allocation::Kind::pool: free_pool_allocation(start, nullptr); break;
-    case Allocation::Kind::pool_import: free_pool_import(allocation); break;
+        case Allocation::Kind::mapping:  // cuMemUnmap's
+        case Allocation::Kind::ipc:      // cuIpcCloseMemHandle's
+            return CUDA_ERROR_INVALID_VALUE;
+        case Allocation::Kind::plain:
+            driver().contexts.find(allocation.context)->plain.give(start);
+            driver().allocations.erase(start);
+            break;
+        case Allocation::Kind::managed:
+            free_managed(allocation);
+            driver().allocations.erase(start);
+            break;
+        case Allocation::Kind::graph:
+            free_graph_allocation(start);
+            break;
+        case Allocation::Kind::pool:
+            free_pool_allocation(start, nullptr);
+            break;
+        case Allocation::Kind::pool_import:
+            free_pool_import(allocation);
+            break;
     }
     this_call_is_about(allocation.bytes);
     all_seen_complete(allocation.device);
@@ -108,4 +115,4 @@ SIM_CU(cuMemGetAddressRange_v2, (CUdeviceptr * start, size_t *bytes, CUdeviceptr
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

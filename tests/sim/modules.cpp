@@ -19,7 +19,7 @@ struct Module {
     CUmodule handle = nullptr;
     CUcontext context = nullptr;
     int device = 0;
-    CUlibrary library = nullptr; // loaded for it
+    CUlibrary library = nullptr;  // loaded for it
 };
 
 struct Library {
@@ -91,7 +91,7 @@ void unload_if(Predicate predicate) {
     code().modules.remove_if([&](const Module &module) { return gone.count(module.handle) != 0; });
 }
 
-} // namespace
+}  // namespace
 
 void unload_modules_of(CUcontext context) {
     unload_if([=](const Module &module) { return module.context == context; });
@@ -197,4 +197,4 @@ SIM_CU(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfuncti
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -7,4 +7,4 @@ namespace curb::sim {
 
 void unload_modules_of(CUcontext context);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -1,5 +1,6 @@
-// libnvidia-ml.so.1 of the simulated machine. It reads the books that the simulated driver keeps: through the state file
-// when CURB_SIM_STATE names one, else those of the driver in this very process, else those of a machine nobody uses.
+// libnvidia-ml.so.1 of the simulated machine. It reads the books that the simulated driver keeps: through the state
+// file when CURB_SIM_STATE names one, else those of the driver in this very process, else those of a machine nobody
+// uses.
 //
 // Rule: never loads the driver, and asks for it again at each call, since it may be loaded later.
 #include "nvml_abi.h"
@@ -24,7 +25,7 @@ using namespace curb::sim;
 
 constinit std::mutex state;
 constinit int users = 0;
-constinit Machine *own_machine = nullptr; // leaked: others' exit handlers may still ask
+constinit Machine *own_machine = nullptr;  // leaked: others' exit handlers may still ask
 
 Machine *machine() {
     const char *file = std::getenv("CURB_SIM_STATE");
@@ -91,7 +92,7 @@ bool hides_processes() {
     return setting && std::string_view(setting) == "nopids";
 }
 
-} // namespace
+}  // namespace
 
 #define NVML_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -111,14 +112,22 @@ NVML_EXPORT nvmlReturn_t nvmlShutdown(void) {
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
     switch (result) {
-    case NVML_SUCCESS: return "Success";
-    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
-    case NVML_ERROR_NOT_FOUND: return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_ERROR_UNKNOWN: return "Unknown Error";
+        case NVML_SUCCESS:
+            return "Success";
+        case NVML_ERROR_UNINITIALIZED:
+            return "Uninitialized";
+        case NVML_ERROR_INVALID_ARGUMENT:
+            return "Invalid Argument";
+        case NVML_ERROR_NOT_SUPPORTED:
+            return "Not Supported";
+        case NVML_ERROR_NO_PERMISSION:
+            return "Insufficient Permissions";
+        case NVML_ERROR_NOT_FOUND:
+            return "Not Found";
+        case NVML_ERROR_INSUFFICIENT_SIZE:
+            return "Insufficient Size";
+        case NVML_ERROR_UNKNOWN:
+            return "Unknown Error";
     }
     return "Unknown Error";
 }
@@ -182,7 +191,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInf
     if (!info) return NVML_ERROR_INVALID_ARGUMENT;
     *info = {};
     info->bus = static_cast<unsigned>(pci_bus(device));
-    info->pciDeviceId = 0x2330'10de; // H100 SXM5
+    info->pciDeviceId = 0x2330'10de;  // H100 SXM5
     std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus & 0xffU);
     std::snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus & 0xffU);
     return NVML_SUCCESS;

@@ -24,7 +24,7 @@ struct Pool {
     CUresult take(uint64_t bytes, const Stream &stream, CUdeviceptr *start);
     // `stream` null: the device has finished with it (cuMemFree).
     void give(CUdeviceptr start, const Stream *stream);
-    void seen_complete(const std::map<uint64_t, uint64_t> &progress); // stream id -> ticket
+    void seen_complete(const std::map<uint64_t, uint64_t> &progress);  // stream id -> ticket
     void all_seen_complete();
     // Gives back units that are free and seen complete until no more than `keep` bytes are reserved.
     void trim(uint64_t keep);
@@ -37,19 +37,19 @@ struct Pool {
     CUmemoryPool handle = nullptr;
     CUmemPoolProps properties;
     bool is_default = false;
-    bool imported = false; // another process's: nothing can be allocated from it
-    int file = -1;         // what backs it if it can be exported
+    bool imported = false;  // another process's: nothing can be allocated from it
+    int file = -1;          // what backs it if it can be exported
     uint64_t release_threshold = 0;
     int reuse_follow_events = 1;
     int reuse_opportunistic = 1;
     int reuse_internal = 1;
     uint64_t reserved = 0, reserved_high = 0;
     uint64_t used = 0, used_high = 0;
-    std::map<int, CUmemAccess_flags> access; // of other devices
+    std::map<int, CUmemAccess_flags> access;  // of other devices
 
     struct Free {
         uint64_t size;
-        uint64_t stream_id; // 0: seen complete
+        uint64_t stream_id;  // 0: seen complete
         uint64_t ticket;
     };
     std::map<CUdeviceptr, Free> free;
@@ -69,8 +69,8 @@ struct Pool {
     uint64_t file_size_ = 0;
 };
 
-// For an allocation that found the device full: the driver waits, and takes what its pools do not use. (facts.md, 3: the
-// driver's own limit "trims and serves" when a pool holds what cuMemAlloc needs.) False: there was nothing.
+// For an allocation that found the device full: the driver waits, and takes what its pools do not use. (facts.md, 3:
+// the driver's own limit "trims and serves" when a pool holds what cuMemAlloc needs.) False: there was nothing.
 bool reclaim_from_pools(int device);
 // After a synchronisation of any kind on the device: pools above their threshold give back what they can.
 void release_above_thresholds(int device);
@@ -78,4 +78,4 @@ void release_above_thresholds(int device);
 void free_pool_allocation(CUdeviceptr start, const Stream *stream);
 void make_default_pools();
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -23,14 +23,14 @@ struct Shareable {
     int32_t file;    // IPC: the exporter's descriptor
     uint64_t range;  // where the shared range begins in the file, and its size
     uint64_t size;
-    uint64_t offset; // of the allocation in the range
+    uint64_t offset;  // of the allocation in the range
     uint64_t bytes;
 };
 constexpr uint64_t kIpcMagic = 0x6370'6962'7275'6364;
 constexpr uint64_t kPoolMagic = 0x6c6f'6f70'7275'6364;
 static_assert(sizeof(Shareable) <= sizeof(CUipcMemHandle) && sizeof(Shareable) <= sizeof(CUmemPoolPtrExportData));
 
-std::map<CUdeviceptr, int> &shared_granules() { // start of the granules -> file
+std::map<CUdeviceptr, int> &shared_granules() {  // start of the granules -> file
     static auto &all = *new std::map<CUdeviceptr, int>;
     return all;
 }
@@ -48,7 +48,7 @@ bool move_to_file(CUdeviceptr start, uint64_t size, int *file) {
         if (step <= 0) break;
         written += static_cast<uint64_t>(step);
     }
-    struct stat status{};
+    struct stat status {};
     const bool whole = ::fstat(*file, &status) == 0 && static_cast<uint64_t>(status.st_size) == size;
     if (!whole || !share(start, size, *file, 0)) {
         ::close(*file);
@@ -67,12 +67,8 @@ CUresult map_foreign(const Shareable &shared, int file, Allocation::Kind kind, C
         return CUDA_ERROR_MAP_FAILED;
     }
     *out = range + shared.offset;
-    add_allocation({.kind = kind,
-                    .start = *out,
-                    .bytes = shared.bytes,
-                    .device = 0,
-                    .range = range,
-                    .range_size = shared.size});
+    add_allocation(
+        {.kind = kind, .start = *out, .bytes = shared.bytes, .device = 0, .range = range, .range_size = shared.size});
     return CUDA_SUCCESS;
 }
 
@@ -83,7 +79,7 @@ void unmap_foreign(const Allocation &allocation) {
     driver().addresses.give(gone.range, gone.range_size);
 }
 
-} // namespace
+}  // namespace
 
 void free_pool_import(const Allocation &allocation) { unmap_foreign(allocation); }
 
@@ -117,11 +113,11 @@ SIM_CU(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, [[maybe
     Shareable shared;
     std::memcpy(&shared, &handle, sizeof shared);
     if (!out || shared.magic != kIpcMagic) return CUDA_ERROR_INVALID_VALUE;
-    if (shared.pid == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT; // not in the process that made it (cuda.h)
+    if (shared.pid == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // not in the process that made it (cuda.h)
     char path[64];
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
     const int file = ::open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0) return CUDA_ERROR_INVALID_HANDLE; // it or its memory is gone
+    if (file < 0) return CUDA_ERROR_INVALID_HANDLE;  // it or its memory is gone
     const CUresult result = map_foreign(shared, file, Allocation::Kind::ipc, out);
     ::close(file);
     return result;
@@ -169,8 +165,8 @@ SIM_CU(cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr start)
     const auto &[range, where] = *std::prev(allocation->pool->ranges.upper_bound(start));
     const uint64_t first = round_down(start - range, kGranule);
     const uint64_t end = round_up(start - range + allocation->bytes, kGranule);
-    const Shareable shared{kPoolMagic,  ::getpid(),           -1,
-                           where.offset + first, end - first, start - range - first, allocation->bytes};
+    const Shareable shared{kPoolMagic,       ::getpid(), -1, where.offset + first, end - first, start - range - first,
+                           allocation->bytes};
     std::memset(out, 0, sizeof *out);
     std::memcpy(out, &shared, sizeof shared);
     return CUDA_SUCCESS;
@@ -186,4 +182,4 @@ SIM_CU(cuMemPoolImportPointer, (CUdeviceptr * out, CUmemoryPool handle, CUmemPoo
     return map_foreign(shared, pool->file, Allocation::Kind::pool_import, out);
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -2,14 +2,20 @@
  * What tests may ask of the simulated driver beyond CUDA's and NVML's public interface, and the environment it reads.
  * Exported by build/sim/libcuda.so.1; find it with dlsym or link with -lcuda from build/sim.
  *
- *   CURB_SIM_GPUS=N             devices of a new machine; default 1, at most 16
- *   CURB_SIM_MEMORY=SIZE        memory of each: bytes or KiB, MiB, GiB; default 80GiB
- *   CURB_SIM_STATE=FILE         processes that name the same file share one machine; made when missing, and then GPUS and
- *                               MEMORY are those of the process that made it. Unset: a machine of one's own
- *   CURB_SIM_LATENCY=off|h100   h100: calls take the times of the real card; default off
- *   CURB_SIM_FAULT=name:k:code[,…]   the k-th call (from 1) of export `name` in this process returns `code` and does
- *                               nothing; '*' counts the calls of every name together
- *   CURB_SIM_NVML=nopids        NVML lists no processes, as inside a container's own pid namespace
+ *   CURB_SIM_GPUS=N            devices of a new machine; default 1, at most 16
+ *   CURB_SIM_MEMORY=SIZE       memory of each: bytes or KiB, MiB, GiB; default 80GiB
+ *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: a machine of one's own
+ *   CURB_SIM_LATENCY=off|h100  h100: calls take the times of the real card; default off
+ *   CURB_SIM_FAULT=name:k:code[,...]
+ *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
+ *                              '*' counts the calls of all names together
+ *   CURB_SIM_NVML=nopids       NVML lists no processes, as inside a container's own pid namespace
+ *
+ * A state file that is missing is made, with the devices and the memory that its maker's environment says.
+ *
+ * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted; modules hold no globals;
+ * array contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run
+ * on it. Memory that one process exports is charged to that process alone and ends with it.
  *
  * From outside, build/bin/curb-sim-books FILE prints a shared machine's books as JSON.
  */

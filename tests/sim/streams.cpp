@@ -71,7 +71,7 @@ CUresult create_stream(CUstream *stream, unsigned flags, int priority) {
     return CUDA_SUCCESS;
 }
 
-} // namespace
+}  // namespace
 
 SIM_CU(cuStreamCreate, (CUstream * stream, unsigned flags), (stream, flags)) { return create_stream(stream, flags, 0); }
 SIM_CU(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority), (stream, flags, priority)) {
@@ -152,4 +152,4 @@ SIM_CU_STREAM(cuLaunchHostFunc, (CUstream handle, CUhostFn function, void *argum
     return submit(*stream, CU_GRAPH_NODE_TYPE_HOST, [=] { run_unlocked([=] { function(argument); }); });
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

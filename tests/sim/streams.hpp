@@ -1,5 +1,5 @@
-// Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted; what is modelled is
-// when the driver KNOWS it, since that decides when pools give memory back (facts.md, 2).
+// Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted; what is modelled
+// is when the driver KNOWS it, since that decides when pools give memory back (facts.md, 2).
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace curb::sim {
 
 struct Capture;
 
-using Progress = std::map<uint64_t, uint64_t>; // stream id -> ticket of its last work
+using Progress = std::map<uint64_t, uint64_t>;  // stream id -> ticket of its last work
 
 struct Stream {
     CUstream handle = nullptr;
@@ -24,7 +24,7 @@ struct Stream {
     bool legacy = false;
     uint64_t id = 0;
     Capture *capture = nullptr;
-    Progress waited_for; // by cuStreamWaitEvent
+    Progress waited_for;  // by cuStreamWaitEvent
 };
 
 struct Event {
@@ -33,8 +33,8 @@ struct Event {
     unsigned flags = CU_EVENT_DEFAULT;
     bool recorded = false;
     uint64_t stream_id = 0;
-    uint64_t capture_id = 0; // not 0: recorded in that capture, which may be over
-    Progress after;          // what is complete when the event is
+    uint64_t capture_id = 0;  // not 0: recorded in that capture, which may be over
+    Progress after;           // what is complete when the event is
     std::chrono::steady_clock::time_point time;
 };
 
@@ -43,10 +43,11 @@ std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flag
 // The stream that a handle means in this call: null and the two special handles need a current context.
 CUresult find_stream(CUstream handle, Stream **stream);
 
-// All that is before the stream's next work: its own, what it waited for, and by way of the legacy stream that of others.
+// All that is before the stream's next work: its own, what it waited for, and by way of the legacy stream that of
+// others.
 Progress work_before(const Stream &stream);
 // The host has seen that much complete.
 void seen_complete(const Progress &progress);
 void all_seen_complete(int device);
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -32,7 +32,7 @@ bool place_in_shared_file(VmmAllocation &allocation) {
 
 bool own_file(VmmAllocation &allocation) {
     allocation.file = ::memfd_create("curb-sim-vmm-exportable", MFD_CLOEXEC);
-    struct stat status{};
+    struct stat status {};
     if (allocation.file < 0 || ::ftruncate(allocation.file, static_cast<off_t>(allocation.size)) != 0 ||
         ::fstat(allocation.file, &status) != 0)
         return false;
@@ -41,7 +41,8 @@ bool own_file(VmmAllocation &allocation) {
 }
 
 CUresult check_properties(const CUmemAllocationProp *properties) {
-    if (!properties || (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED && properties->type != CU_MEM_ALLOCATION_TYPE_MANAGED))
+    if (!properties ||
+        (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED && properties->type != CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     const CUmemLocation &location = properties->location;
     if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -87,13 +88,14 @@ std::vector<Allocation *> mappings_of(CUdeviceptr start, uint64_t size, bool who
     return found;
 }
 
-} // namespace
+}  // namespace
 
 VmmAllocation::~VmmAllocation() {
     if (inode) {
         if (file >= 0) ::close(file);
     } else if (file >= 0) {
-        ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
+        ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(size));
         driver().vmm_books.shared_free.emplace(size, offset);
     }
     if (on_device() && !imported) credit(properties.location.id, Use::vmm, size);
@@ -125,7 +127,7 @@ SIM_CU(cuMemCreate,
     const bool exportable = properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (made->on_device())
         if (const CUresult error = charge(properties->location.id, Use::vmm, size)) {
-            made->imported = true; // nothing to give back
+            made->imported = true;  // nothing to give back
             return error;
         }
     if (exportable ? !own_file(*made) : !place_in_shared_file(*made)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -246,7 +248,7 @@ SIM_CU(cuMemExportToShareableHandle,
     if (const CUresult error = find_handle(handle, &allocation)) return error;
     if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!allocation->inode) return CUDA_ERROR_INVALID_VALUE; // not created as exportable
+    if (!allocation->inode) return CUDA_ERROR_INVALID_VALUE;  // not created as exportable
     const int file = ::fcntl(allocation->file, F_DUPFD_CLOEXEC, 0);
     if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     *static_cast<int *>(out) = file;
@@ -260,9 +262,9 @@ SIM_CU(cuMemImportFromShareableHandle,
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     const int file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-    struct stat status{};
+    struct stat status {};
     if (::fcntl(file, F_GET_SEALS) < 0 || ::fstat(file, &status) != 0 || status.st_size % kGranule)
-        return CUDA_ERROR_INVALID_VALUE; // no memfd, so none of ours
+        return CUDA_ERROR_INVALID_VALUE;  // no memfd, so none of ours
     VmmAllocation *known = nullptr;
     driver().vmm.each([&](VmmAllocation &allocation) {
         if (allocation.inode == status.st_ino) known = &allocation;
@@ -284,4 +286,4 @@ SIM_CU(cuMemImportFromShareableHandle,
     return CUDA_SUCCESS;
 }
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -10,14 +10,14 @@
 namespace curb::sim {
 
 struct VmmAllocation {
-    ~VmmAllocation(); // gives the memory back
+    ~VmmAllocation();  // gives the memory back
 
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp properties{};
     uint64_t size = 0;
     int references = 1;
     int mappings = 0;
-    bool imported = false; // charged to the process that created it
+    bool imported = false;  // charged to the process that created it
     // Where its contents are: in a file of its own if it can be exported, else at an offset in the one that all share
     // (a file each would run programs that map many small pieces out of descriptors).
     int file = -1;
@@ -25,15 +25,16 @@ struct VmmAllocation {
     uint64_t inode = 0;
 
     bool on_device() const {
-        return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.type == CU_MEM_ALLOCATION_TYPE_PINNED;
+        return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+               properties.type == CU_MEM_ALLOCATION_TYPE_PINNED;
     }
 };
 
 struct VmmBooks {
-    std::map<CUdeviceptr, uint64_t> reservations; // start -> size
+    std::map<CUdeviceptr, uint64_t> reservations;  // start -> size
     int shared_file = -1;
     uint64_t shared_end = 0;
-    std::multimap<uint64_t, uint64_t> shared_free; // size -> offset
+    std::multimap<uint64_t, uint64_t> shared_free;  // size -> offset
 };
 
-} // namespace curb::sim
+}  // namespace curb::sim

@@ -81,8 +81,9 @@ TEST_CASE("CURB_CAP is laid over either") {
 
 // Run by the next test in a copy of this program that belongs to somebody else and is set-uid.
 TEST_CASE("secure execution", "[.secure]") {
-    REQUIRE(::getauxval(AT_SECURE) != 0);
-    CHECK(locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}).none());
+    const bool secure = ::getauxval(AT_SECURE) != 0;
+    const bool ignored = locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}).none();
+    ::_exit(secure && ignored ? 0 : 1);  // at once: a leak checker may not look into a set-uid process
 }
 
 TEST_CASE("Under AT_SECURE the environment is ignored") {

@@ -13,7 +13,6 @@ using namespace curb;
 using config::Diagnostic;
 using config::Diagnostics;
 using config::parse;
-using policy::GiB;
 
 namespace {
 

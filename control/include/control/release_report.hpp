@@ -13,7 +13,7 @@ struct StepReport {
     policy::Step step{};
     std::int64_t freed = 0;  // bytes that the device had more free after the step (measured, so it can be negative)
     double milliseconds = 0;
-    std::string reason;      // why nothing or not everything could be given back ("no Python", "graph capture"); or empty
+    std::string reason;  // why nothing or not everything could be given back ("no Python", "graph capture"); or empty
 };
 
 struct ReleaseReport {

@@ -37,7 +37,7 @@ def fill_up(framework: Framework) -> tuple[list[Any], dict[str, Any]]:
         while len(pieces) < 4096:
             try:
                 pieces.append(framework.piece(mib, len(pieces) % 100 + 1))
-            except Exception as error:  # noqa: BLE001 - which kind it is, is the question
+            except Exception as error:  # which kind it is, is the question
                 errors.append(kind(error))
                 message = message or str(error)
                 break

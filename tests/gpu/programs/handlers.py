@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cuda import Cuda
+from small_cuda import Cuda
 from talk import say, wait
 
 TRACEBACK = Path("traceback.txt")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from cuda import Cuda
+from small_cuda import Cuda
 from talk import say, wait
 
 _PATIENCE_S = 5.0

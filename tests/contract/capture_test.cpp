@@ -1,0 +1,253 @@
+// Stream capture: what another thread may do while one is in progress (facts.md, 4).
+#include <functional>
+#include <thread>
+
+#include "contract.hpp"
+
+using namespace contract;
+
+namespace {
+
+CUstreamCaptureMode exchange(CUstreamCaptureMode mode) {
+    REQUIRE(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+    return mode;
+}
+
+// Captures in `mode`, meanwhile does something from a thread whose mode is `other`, and says how the capture ended.
+CUresult capture_meanwhile(const Gpu &gpu, CUstreamCaptureMode mode, CUstreamCaptureMode other,
+                           const std::function<void()> &meanwhile) {
+    const Stream stream;
+    CUgraph graph = nullptr;
+    REQUIRE(cuStreamBeginCapture_v2(stream, mode) == CUDA_SUCCESS);
+    std::thread([&] {
+        cuCtxSetCurrent(gpu.context);
+        CUstreamCaptureMode wanted = other;
+        cuThreadExchangeStreamCaptureMode(&wanted);
+        meanwhile();
+    }).join();
+    const CUresult result = cuStreamEndCapture(stream, &graph);
+    CHECK((graph != nullptr) == (result == CUDA_SUCCESS));
+    if (graph) cuGraphDestroy(graph);
+    return result;
+}
+
+constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;
+constexpr auto kThreadLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+constexpr auto kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+constexpr auto kBroken = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+
+}  // namespace
+
+TEST_CASE("allocating and freeing break another thread's global capture, unless the thread is relaxed") {
+    const Gpu gpu;
+    const auto allocate = [](CUresult expected) {
+        return [=] {
+            CUdeviceptr block = 0;
+            CHECK(cuMemAlloc_v2(&block, kMiB) == expected);
+            if (block) CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+        };
+    };
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, allocate(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) == kBroken);
+    CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
+    CHECK(capture_meanwhile(gpu, kGlobal, kThreadLocal, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
+    CHECK(capture_meanwhile(gpu, kThreadLocal, kGlobal, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
+    CHECK(capture_meanwhile(gpu, kRelaxed, kGlobal, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
+}
+
+TEST_CASE(
+    "in the capturing thread itself allocating breaks the capture, unless the thread is relaxed or the capture is") {
+    struct Case {
+        CUstreamCaptureMode capture, thread;
+        CUresult end;
+    };
+    const Case one = GENERATE(Case{kGlobal, kGlobal, kBroken}, Case{kGlobal, kThreadLocal, kBroken},
+                              Case{kGlobal, kRelaxed, CUDA_SUCCESS}, Case{kThreadLocal, kGlobal, kBroken},
+                              Case{kThreadLocal, kRelaxed, CUDA_SUCCESS}, Case{kRelaxed, kGlobal, CUDA_SUCCESS});
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CUdeviceptr block = 0;
+    REQUIRE(cuStreamBeginCapture_v2(stream, one.capture) == CUDA_SUCCESS);
+    exchange(one.thread);
+    const CUresult result = cuMemAlloc_v2(&block, kMiB);
+    exchange(kGlobal);
+    CHECK((result == CUDA_SUCCESS) == (one.end == CUDA_SUCCESS));
+    CHECK(cuStreamEndCapture(stream, &graph) == one.end);
+    if (graph) cuGraphDestroy(graph);
+    cuMemFree_v2(block);
+}
+
+TEST_CASE("freeing breaks another thread's global capture") {
+    const Gpu gpu;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [=] { cuMemFree_v2(block); }) == kBroken);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+}
+
+TEST_CASE("trimming a pool breaks another thread's global capture, unless the thread is relaxed") {
+    const Gpu gpu;
+    const Stream before;
+    uint64_t threshold = ~uint64_t{0};
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr block = 0;
+    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+    REQUIRE(cuMemAllocAsync(&block, kGiB, before) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(block, before) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(before) == CUDA_SUCCESS);
+
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [=] { cuMemPoolTrimTo(pool, 0); }) == kBroken);
+    CHECK(gpu.taken() == kGiB);
+    CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [=] { CHECK(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS); }) ==
+          CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+    threshold = 0;
+    cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+}
+
+TEST_CASE("synchronising the context breaks a capture whatever the thread's mode") {
+    const auto mode = GENERATE(kGlobal, kThreadLocal, kRelaxed);
+    const Gpu gpu;
+    CHECK(capture_meanwhile(gpu, kGlobal, mode, [] { CHECK(cuCtxSynchronize() != CUDA_SUCCESS); }) == kBroken);
+}
+
+TEST_CASE("the capturing stream can be neither waited for nor asked") {
+    const bool wait = GENERATE(true, false);
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    REQUIRE(cuStreamBeginCapture_v2(stream, kRelaxed) == CUDA_SUCCESS);
+    CHECK((wait ? cuStreamSynchronize(stream) : cuStreamQuery(stream)) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(stream, &graph) == kBroken);
+    CHECK(graph == nullptr);
+}
+
+TEST_CASE("a broken capture says so at every call until it is ended") {
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CUdeviceptr block = 0;
+    CUstreamCaptureStatus status{};
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    REQUIRE(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CUdeviceptr other = 0;
+    CHECK(cuMemAlloc_v2(&other, kMiB) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    REQUIRE(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    CHECK(cuMemsetD8Async(block, 0, kMiB, stream) == kBroken);
+    CHECK(cuStreamEndCapture(stream, &graph) == kBroken);
+    CHECK(cuMemsetD8Async(block, 0, kMiB, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+}
+
+TEST_CASE("captured work is done when the graph is launched, not before") {
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    CUdeviceptr block = 0;
+    unsigned char byte = 0;
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8_v2(block, 1, kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(block, 2, kMiB, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(&byte, block, 1) == CUDA_SUCCESS);
+    CHECK(byte == 1);
+    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(&byte, block, 1) == CUDA_SUCCESS);
+    CHECK(byte == 2);
+    cuGraphExecDestroy(exec);
+    cuGraphDestroy(graph);
+    cuMemFree_v2(block);
+}
+
+TEST_CASE("an event carries a capture into another stream, which must come back") {
+    const bool comes_back = GENERATE(true, false);
+    const Gpu gpu;
+    const Stream stream, other;
+    CUgraph graph = nullptr;
+    CUevent fork = nullptr, join = nullptr;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(fork, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamWaitEvent(other, fork, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(block, 2, kMiB, other) == CUDA_SUCCESS);
+    if (comes_back) {
+        REQUIRE(cuEventRecord(join, other) == CUDA_SUCCESS);
+        REQUIRE(cuStreamWaitEvent(stream, join, 0) == CUDA_SUCCESS);
+    }
+    CHECK(cuStreamEndCapture(stream, &graph) == (comes_back ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
+    CUstreamCaptureStatus status{};
+    REQUIRE(cuStreamIsCapturing(other, &status) == CUDA_SUCCESS);
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+    if (graph) cuGraphDestroy(graph);
+    cuEventDestroy_v2(fork);
+    cuEventDestroy_v2(join);
+    cuMemFree_v2(block);
+}
+
+TEST_CASE("an event recorded in a capture cannot be asked from outside") {
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CUevent event = nullptr;
+    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kRelaxed) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_CAPTURED_EVENT);
+    CHECK(cuStreamEndCapture(stream, &graph) == kBroken);
+    cuEventDestroy_v2(event);
+}
+
+TEST_CASE("a capture is ended where it began") {
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CHECK(cuStreamBeginCapture_v2(nullptr, kGlobal) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    std::thread([&] {
+        cuCtxSetCurrent(gpu.context);
+        CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    }).join();
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    cuGraphDestroy(graph);
+}
+
+TEST_CASE("a thread's capture mode is exchanged, and global to begin with") {
+    const Gpu gpu;
+    CHECK(exchange(kRelaxed) == kGlobal);
+    CHECK(exchange(kThreadLocal) == kRelaxed);
+    CHECK(exchange(kGlobal) == kThreadLocal);
+}
+
+TEST_CASE("a host function runs in the stream, and in a graph when it is launched") {
+    const Gpu gpu;
+    const Stream stream;
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    int calls = 0;
+    const CUhostFn count = [](void *calls_so_far) { ++*static_cast<int *>(calls_so_far); };
+    REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(calls == 1);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
+    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    CHECK(calls == 1);
+    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(calls == 2);
+    cuGraphExecDestroy(exec);
+    cuGraphDestroy(graph);
+}

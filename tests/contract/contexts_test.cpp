@@ -1,0 +1,133 @@
+// Contexts: what one costs, what dies with it, and who is current where.
+#include <thread>
+
+#include "contract.hpp"
+
+using namespace contract;
+
+TEST_CASE("a context costs 518 MiB and gives them back", "[h100]") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    const int64_t before = held();
+    {
+        const Gpu gpu;
+        CHECK(held() - before == 518 * kMiB);
+    }
+    CHECK(held() == before);
+}
+
+TEST_CASE("the primary context is counted, the same for all, and gone with the last release") {
+    const Gpu gpu;
+    CUcontext again = nullptr;
+    unsigned flags = 0;
+    int active = 0;
+    REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+    CHECK(again == gpu.context);
+    CHECK(gpu.taken() == 0);
+    REQUIRE(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+    CHECK(active == 1);
+}
+
+TEST_CASE("plain memory and arrays die with their context") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    const int64_t before = held();
+    {
+        const Gpu gpu;
+        CUdeviceptr block = 0;
+        CUarray array = nullptr;
+        const CUDA_ARRAY_DESCRIPTOR descriptor{4096, 4096, CU_AD_FORMAT_FLOAT, 1};
+        REQUIRE(cuMemAlloc_v2(&block, 256 * kMiB) == CUDA_SUCCESS);
+        REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
+    }
+    CHECK(held() == before);
+}
+
+TEST_CASE("what died with its context cannot be freed any more") {
+    const Gpu gpu;
+    CUcontext made = nullptr;
+    CUdeviceptr block = 0;
+    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a reset of the primary context frees what it held") {
+    const Gpu gpu;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, 256 * kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    CHECK(gpu.taken() < 0);
+    CHECK(cuMemAlloc_v2(&block, kMiB) != CUDA_SUCCESS);
+}
+
+TEST_CASE("a created context is current at once, and the one before it after it is destroyed") {
+    const Gpu gpu;
+    CUcontext made = nullptr, current = nullptr;
+    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+    CHECK(current == made);
+    CHECK(gpu.taken() > 0);
+    REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+    REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+    CHECK(current == gpu.context);
+    CHECK(gpu.taken() == 0);
+    CHECK(cuCtxPushCurrent_v2(made) != CUDA_SUCCESS);
+}
+
+TEST_CASE("push and pop keep a stack") {
+    const Gpu gpu;
+    CUcontext made = nullptr, popped = nullptr;
+    REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPushCurrent_v2(gpu.context) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
+    CHECK(popped == gpu.context);
+    REQUIRE(cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
+    CHECK(popped == made);
+    REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a thread without a context is told so") {
+    const Gpu gpu;
+    std::thread([] {
+        CUdeviceptr block = 0;
+        CUdevice device = 0;
+        CUcontext current = nullptr;
+        size_t free = 0, total = 0;
+        CUstream stream = nullptr;
+        CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+        CHECK(current == nullptr);
+        CHECK(cuMemAlloc_v2(&block, kMiB) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuCtxGetDevice(&device) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuCtxSynchronize() == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuStreamCreate(&stream, 0) == CUDA_ERROR_INVALID_CONTEXT);
+    }).join();
+}
+
+TEST_CASE("devices that are not there are refused") {
+    const Gpu gpu;
+    CUdevice device = 0;
+    CUcontext context = nullptr;
+    size_t bytes = 0;
+    int count = 0;
+    REQUIRE(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    CHECK(cuDeviceGet(&device, count) == CUDA_ERROR_INVALID_DEVICE);
+    CHECK(cuDeviceGet(&device, -1) == CUDA_ERROR_INVALID_DEVICE);
+    CHECK(cuDevicePrimaryCtxRetain(&context, count) == CUDA_ERROR_INVALID_DEVICE);
+    CHECK(cuDeviceTotalMem_v2(&bytes, count) == CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_CASE("the child: calls before cuInit say so", "[.child]") {
+    CUdevice device = 0;
+    CUcontext context = nullptr;
+    CUdeviceptr block = 0;
+    int version = 0;
+    CHECK(cuDeviceGet(&device, 0) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cuMemAlloc_v2(&block, kMiB) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cuDriverGetVersion(&version) == CUDA_SUCCESS);
+    CHECK(version >= 12000);
+}
+
+TEST_CASE("before cuInit the driver says so") { CHECK(run_case("the child: calls before cuInit say so") == 0); }

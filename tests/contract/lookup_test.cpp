@@ -1,0 +1,92 @@
+// cuGetProcAddress: names, versions, per-thread forms, and that its addresses are the exports'.
+#include <dlfcn.h>
+
+#include "contract.hpp"
+
+using namespace contract;
+
+namespace {
+
+struct Answer {
+    CUresult result;
+    void *address;
+    CUdriverProcAddressQueryResult status;
+};
+
+Answer ask(const char *name, int version, uint64_t flags = CU_GET_PROC_ADDRESS_DEFAULT) {
+    Answer answer{CUDA_SUCCESS, nullptr, CU_GET_PROC_ADDRESS_SUCCESS};
+    answer.result = cuGetProcAddress_v2(name, &answer.address, version, flags, &answer.status);
+    return answer;
+}
+
+void *exported(const char *name) {
+    void *driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    REQUIRE(driver);
+    void *address = ::dlsym(driver, name);
+    REQUIRE(address);
+    return address;
+}
+
+}  // namespace
+
+TEST_CASE("a name and a version lead to the address of the exact export") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    struct Question {
+        const char *name;
+        int version;
+        uint64_t flags;
+        const char *answer;
+    };
+    const Question question = GENERATE(
+        Question{"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"}, Question{"cuMemAlloc", 13000, 0, "cuMemAlloc_v2"},
+        Question{"cuMemFree", 12000, 0, "cuMemFree_v2"}, Question{"cuMemGetInfo", 3020, 0, "cuMemGetInfo_v2"},
+        Question{"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
+        Question{"cuMemAllocAsync", 11020, 2, "cuMemAllocAsync_ptsz"},
+        Question{"cuMemAllocAsync", 11020, 1, "cuMemAllocAsync"},
+        Question{"cuMemcpyHtoD", 7000, 2, "cuMemcpyHtoD_v2_ptds"},
+        Question{"cuMemcpyHtoDAsync", 7000, 2, "cuMemcpyHtoDAsync_v2_ptsz"},
+        Question{"cuMemAlloc", 12000, 2, "cuMemAlloc_v2"}, Question{"cuMemCreate", 12000, 0, "cuMemCreate"},
+        Question{"cuCtxCreate", 3020, 0, "cuCtxCreate_v2"}, Question{"cuCtxCreate", 11040, 0, "cuCtxCreate_v3"},
+        Question{"cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"},
+        Question{"cuDevicePrimaryCtxRelease", 7000, 0, "cuDevicePrimaryCtxRelease"},
+        Question{"cuStreamBeginCapture", 10010, 2, "cuStreamBeginCapture_v2_ptsz"},
+        Question{"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
+        Question{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"});
+    CAPTURE(question.name, question.version, question.flags);
+    const Answer answer = ask(question.name, question.version, question.flags);
+    REQUIRE(answer.result == CUDA_SUCCESS);
+    CHECK(answer.status == CU_GET_PROC_ADDRESS_SUCCESS);
+    CHECK(answer.address == exported(question.answer));
+}
+
+TEST_CASE("what is not there is not found, and the status says why") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    const char *name = GENERATE("", "cuNoSuchThing");
+    const Answer answer = ask(name, 13000);
+    CHECK(answer.result == CUDA_ERROR_NOT_FOUND);
+    CHECK(answer.status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+}
+
+TEST_CASE("what came later than the version asked for is not sufficient") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    const Answer answer = ask("cuMemAllocAsync", 11000);
+    CHECK(answer.result == CUDA_ERROR_NOT_FOUND);
+    CHECK(answer.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+}
+
+TEST_CASE("the status may be left out, the rest may not") {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    void *address = nullptr;
+    CHECK(cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, nullptr) == CUDA_SUCCESS);
+    CHECK(cuGetProcAddress_v2(nullptr, &address, 12000, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuGetProcAddress_v2("cuMemAlloc", nullptr, 12000, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("errors have names and texts") {
+    const char *text = nullptr;
+    REQUIRE(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text) == CUDA_SUCCESS);
+    CHECK(std::string(text) == "CUDA_ERROR_OUT_OF_MEMORY");
+    REQUIRE(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text) == CUDA_SUCCESS);
+    CHECK(std::string(text) == "out of memory");
+    CHECK(cuGetErrorName(static_cast<CUresult>(777), &text) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -1,0 +1,47 @@
+"""Training under graph capture while releases arrive every 100 ms."""
+
+from __future__ import annotations
+
+import time
+
+from lab import Case, Lab
+from row import CAP, Row
+
+_EVERY_S = 0.1
+
+
+def capture_case(conf: str = "") -> Case:
+    def case(lab: Lab, row: Row) -> None:
+        lab.need("torch")
+        job = lab.job(row.name, CAP)
+        env = {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        seconds = 2.0 if lab.quick else 6.0
+        with lab.capped(lab.python("capture_loop.py", str(seconds)), job, env) as session:
+            try:
+                session.expect("warm", 120)
+                session.tell("capture")
+                sent: list[float] = []
+                while session.quiet() and session.running() and len(sent) < 10 * seconds / _EVERY_S:
+                    sent.append(session.send())
+                    time.sleep(_EVERY_S)
+                spans = session.expect("captured", 60)["spans"]
+                session.tell("compare")
+                done = session.expect("done", 60)
+                session.finish()
+            finally:
+                row.watched(session.watch)
+        within = sum(any(begin <= moment <= end for begin, end in spans) for moment in sent)
+        releases = [message for message in job.log.messages() if message.startswith("released")]
+        row.details = done | {"signals": len(sent), "signals_within_captures": within, "releases": len(releases)}
+        row.details["log"] = releases[-1] if releases else None
+        row.goes_on = done["close"]
+        row.expect(done["close"], f"captured and eager training differ: losses {done['losses'][1:]}")
+        row.expect(done["losses"][2] < done["losses"][0], "the loss did not fall: nothing was trained")
+        row.expect(within > 0, "no signal fell into a capture: nothing was tested")
+        row.expect(len(releases) > len(sent) / 2, f"only {len(releases)} releases for {len(sent)} signals")
+        row.add_note(
+            f"{done['captures']} captures, {len(sent)} signals, {within} of them within a capture, {len(releases)} releases; "
+            f"weights {'identical to' if done['identical'] else 'close to'} those of {done['steps']} eager steps"
+        )
+
+    return case

@@ -1,0 +1,52 @@
+"""A C++ program against the CUDA runtime, linked statically and as a shared library, bare and through `curb run`."""
+
+from __future__ import annotations
+
+from lab import Case, Lab
+from releasing import release
+from row import CAP, CAP_MIB, Row
+from session import Job, Session
+
+_OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
+
+
+def cudart_case(linked: str, by_curb_run: bool = False) -> Case:
+    def case(lab: Lab, row: Row) -> None:
+        job = lab.job(row.name, CAP)
+        argv = lab.compiled("cudart_fill.cu", "-cudart", linked)
+        with (lab.run_by_curb if by_curb_run else lab.capped)(argv, job) as session:
+            try:
+                _go_through(session, job, row)
+            finally:
+                row.watched(session.watch)
+
+    return case
+
+
+def _go_through(session: Session, job: Job, row: Row) -> None:
+    session.expect("warm", 30)
+    session.tell("fill")
+    for event, how, next_command in (("full", "cudaMalloc", "fill again"), ("full_async", "cudaMallocAsync", "go on")):
+        full = session.expect(event, 30)
+        row.details[event] = full
+        row.error = ", ".join(full["errors"])
+        row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
+        row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
+        held = session.watch.settle() / 2**20
+        row.expect(held >= CAP_MIB - 64, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
+        session.tell(next_command)
+    filled = row.details["full_async"]["filled_mib"]
+    idle = session.expect("idle", 30)
+    row.expect(idle["correct"], "computes wrongly after the refusal")
+    back = release(session, job.log)
+    row.released_mib, row.released_ms = back.mib, back.ms
+    row.details["log"] = back.log_line
+    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    row.expect(back.mib >= 0.9 * filled, f"{back.mib:.0f} of {filled} MiB came back")
+    session.tell("again")
+    done = session.expect("done", 30)
+    row.goes_on = idle["correct"] and done["correct"]
+    row.expect(done["correct"], "computes wrongly after the release")
+    row.expect(done["handled"] == 1, f"its own SIGUSR1 handler ran {done['handled']} times for 1 signal")
+    row.add_note(f"own C handler called {done['handled']} of 1")
+    session.finish()

@@ -1,0 +1,111 @@
+"""Each framework up to the cap, past the refusal, and through a release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lab import Case, Lab
+from releasing import release
+from row import CAP, CAP_MIB, Row
+from session import Job, ProgramFailed, Session
+
+# What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
+_SHARE_BACK = 0.9
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One framework with one allocator. `gives_back`: whether a release is expected to free its cache."""
+
+    program: str
+    module: str
+    errors: tuple[str, ...]
+    says: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    gives_back: bool = True
+    fills_to_the_cap: bool = True
+    judged: bool = True
+    note: str = ""
+
+
+def _torch(conf: str, **more: object) -> Fill:
+    # Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9.
+    env = {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+    return Fill("torch_fill.py", "torch", ("torch.OutOfMemoryError",), "out of memory", env, **more)  # type: ignore[arg-type]
+
+
+def _jax(allocator: str, **more: object) -> Fill:
+    env = {"XLA_PYTHON_CLIENT_ALLOCATOR": allocator} if allocator else {}
+    errors = ("jax.JaxRuntimeError", "jaxlib.XlaRuntimeError", "jaxlib.JaxRuntimeError")
+    return Fill("jax_fill.py", "jax", errors, "RESOURCE_EXHAUSTED", env, **more)  # type: ignore[arg-type]
+
+
+FILLS = {
+    "torch native": _torch(""),
+    "torch expandable segments": _torch("expandable_segments:True"),
+    "torch cudaMallocAsync": _torch("backend:cudaMallocAsync"),
+    "torch native, cold": _torch(
+        "", arguments=("cold",), judged=False, note="memory first, code at the cap: the overshoot is the driver's own"
+    ),
+    "jax default": _jax(
+        "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
+    ),
+    "jax cuda_async": _jax("cuda_async"),
+    "jax platform": _jax("platform", gives_back=False, note="caches nothing: what is deleted is back at once"),
+    "cupy": Fill("cupy_fill.py", "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"),
+}
+
+
+def fill_case(fill: Fill) -> Case:
+    def case(lab: Lab, row: Row) -> None:
+        lab.need(fill.module)
+        row.note = fill.note
+        job = lab.job(row.name, CAP)
+        with lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env) as session:
+            try:
+                _go_through(session, job, fill, row)
+            except ProgramFailed as failure:
+                row.goes_on = False
+                row.expect(False, str(failure))
+            finally:
+                row.watched(session.watch, CAP_MIB if fill.judged else None)
+        if not fill.judged:
+            row.verdict = "info"
+            row.add_note(f"peak {(row.peak_mib or 0) - CAP_MIB:+.0f} MiB against the cap")
+
+    return case
+
+
+def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
+    session.expect("warm", 120)
+    row.details["warm_mib"] = round(session.watch.held / 2**20)
+    session.tell("fill")
+    full = session.expect("full", 120)
+    row.details["full"] = full
+    row.error = ", ".join(full["errors"])
+    row.expect(bool(full["errors"]), "was never refused")
+    row.expect(set(full["errors"]) <= set(fill.errors), f"unexpected error {row.error}: {full['message'][:200]}")
+    row.expect(fill.says in full["message"], f"'{fill.says}' is not in the error's text: {full['message'][:200]}")
+    row.expect(full["intact"], "memory does not hold what was written")
+    held = session.watch.settle() / 2**20
+    if fill.fills_to_the_cap and fill.judged:
+        row.expect(held >= CAP_MIB - 64, f"refused with only {held:.0f} MiB held: the cap is not used")
+    session.tell("go on")
+    idle = session.expect("idle", 60)
+    row.goes_on = idle["correct"]
+    row.expect(idle["correct"], "computes wrongly after the refusal")
+    # Some frameworks give a part back by themselves once it is free (a pool, down to its release threshold).
+    back_already = max(0.0, held - session.watch.settle() / 2**20)
+    back = release(session, job.log)
+    row.released_mib, row.released_ms = back.mib, back.ms
+    row.details |= {"cached_mib": idle["cached_mib"], "log": back.log_line}
+    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    if fill.gives_back:
+        share = back.mib / max(full["filled_mib"] - back_already, 1)
+        row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")
+    session.tell("again")
+    done = session.expect("done", 60)
+    row.goes_on = row.goes_on and done["correct"]
+    row.expect(done["correct"], "computes wrongly after the release")
+    session.finish()

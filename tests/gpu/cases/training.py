@@ -1,0 +1,77 @@
+"""A real training script with and without curb: the same losses, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from lab import Lab
+from row import CAP, Row
+from session import Event
+
+
+def training(lab: Lab, row: Row) -> None:
+    """Bare and capped runs in turn, so that a clock that drifts meets both."""
+    lab.need("torch")
+    pairs, steps = (1, 200) if lab.quick else (3, 400)
+    argv = lab.python("train.py", str(steps))
+    bare: list[Event] = []
+    capped: list[Event] = []
+    for turn in range(pairs):
+        with lab.bare(argv, f"training bare {turn}") as session:
+            session.expect("training", 120)
+            bare.append(session.expect("done", 120))
+            session.finish()
+        with lab.capped(argv, lab.job(f"training capped {turn}", CAP)) as session:
+            session.expect("training", 120)
+            capped.append(session.expect("done", 120))
+            session.finish()
+            row.watched(session.watch)
+    losses = bare[0]["losses"]
+    row.expect(all(run["losses"] == losses for run in bare), "the bare runs differ: the script is not deterministic here")
+    row.expect(all(run["losses"] == losses for run in capped), "the losses differ from those without curb")
+    row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
+    ratios = [b["steps_per_s"] / a["steps_per_s"] for a, b in zip(bare, capped, strict=True)]
+    without, with_curb = (statistics.median(run["steps_per_s"] for run in runs) for runs in (bare, capped))
+    row.goes_on = True
+    row.details = {
+        "steps": steps,
+        "losses": [losses[0], losses[-1]],
+        "bare_steps_per_s": [run["steps_per_s"] for run in bare],
+        "capped_steps_per_s": [run["steps_per_s"] for run in capped],
+        "ratio": with_curb / without,
+        "ratios": ratios,
+    }
+    row.add_note(
+        f"{steps} losses {'identical' if not row.wrong else 'compared'}, {losses[0]:.3f} -> {losses[-1]:.3f}; "
+        f"{with_curb:.1f} steps/s against {without:.1f} bare: ratio {with_curb / without:.3f} "
+        f"(pairs {min(ratios):.3f} to {max(ratios):.3f})"
+    )
+
+
+def training_released(lab: Lab, row: Row) -> None:
+    """The same with a release every 100 ms: still the same losses. What that costs is reported."""
+    lab.need("torch")
+    argv = lab.python("train.py", "200")
+    with lab.bare(argv, "released bare") as session:
+        session.expect("training", 120)
+        bare = session.expect("done", 120)
+        session.finish()
+    job = lab.job("released capped", CAP)
+    sent = 0
+    with lab.capped(argv, job) as session:
+        try:
+            session.expect("training", 120)
+            while session.quiet() and session.running() and sent < 1000:
+                session.send()
+                sent += 1
+                time.sleep(0.1)
+            capped = session.expect("done", 120)
+            session.finish()
+        finally:
+            row.watched(session.watch)
+    row.goes_on = True
+    row.expect(capped["losses"] == bare["losses"], "the losses differ from those without curb")
+    ratio = capped["steps_per_s"] / bare["steps_per_s"]
+    row.details = {"signals": sent, "ratio": ratio}
+    row.add_note(f"{sent} signals, 200 losses {'identical' if not row.wrong else 'compared'}; steps/s ratio {ratio:.3f}")

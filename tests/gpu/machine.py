@@ -1,0 +1,53 @@
+"""Which machine and which software the results come from."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from nvml import Device, NvmlError
+
+_PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
+
+
+def describe(device: Device, root: Path) -> dict[str, str]:
+    return {
+        "gpu": _or_unknown(device.name),
+        "driver": _or_unknown(device.driver_version),
+        "cuda": _or_unknown(device.cuda_version),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": os.environ.get("CURB_COMMIT") or _git_head(root),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        **_versions(),
+    }
+
+
+def _or_unknown(ask: Callable[[], str]) -> str:
+    try:
+        return ask()
+    except NvmlError:
+        return "unknown"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_head(root: Path) -> str:
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

@@ -1,0 +1,36 @@
+"""Sends the release signal and measures from outside what comes back, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from session import Log, Session
+from watch import MIB
+
+_LOG_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Release:
+    mib: float
+    """By how much NVML's figure for the process fell."""
+    ms: float | None
+    """From the signal to the last of it, as NVML showed it; None: nothing came back."""
+    log_line: str | None
+    """curb's own account; None: it gave none."""
+
+
+def release(session: Session, log: Log) -> Release:
+    before = session.watch.settle()
+    seen = len(log.messages())
+    sent = session.send()
+    line = log.wait_for("released", seen, _LOG_TIMEOUT_S)
+    after = session.watch.settle()
+    changed = session.watch.last_change_since(sent)
+    freed = before - after
+    came_back = freed > 0 and changed is not None
+    return Release(
+        mib=round(freed / MIB, 1),
+        ms=round((changed - sent) * 1e3, 1) if came_back and changed is not None else None,
+        log_line=line,
+    )

@@ -1,0 +1,92 @@
+"""The results as a table for the terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from row import CAP_MIB, Row
+
+_HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
+_EXPLANATION = f"""\
+Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; the driver calls: 64 GiB). *Peak* is the most
+that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB. *Gave back*
+is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
+"""
+
+
+@dataclass
+class Result:
+    machine: dict[str, str]
+    rows: list[Row]
+
+
+def table(rows: list[Row]) -> str:
+    """For the terminal: without the notes, which are long."""
+    cells = [_HEAD[:-1], *(_cells(row)[:-1] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines.insert(1, "-" * max(map(len, lines)))
+    lines += [f"{row.name}: {row.note}" for row in rows if row.note]
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("pass", "FAIL", "info", "skipped")}
+    return "\n".join([*lines, ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)])
+
+
+def write(result: Result, folder: Path) -> list[Path]:
+    """Both files, named after the day and the GPU."""
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = re.sub(r"[^a-z0-9]+", "-", result.machine["gpu"].lower()).strip("-")
+    base = folder / f"gpu-{result.machine['date']}-{gpu}"
+    as_json, as_markdown = base.with_name(base.name + ".json"), base.with_name(base.name + ".md")
+    content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
+    as_json.write_text(json.dumps(content, indent=1) + "\n")
+    as_markdown.write_text(_markdown(result))
+    return [as_json, as_markdown]
+
+
+def _markdown(result: Result) -> str:
+    machine = result.machine
+    lines = [f"# {machine['gpu']}, {machine['date']}", "", _EXPLANATION]
+    lines += [", ".join(f"{name} {value}" for name, value in machine.items() if name not in ("gpu", "date")) + ".", ""]
+    lines += ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for row in result.rows]
+    failed = [row for row in result.rows if row.wrong]
+    if failed:
+        lines += ["", "## What is wrong", ""]
+        lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
+    logs = [(row.name, row.details.get("log")) for row in result.rows if row.details.get("log")]
+    if logs:
+        lines += ["", "## What curb said of the releases", ""]
+        lines += [f"* {name}: `{log}`" for name, log in logs]
+    lines += ["", "## How closely it was watched", "", _sampling(result.rows), ""]
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def number(value: float | None, unit: str) -> str:
+        return "" if value is None else f"{value:,.0f}{unit}"
+
+    goes_on = {True: "yes", False: "no", None: ""}[row.goes_on]
+    in_ms = "" if row.released_ms is None else f"{row.released_ms:.1f} ms"
+    released = "nothing" if row.released_mib == 0 else number(row.released_mib, " MiB")
+    return (row.name, row.verdict, number(row.peak_mib, ""), row.error, goes_on, released, in_ms, row.note)
+
+
+def _sampling(rows: list[Row]) -> str:
+    watched = [row.sampling for row in rows if row.sampling.get("samples")]
+    if not watched:
+        return "Nothing was watched."
+    samples = sum(s["samples"] for s in watched)
+    late = sum(s["later_than_5_ms"] for s in watched)
+    return (
+        f"{samples:,} samples; {min(s['median_ms'] for s in watched)} to {max(s['median_ms'] for s in watched)} ms apart "
+        f"(median of each case), {late:,} of them more than 5 ms after the one before, at worst "
+        f"{max(s['worst_ms'] for s in watched)} ms: NVML answers late while the driver is busy with a context or a large "
+        "allocation."
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0]

@@ -1,0 +1,51 @@
+"""What one case found, as it stands in the results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from watch import MIB, Watch
+
+CAP_MIB = 4096
+CAP = f"{CAP_MIB}MiB"
+_ONE_GRANULE_MIB = 2
+
+
+@dataclass
+class Row:
+    """`verdict` is FAIL as soon as one `wrong` thing was found; `info`: measured, not judged; `skipped`: why in `note`."""
+
+    name: str
+    verdict: str = "pass"
+    peak_mib: float | None = None
+    error: str = ""
+    goes_on: bool | None = None
+    released_mib: float | None = None
+    released_ms: float | None = None
+    note: str = ""
+    wrong: list[str] = field(default_factory=list)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def expect(self, right: bool, otherwise: str) -> None:
+        if not right:
+            self.verdict = "FAIL"
+            self.wrong.append(otherwise)
+
+    def watched(self, watch: Watch, cap_mib: int | None = CAP_MIB) -> None:
+        """Takes the peak over and holds it against the cap; None: only takes it over."""
+        peak = watch.peak / MIB
+        self.peak_mib = max(self.peak_mib or 0.0, round(peak, 1))
+        self.sampling = watch.sampling()
+        self.expect(peak > 0, "NVML never showed the process: it was not watched")
+        if cap_mib is not None:
+            over = peak - cap_mib - _ONE_GRANULE_MIB
+            self.expect(over <= 0, f"held {peak:.0f} MiB under a cap of {cap_mib} MiB")
+
+    def add_note(self, text: str) -> None:
+        self.note = f"{self.note}; {text}" if self.note else text
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""curb on a real GPU: every framework at the cap, releases, live edits, signal handlers, and what it all costs.
+
+Runs the cases of `CASES` in order, judges each, prints a table, and writes it as JSON and as Markdown. One failing case
+never stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import report
+from cases.capture import capture_case
+from cases.control import handler_case, live_edit
+from cases.cudart import cudart_case
+from cases.driver import call_times, contract
+from cases.fill import FILLS, fill_case
+from cases.training import training, training_released
+from lab import Case, Lab, Unavailable
+from machine import describe
+from nvml import Device, NvmlError
+from row import Row
+from session import ProgramFailed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CASES: dict[str, Case] = {
+    **{name: fill_case(fill) for name, fill in FILLS.items()},
+    "cudart static": cudart_case("static"),
+    "cudart shared": cudart_case("shared"),
+    "curb run, cudart shared": cudart_case("shared", by_curb_run=True),
+    "capture native": capture_case(),
+    "capture cudaMallocAsync": capture_case("backend:cudaMallocAsync"),
+    "live edit": live_edit,
+    **{
+        f"own handler: {kind}, {moment} CUDA": handler_case(kind, moment)
+        for kind in ("signal", "faulthandler")
+        for moment in ("before", "after")
+    },
+    "training": training,
+    "training, SIGUSR1 every 100 ms": training_released,
+    "driver calls": call_times,
+    "contract suite on the real driver": contract,
+}
+
+
+def run_case(name: str, lab: Lab) -> Row:
+    start = time.monotonic()
+    row = Row(name)
+    try:
+        CASES[name](lab, row)
+    except Unavailable as why:
+        row.verdict, row.note = "skipped", str(why)
+    except ProgramFailed as failure:
+        row.goes_on = False
+        row.expect(False, str(failure))
+    except Exception as error:  # a mistake in one case must not cost the others' results
+        row.expect(False, f"{type(error).__name__}: {error}")
+    row.seconds = round(time.monotonic() - start, 1)
+    return row
+
+
+def chosen(words: list[str]) -> list[str]:
+    names = [name for name in CASES if not words or any(word in name for word in words)]
+    if not names:
+        sys.exit(f"gpu-test: no case is called {' or '.join(words)}; --list names them")
+    return names
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="gpu-test", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one of these")
+    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
+    parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
+    parser.add_argument("--strict", action="store_true", help="exit 77 where there is no GPU")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the programs' stderr and curb's logs there")
+    parser.add_argument("--list", action="store_true", help="name the cases and exit")
+    options = parser.parse_args()
+    names = chosen(options.only)
+    if options.list:
+        print("\n".join(names))
+        return 0
+    try:
+        device = Device(options.gpu)
+    except NvmlError:
+        print("skipped: no NVIDIA GPU here (nvidia-smi not found or no device)")
+        return 77 if options.strict else 0
+    build = ROOT / "build"
+    library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()
+    if not library.exists():
+        sys.exit(f"gpu-test: there is no {library}; run scripts/build, or name another one in CURB_LIBRARY")
+
+    with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        lab = Lab(device, library, build / "bin" / "curb", build, folder, options.quick)
+        rows = []
+        for name in names:
+            row = run_case(name, lab)
+            rows.append(row)
+            print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)
+    result = report.Result(describe(device, ROOT), rows)
+    written = report.write(result, options.out)
+    print("\n" + report.table(rows))
+    print(*(f"written: {path}" for path in written), sep="\n")
+    return 1 if any(row.verdict == "FAIL" for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
