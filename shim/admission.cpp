@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <cerrno>
@@ -16,15 +17,11 @@ namespace {
 
 using policy::Verdict;
 
-// Room under the cap if `bytes` more were held; 0: none.
-Bytes room_after(Bytes cap, Bytes held, Bytes bytes) noexcept {
-    return held <= cap && bytes <= cap - held ? cap - held - bytes : 0;
-}
-
 // Asks the device's own figure before the decision where the books may have drifted.
 void freshen(Device &device, Bytes cap, Bytes bytes) noexcept {
     const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    if (policy::measure_again(room_after(cap, device.ledger.held(), bytes), age)) devices::reconcile(device, true);
+    const Bytes room = policy::room(cap, device.ledger.held());
+    if (policy::measure_again(room - std::min(room, bytes), age)) devices::reconcile(device, true);
 }
 
 // What people do about a refusal.

@@ -22,9 +22,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     if (cap) {
         if (devices::now_ms() - device->measured_ms.load(std::memory_order_relaxed) >= curb::policy::Staleness::kFarMs)
             devices::reconcile(*device, true);
-        const Bytes held = device->ledger.held();
         *total = std::min<size_t>(*total, *cap);
-        *free_bytes = std::min<size_t>(*free_bytes, held < *cap ? *cap - held : 0);
+        *free_bytes = std::min<size_t>(*free_bytes, curb::policy::room(*cap, device->ledger.held()));
     } else if (device && admission::terms(*device).refuse_everything) {
         *free_bytes = 0;
     }

@@ -65,9 +65,11 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
 
 template <class Call>
 CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
-    Device *device = pointer && bytes && process::active() ? device_of(form, stream) : nullptr;
+    // First of all: asking a capturing stream for its device would break the capture (measured on an H200).
+    if (!pointer || !bytes || !process::active() || capturing(form, stream)) return call();
+    Device *device = device_of(form, stream);
     CUmemoryPool handle = nullptr;
-    if (!device || capturing(form, stream) || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS)
+    if (!device || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS)
         return call();
     // The current pool of a device may be one of the program's own, on another device or on the host.
     pools::Pool *pool = pools::find(handle, device);
@@ -78,8 +80,9 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
 template <class Call>
 CUresult allocate_from_pool(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUmemoryPool handle, CUstream stream,
                             Call call) {
-    Device *device = pointer && bytes && handle && process::active() ? device_of(form, stream) : nullptr;
-    if (!device || capturing(form, stream)) return call();
+    if (!pointer || !bytes || !handle || !process::active() || capturing(form, stream)) return call();
+    Device *device = device_of(form, stream);
+    if (!device) return call();
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
     return pool->device ? allocate(form, *pool, pointer, bytes, stream, call) : call();

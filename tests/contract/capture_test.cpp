@@ -31,6 +31,16 @@ CUresult capture_meanwhile(const Gpu &gpu, CUstreamCaptureMode mode, CUstreamCap
     return result;
 }
 
+// Captures in global mode in `stream` and meanwhile does something in the same thread.
+CUresult capture_on(CUstream stream, const std::function<void()> &meanwhile) {
+    CUgraph graph = nullptr;
+    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    meanwhile();
+    const CUresult result = cuStreamEndCapture(stream, &graph);
+    if (graph) cuGraphDestroy(graph);
+    return result;
+}
+
 constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;
 constexpr auto kThreadLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 constexpr auto kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -98,10 +108,10 @@ TEST_CASE("trimming a pool breaks another thread's global capture, unless the th
     REQUIRE(cuStreamSynchronize(before) == CUDA_SUCCESS);
 
     CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [=] { cuMemPoolTrimTo(pool, 0); }) == kBroken);
-    CHECK(gpu.taken() == kGiB);
+    CHECK(gpu.took(kGiB));
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [=] { CHECK(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS); }) ==
           CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
+    CHECK(gpu.took(0));
     threshold = 0;
     cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
 }
@@ -219,8 +229,19 @@ TEST_CASE("a capture is ended where it began") {
         cuCtxSetCurrent(gpu.context);
         CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }).join();
-    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    cuGraphDestroy(graph);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);  // the wrong thread has ended it all the same
+}
+
+TEST_CASE("asking a capturing stream for its device breaks the capture, for its context does not") {
+    const Gpu gpu;
+    const Stream stream, other;
+    CUdevice device = -1;
+    CUcontext context = nullptr;
+    CHECK(capture_on(stream, [&] { CHECK(cuStreamGetCtx(stream, &context) == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+    CHECK(capture_on(stream, [&] { CHECK(cuStreamGetDevice(other, &device) == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+    CHECK(capture_on(stream, [&] {
+              CHECK(cuStreamGetDevice(stream, &device) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+          }) == kBroken);
 }
 
 TEST_CASE("a thread's capture mode is exchanged, and global to begin with") {
@@ -250,4 +271,14 @@ TEST_CASE("a host function runs in the stream, and in a graph when it is launche
     CHECK(calls == 2);
     cuGraphExecDestroy(exec);
     cuGraphDestroy(graph);
+}
+
+TEST_CASE("even reading a pool's attribute breaks another thread's global capture, unless the thread is relaxed") {
+    const Gpu gpu;
+    CUmemoryPool pool = nullptr;
+    uint64_t value = 0;
+    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    const auto read = [&] { return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value); };
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [&] { read(); }) == kBroken);
+    CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(read() == CUDA_SUCCESS); }) == CUDA_SUCCESS);
 }

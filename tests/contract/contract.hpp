@@ -31,6 +31,8 @@ class Gpu {
 
     // How much more the process holds than right after the context was made.
     int64_t taken() const { return held() - at_start_; }
+    // Whether that is `bytes`, give or take a granule that the driver takes for itself (a capture, a first fill).
+    bool took(int64_t bytes) const { return taken() >= bytes && taken() <= bytes + 2 * kMiB; }
 
     CUdevice device = 0;
     CUcontext context = nullptr;

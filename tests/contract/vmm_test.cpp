@@ -150,7 +150,7 @@ TEST_CASE("creating, mapping and freeing refuse what they should") {
     CHECK(cuMemCreate(&handle, granularity + 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemCreate(&handle, 0, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemCreate(&handle, uint64_t{1} << 62, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(cuMemRelease(0xdead) == CUDA_ERROR_INVALID_VALUE);
+    // Not asked for: handles that never were. The real driver takes them for addresses and crashes.
     CHECK(cuMemRetainAllocationHandle(&handle, &handle) == CUDA_ERROR_INVALID_VALUE);
 
     const CUdeviceptr start = reserve(kSize);

@@ -8,6 +8,8 @@ from typing import Any
 from watch import MIB, Watch
 
 CAP_MIB = 4096
+# What may be left unused at the cap: what curb keeps for the driver (32 MiB), and less than one unit of a pool (32 MiB).
+UNUSED_MIB = 66
 CAP = f"{CAP_MIB}MiB"
 _ONE_GRANULE_MIB = 2
 

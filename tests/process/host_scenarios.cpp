@@ -97,10 +97,11 @@ SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
         EXPECT(function == dlsym(libcuda, asked.symbol));
     }
     // A version-1 name asked at a version before the 64-bit form must not get the 64-bit wrapper.
-    EXPECT(cuGetProcAddress_v2("", &function, 0, 0, &status) != CUDA_SUCCESS);
-    EXPECT(cuGetProcAddress_v2("cuMemAllocAsync", &function, 10000, 0, &status) != CUDA_SUCCESS);
+    MUST(cuGetProcAddress_v2("", &function, 0, 0, &status));
+    EXPECT(function == nullptr && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    MUST(cuGetProcAddress_v2("cuMemAllocAsync", &function, 10000, 0, &status));
+    EXPECT(function == nullptr);
     EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    EXPECT(cuGetProcAddress_v2(nullptr, &function, 12000, 0, &status) != CUDA_SUCCESS);
     MUST(cuGetProcAddress_v2("cuCtxSynchronize", &function, 12000, 0, nullptr));
     EXPECT(object_of(function) == "libcuda.so.1");
 

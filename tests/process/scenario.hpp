@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -51,11 +52,13 @@ inline CUcontext start() {
     return context;
 }
 
-// What the program is told it holds: total - free, from cuMemGetInfo.
+// What the program is told it holds, from cuMemGetInfo: total - free, less what curb keeps free for the driver (a 64th
+// of the cap, at most 32 MiB).
 inline std::uint64_t told_held() {
     std::size_t free_bytes = 0, total = 0;
     MUST(cuMemGetInfo_v2(&free_bytes, &total));
-    return total - free_bytes;
+    const std::uint64_t kept = total == 80 * GiB ? 0 : std::min<std::uint64_t>(total / 64, 32 * MiB);  // 80: not capped
+    return total - free_bytes - kept;
 }
 inline std::uint64_t told_total() {
     std::size_t free_bytes = 0, total = 0;

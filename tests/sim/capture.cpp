@@ -153,8 +153,12 @@ SIM_CU_STREAM(cuStreamEndCapture, (CUstream handle, CUgraph *graph), (handle, gr
     Capture *capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin_id != stream->id) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    if (capture->thread != this_thread_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+    if (capture->thread != this_thread_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+        // Refused, and ended all the same: the right thread then finds no capture (measured on an H200).
+        if (!capture->graph_is_the_callers) driver().graphs.remove(capture->graph);
+        abandon(*capture);
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     Graph *made = nullptr;
     const CUresult broken = graph_of(*capture, &made);
     const bool joined =

@@ -72,8 +72,8 @@ SIM_CU(cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (
     return CUDA_SUCCESS;
 }
 
-// Frees what any of the allocating calls gave, and waits for all work of the device (facts.md, 2). Whether that wait
-// also makes pools give back what is above their threshold is not measured; here it does not.
+// Frees what any of the allocating calls gave, and waits for all work of the device (facts.md, 2). Pools learn
+// nothing from that wait: what was freed into them is not known complete by it (measured on an H200).
 SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!start) return CUDA_SUCCESS;
     if (const CUresult error = refuse_during_capture()) return error;
@@ -103,7 +103,6 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
             break;
     }
     this_call_is_about(allocation.bytes);
-    all_seen_complete(allocation.device);
     return CUDA_SUCCESS;
 }
 

@@ -62,9 +62,11 @@ void make_default_pools() {
 }
 
 SIM_CU_STREAM(cuMemAllocAsync, (CUdeviceptr * start, size_t bytes, CUstream handle), (start, bytes, handle)) {
-    if (!start || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!start) return CUDA_ERROR_INVALID_VALUE;
     Stream *stream = nullptr;
     if (const CUresult error = find_stream(handle, &stream)) return error;
+    *start = 0;
+    if (!bytes) return CUDA_SUCCESS;  // unlike cuMemAlloc (measured on an H200)
     return allocate_from(*driver().devices[static_cast<size_t>(stream->device)].current_pool, bytes, *stream, start);
 }
 
@@ -144,6 +146,7 @@ SIM_CU(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribut
     Pool *pool = nullptr;
     if (const CUresult error = find_pool(handle, &pool)) return error;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = refuse_during_capture()) return error;
     switch (attribute) {
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
             pool->reuse_follow_events = *static_cast<int *>(value);
@@ -176,6 +179,7 @@ SIM_CU(cuMemPoolGetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribut
     Pool *pool = nullptr;
     if (const CUresult error = find_pool(handle, &pool)) return error;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = refuse_during_capture()) return error;
     switch (attribute) {
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
             *static_cast<int *>(value) = pool->reuse_follow_events;

@@ -117,6 +117,11 @@ SIM_CU_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *device), (handle, d
     Stream *stream = nullptr;
     if (const CUresult error = find_stream(handle, &stream)) return error;
     if (!device) return CUDA_ERROR_INVALID_VALUE;
+    // Harmless as it looks, it breaks a capture in this stream (measured on an H200; cuStreamGetCtx does not).
+    if (stream->capture) {
+        invalidate(*stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     *device = stream->device;
     return CUDA_SUCCESS;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab import Case, Lab
 from releasing import release
-from row import CAP, CAP_MIB, Row
+from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, Session
 
 _OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
@@ -33,7 +33,7 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
         row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
         row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
         held = session.watch.settle() / 2**20
-        row.expect(held >= CAP_MIB - 64, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
+        row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
         session.tell(next_command)
     filled = row.details["full_async"]["filled_mib"]
     idle = session.expect("idle", 30)

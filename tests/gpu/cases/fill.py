@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lab import Case, Lab
 from releasing import release
-from row import CAP, CAP_MIB, Row
+from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, ProgramFailed, Session
 
 # What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
@@ -90,7 +90,7 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     row.expect(full["intact"], "memory does not hold what was written")
     held = session.watch.settle() / 2**20
     if fill.fills_to_the_cap and fill.judged:
-        row.expect(held >= CAP_MIB - 64, f"refused with only {held:.0f} MiB held: the cap is not used")
+        row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
     session.tell("go on")
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]

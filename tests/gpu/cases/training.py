@@ -13,7 +13,7 @@ from session import Event
 def training(lab: Lab, row: Row) -> None:
     """Bare and capped runs in turn, so that a clock that drifts meets both."""
     lab.need("torch")
-    pairs, steps = (1, 200) if lab.quick else (3, 400)
+    pairs, steps = (1, 200) if lab.quick else (4, 300)
     argv = lab.python("train.py", str(steps))
     bare: list[Event] = []
     capped: list[Event] = []

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from talk import say  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-_VOCABULARY, _LENGTH, _BATCH, _WIDTH, _HEADS, _LAYERS = 512, 128, 32, 256, 8, 4
+_VOCABULARY, _LENGTH, _BATCH, _WIDTH, _HEADS, _LAYERS = 512, 128, 32, 768, 12, 4
 _UNTIMED_STEPS = 20
 
 
