@@ -29,5 +29,5 @@ function(curb_catch_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME) # the label: unit, contract, process
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS ${folder})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS ${folder})
 endfunction()

@@ -88,17 +88,13 @@ class Scanner {
                 }
                 return i + 1;
             case 't':
-            case 'n':
-                return i + 4;
-            case 'f':
-                return i + 5;
+            case 'n': return i + 4;
+            case 'f': return i + 5;
             case '{':
             case '}':
             case '[':
-            case ']':
-                return i + 1;
-            default:
-                return number_end(i);
+            case ']': return i + 1;
+            default: return number_end(i);
         }
     }
 

@@ -41,20 +41,14 @@ std::string absolute(std::string path) {
 
 std::string why_not_opened(int error) {
     switch (error) {
-        case ENOENT:
-            return "there is no such file; check the path in --policy or CURB_POLICY";
+        case ENOENT: return "there is no such file; check the path in --policy or CURB_POLICY";
         case EACCES:
-        case EPERM:
-            return "it may not be read by this user; change its mode or that of a directory on its path";
-        case ENOTDIR:
-            return "a part of its path is not a directory";
-        case ELOOP:
-            return "its symbolic links lead in a circle";
+        case EPERM: return "it may not be read by this user; change its mode or that of a directory on its path";
+        case ENOTDIR: return "a part of its path is not a directory";
+        case ELOOP: return "its symbolic links lead in a circle";
         case ENXIO:
-        case ENODEV:
-            return "it is not a regular file; copy the policy into one";
-        default:
-            return std::string("it cannot be opened: ") + std::strerror(error);
+        case ENODEV: return "it is not a regular file; copy the policy into one";
+        default: return std::string("it cannot be opened: ") + std::strerror(error);
     }
 }
 

@@ -27,18 +27,12 @@ struct Value {
 
 std::string shown(const Node &node) {
     switch (node.kind) {
-        case Kind::null:
-            return "null";
-        case Kind::boolean:
-            return node.text;
-        case Kind::number:
-            return "the number " + node.text;
-        case Kind::string:
-            return "the string " + quote(node.text, '"');
-        case Kind::object:
-            return "an object";
-        case Kind::array:
-            return "an array";
+        case Kind::null: return "null";
+        case Kind::boolean: return node.text;
+        case Kind::number: return "the number " + node.text;
+        case Kind::string: return "the string " + quote(node.text, '"');
+        case Kind::object: return "an object";
+        case Kind::array: return "an array";
     }
     return "?";
 }

@@ -17,18 +17,12 @@ const char *step_name(Step step) noexcept {
 
 const char *log_level_name(LogLevel level) noexcept {
     switch (level) {
-        case LogLevel::trace:
-            return "trace";
-        case LogLevel::debug:
-            return "debug";
-        case LogLevel::info:
-            return "info";
-        case LogLevel::warning:
-            return "warning";
-        case LogLevel::error:
-            return "error";
-        case LogLevel::off:
-            return "off";
+        case LogLevel::trace: return "trace";
+        case LogLevel::debug: return "debug";
+        case LogLevel::info: return "info";
+        case LogLevel::warning: return "warning";
+        case LogLevel::error: return "error";
+        case LogLevel::off: return "off";
     }
     return "?";
 }

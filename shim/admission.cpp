@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <cerrno>
 
 #include "captures.hpp"
 #include "log.hpp"
+#include "policy/names.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 
@@ -31,9 +31,9 @@ std::string remedy() {
     const std::string &file = process::source().file;
     if (!file.empty()) text += " in " + file;
     if (signal != 0) {
-        const char *name = sigabbrev_np(signal);  // null: a real-time signal
-        text += ", or let the program give back what it caches: kill -" + (name ? name : std::to_string(signal)) + " " +
-                std::to_string(getpid());
+        std::string name = policy::signal_name(signal);
+        if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
+        text += ", or let the program give back what it caches: kill -" + name + " " + std::to_string(getpid());
     }
     return text;
 }
@@ -90,10 +90,11 @@ void report_refusal(Device &device, Bytes bytes) noexcept try {
     const int saved_errno = errno;
     const Ledger &books = device.ledger;
     const auto human = [](Bytes amount) { return policy::format_human(amount); };
-    log::write(level, "refused " + human(bytes) + " on " + device.name() + ": " + human(books.held()) + " of the cap of " +
-                          human(*limit) + " is held (allocations " + human(books.of(Kind::plain)) + ", pools " +
-                          human(books.of(Kind::pools)) + ", mapped " + human(books.of(Kind::vmm)) + ", managed " +
-                          human(books.of(Kind::managed)) + ", context and code " + human(books.overhead()) +
+    log::write(level, "refused " + human(bytes) + " on " + device.name() + ": " + human(books.held()) +
+                          " of the cap of " + human(*limit) + " is held (allocations " + human(books.of(Kind::plain)) +
+                          ", pools " + human(books.of(Kind::pools)) + ", mapped " + human(books.of(Kind::vmm)) +
+                          ", managed " + human(books.of(Kind::managed)) + ", context and code " +
+                          human(books.overhead()) +
                           "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy());
     errno = saved_errno;
 } catch (...) {

@@ -33,8 +33,8 @@ class Charge {
 
 namespace admission {
 
-// Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says; after
-// releasing what can be released on the spot. Never waits for another thread of ours.
+// Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says;
+// after releasing what can be released on the spot. Never waits for another thread of ours.
 bool reserve(Device &device, Kind kind, Bytes bytes) noexcept;
 
 // Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.

@@ -100,8 +100,8 @@ void remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
 }
 
 void credit(CUdeviceptr pointer, const Allocation &allocation) noexcept {
-    const Bytes freed = shares_granules(allocation) ? close(pointer, allocation.bytes)
-                                                    : round_up(allocation.bytes, kGranule);
+    const Bytes freed =
+        shares_granules(allocation) ? close(pointer, allocation.bytes) : round_up(allocation.bytes, kGranule);
     allocation.device->ledger.give_back(allocation.kind, freed);
 }
 

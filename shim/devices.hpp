@@ -16,10 +16,10 @@ struct Device {
     Bytes total = 0;  // as the driver says
     Ledger ledger;
     Meter meter;
-    std::atomic<std::uint64_t> measured_ms{0};    // when the ledger was last held against the meter
-    std::atomic<bool> blind{false};               // NVML does not see this process: overhead is what contexts were seen
-                                                  // to take from the device at their creation
-    std::atomic<int> contexts{0};                 // live ones that were seen being made
+    std::atomic<std::uint64_t> measured_ms{0};  // when the ledger was last held against the meter
+    std::atomic<bool> blind{false};             // NVML does not see this process: overhead is what contexts were seen
+                                                // to take from the device at their creation
+    std::atomic<int> contexts{0};               // live ones that were seen being made
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }

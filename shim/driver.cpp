@@ -21,7 +21,7 @@ struct Row {
     int since;
     StreamForm form;
     void *(*wrapper)() noexcept;
-    void *(*slot)() noexcept;       // the driver's address, null while unknown
+    void *(*slot)() noexcept;        // the driver's address, null while unknown
     void (*adopt)(void *) noexcept;  // fills the slot
 };
 
@@ -48,13 +48,13 @@ void fill_slot(void *address) noexcept {
 
 // The addresses of our own exports: a wrapper without a body does not link.
 constexpr Row kRows[] = {
-#define CURB_WRAP(symbol, base, since, stream, rule)                     \
-    {#symbol,                                                            \
-     base,                                                               \
-     since,                                                              \
-     stream,                                                             \
-     &export_address<&::symbol>,                                         \
-     &slot_address<&Driver::symbol>,                                     \
+#define CURB_WRAP(symbol, base, since, stream, rule) \
+    {#symbol,                                        \
+     base,                                           \
+     since,                                          \
+     stream,                                         \
+     &export_address<&::symbol>,                     \
+     &slot_address<&Driver::symbol>,                 \
      &fill_slot<&Driver::symbol>},
 #define CURB_CALL(symbol)
 #define CURB_LIBC(symbol, why)

@@ -1,5 +1,5 @@
-// The real driver: one slot for each row of entry_points.def, typed by its declaration, filled from the libcuda that the
-// program itself loaded. curb never loads libcuda.
+// The real driver: one slot for each row of entry_points.def, typed by its declaration, filled from the libcuda that
+// the program itself loaded. curb never loads libcuda.
 //
 // Thread-safe. driver() costs one atomic load once the driver is there.
 #pragma once

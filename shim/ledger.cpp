@@ -7,7 +7,8 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &ter
     for (;;) {
         const policy::Verdict verdict = policy::decide(terms, held, bytes);
         if (verdict != policy::Verdict::grant) return verdict;
-        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
+        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed))
+            break;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
     return policy::Verdict::grant;

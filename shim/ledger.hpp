@@ -1,8 +1,8 @@
 // What this process holds of one device, in bytes. Reached only by reserve and give-back (and by reconcile, which sets
 // the part that cannot be charged call by call), so that a ledger shared by several processes can take its place.
 //
-// Thread-safe and lock-free. held() is: charges of every kind + overhead, where overhead is what the device's own figure
-// for the process has beyond the charges it can see: contexts, modules, stacks, workspaces of the driver.
+// Thread-safe and lock-free. held() is: charges of every kind + overhead, where overhead is what the device's own
+// figure for the process has beyond the charges it can see: contexts, modules, stacks, workspaces of the driver.
 #pragma once
 
 #include <algorithm>

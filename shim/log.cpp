@@ -80,9 +80,7 @@ void configure(const policy::LogPolicy &policy) noexcept try {
     // Out of host memory: the old logger stays.
 }
 
-bool enabled(policy::LogLevel level) noexcept try {
-    return logger()->should_log(level_of(level));
-} catch (...) {
+bool enabled(policy::LogLevel level) noexcept try { return logger()->should_log(level_of(level)); } catch (...) {
     return false;
 }
 

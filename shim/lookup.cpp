@@ -34,9 +34,7 @@ void *answer(void *handle, const char *name, void *wrapper) noexcept {
 }
 
 void *answer_dlsym(void *handle, const char *name) { return answer(handle, name, wrapper_named(name)); }
-void *answer_dlvsym(void *handle, const char *name, const char *) {
-    return answer(handle, name, wrapper_named(name));
-}
+void *answer_dlvsym(void *handle, const char *name, const char *) { return answer(handle, name, wrapper_named(name)); }
 
 }  // namespace
 
@@ -45,46 +43,50 @@ static bool is_ours(void *handle, const char *name) noexcept {
     return handle != RTLD_NEXT && may_be_ours(name) && wrapper_named(name) != nullptr;
 }
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
-    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlsym)
-                                 : reinterpret_cast<void *>(real::dlsym());
+    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::dlsym());
 }
 extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name) noexcept {
-    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlvsym)
-                                 : reinterpret_cast<void *>(real::dlvsym());
+    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::dlvsym());
 }
 
 }  // namespace curb::shim
 
 #if defined(__x86_64__)
-#define CURB_TAIL_JUMP(name, choose)                            \
-    asm(".text\n.globl " name "\n.type " name ", @function\n"   \
-        ".p2align 4\n" name ":\n"                               \
-        ".cfi_startproc\n"                                      \
-        "endbr64\n"                                             \
-        "pushq %rdi\n.cfi_adjust_cfa_offset 8\n"                \
-        "pushq %rsi\n.cfi_adjust_cfa_offset 8\n"                \
-        "pushq %rdx\n.cfi_adjust_cfa_offset 8\n"                \
-        "call " choose "\n"                                     \
-        "popq %rdx\n.cfi_adjust_cfa_offset -8\n"                \
-        "popq %rsi\n.cfi_adjust_cfa_offset -8\n"                \
-        "popq %rdi\n.cfi_adjust_cfa_offset -8\n"                \
-        "jmp *%rax\n"                                           \
+#define CURB_TAIL_JUMP(name, choose)             \
+    asm(".text\n.globl " name "\n.type " name    \
+        ", @function\n"                          \
+        ".p2align 4\n" name                      \
+        ":\n"                                    \
+        ".cfi_startproc\n"                       \
+        "endbr64\n"                              \
+        "pushq %rdi\n.cfi_adjust_cfa_offset 8\n" \
+        "pushq %rsi\n.cfi_adjust_cfa_offset 8\n" \
+        "pushq %rdx\n.cfi_adjust_cfa_offset 8\n" \
+        "call " choose                           \
+        "\n"                                     \
+        "popq %rdx\n.cfi_adjust_cfa_offset -8\n" \
+        "popq %rsi\n.cfi_adjust_cfa_offset -8\n" \
+        "popq %rdi\n.cfi_adjust_cfa_offset -8\n" \
+        "jmp *%rax\n"                            \
         ".cfi_endproc\n.size " name ", .-" name "\n")
 #elif defined(__aarch64__)
-#define CURB_TAIL_JUMP(name, choose)                            \
-    asm(".text\n.globl " name "\n.type " name ", %function\n"   \
-        ".p2align 4\n" name ":\n"                               \
-        ".cfi_startproc\n"                                      \
-        "bti c\n"                                               \
+#define CURB_TAIL_JUMP(name, choose)                             \
+    asm(".text\n.globl " name "\n.type " name                    \
+        ", %function\n"                                          \
+        ".p2align 4\n" name                                      \
+        ":\n"                                                    \
+        ".cfi_startproc\n"                                       \
+        "bti c\n"                                                \
         "stp x29, x30, [sp, #-48]!\n.cfi_adjust_cfa_offset 48\n" \
-        "stp x0, x1, [sp, #16]\n"                               \
-        "str x2, [sp, #32]\n"                                   \
-        "bl " choose "\n"                                       \
-        "mov x16, x0\n"                                         \
-        "ldp x0, x1, [sp, #16]\n"                               \
-        "ldr x2, [sp, #32]\n"                                   \
-        "ldp x29, x30, [sp], #48\n.cfi_adjust_cfa_offset -48\n" \
-        "br x16\n"                                              \
+        "stp x0, x1, [sp, #16]\n"                                \
+        "str x2, [sp, #32]\n"                                    \
+        "bl " choose                                             \
+        "\n"                                                     \
+        "mov x16, x0\n"                                          \
+        "ldp x0, x1, [sp, #16]\n"                                \
+        "ldr x2, [sp, #32]\n"                                    \
+        "ldp x29, x30, [sp], #48\n.cfi_adjust_cfa_offset -48\n"  \
+        "br x16\n"                                               \
         ".cfi_endproc\n.size " name ", .-" name "\n")
 #endif
 CURB_TAIL_JUMP("dlsym", "curb_choose_dlsym");

@@ -38,8 +38,8 @@ void look_again(Device &device) noexcept;
 // Bytes that the pool has reserved and does not use.
 Bytes idle(const Pool &pool) noexcept;
 
-// Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done what
-// it may to have frees seen complete.
+// Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done
+// what it may to have frees seen complete.
 Bytes trim(Device &device) noexcept;
 
 }  // namespace curb::shim::pools

@@ -1,10 +1,12 @@
 #include "process.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "admission.hpp"
@@ -23,6 +25,27 @@ constinit std::once_flag once;
 constinit std::atomic<const Snapshot *> in_force{nullptr};
 constinit std::atomic<const config::Source *> from{nullptr};
 
+// CURB_POLICY as an absolute path, if the program was started with a relative one: by the first cuInit it may have
+// changed its folder. Empty: as the environment has it.
+constinit char policy_at_start[4096] = {};
+
+// The one constructor. A program without CURB_POLICY, or with an absolute one, pays a look at its environment.
+__attribute__((constructor)) void note_relative_policy() {
+    const char *path = getenv("CURB_POLICY");
+    if (!path || !*path || *path == '/' || !getcwd(policy_at_start, sizeof policy_at_start)) return;
+    const std::size_t folder = strlen(policy_at_start), name = strlen(path);
+    if (folder + 1 + name >= sizeof policy_at_start) {
+        *policy_at_start = '\0';
+        return;
+    }
+    policy_at_start[folder] = '/';
+    memcpy(policy_at_start + folder + 1, path, name + 1);
+}
+
+const char *environment(const char *name) noexcept {
+    return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
+}
+
 // Before anything is known: no caps.
 const Snapshot &initial() noexcept {
     static const Snapshot &made = *new Snapshot;
@@ -35,11 +58,12 @@ void publish(const policy::Policy &policy, bool unusable) {
     next->unusable = unusable;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         next->caps[static_cast<std::size_t>(ordinal)] = policy::cap_for(policy, ordinal, devices::at(ordinal).total);
+    next->older = in_force.load(std::memory_order_acquire);
     in_force.store(next, std::memory_order_release);
 }
 
 void read_policy() {
-    auto *source = new config::Source(config::locate([](const char *name) -> const char * { return getenv(name); }));
+    auto *source = new config::Source(config::locate(environment));
     from.store(source, std::memory_order_release);
     const auto loaded = config::load(*source);
     if (loaded) {
@@ -49,14 +73,15 @@ void read_policy() {
     }
     publish(policy::Policy{}, true);
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
-    log::write(policy::LogLevel::error,
-               "the policy cannot be used, so every GPU allocation of this process is refused. Mend it (it is read again "
-               "at once), or unset CURB_POLICY and CURB_CAP to run without one");
+    log::write(
+        policy::LogLevel::error,
+        "the policy cannot be used, so every GPU allocation of this process is refused. Mend it (it is read again "
+        "at once), or unset CURB_POLICY and CURB_CAP to run without one");
 }
 
-// In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver answers
-// CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose: a
-// destructor could wait for one of those locks.
+// In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
+// answers CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose:
+// a destructor could wait for one of those locks.
 void in_fork_child() {
     state.store(State::passing, std::memory_order_relaxed);
     signals::restore_program_action();

@@ -2,7 +2,8 @@
 //
 // States: asleep (a program that has not used CUDA: nothing is read, opened or started) -> active (after the first
 // successful cuInit) -> passing (a fork child of an active process: the driver refuses it anyway, and the locks and
-// threads it inherited are dead, so every call goes straight on). Reached without constructors: everything is constinit.
+// threads it inherited are dead, so every call goes straight on). Reached without constructors: everything is
+// constinit.
 #pragma once
 
 #include <array>
@@ -15,8 +16,9 @@
 namespace curb::shim {
 
 // A policy as it applies to this process's devices. Never changed once in force; a new policy is a new snapshot, and
-// old ones are leaked on purpose (a few hundred bytes an edit): readers hold no reference.
+// older ones are kept (a kilobyte an edit): readers hold no reference, so there is no moment at which nobody reads one.
 struct Snapshot {
+    const Snapshot *older = nullptr;
     policy::Policy policy;
     std::array<std::optional<policy::Bytes>, 64> caps{};  // by device ordinal
     bool unusable = false;                                // a named policy that cannot be used: refuse everything

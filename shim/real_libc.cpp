@@ -6,10 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 
-// How the real dlsym is found. Asking dlsym for dlsym is no way: any reference to it, versioned or not, binds to our own
-// export, because an unversioned definition answers every version (that is what makes the interposition work for
+// How the real dlsym is found. Asking dlsym for dlsym is no way: any reference to it, versioned or not, binds to our
+// own export, because an unversioned definition answers every version (that is what makes the interposition work for
 // callers bound to GLIBC_2.2.5 and to GLIBC_2.34 alike). So dlvsym is read out of glibc's own symbol table, and with it
 // the next dlsym in the search order is asked for: glibc's, or that of another preload behind us, which stays in the
 // chain.
@@ -25,57 +24,62 @@ constexpr const char *kVersions[] = {"GLIBC_2.34", "GLIBC_2.17"};
 #error "curb is written for x86-64 and aarch64"
 #endif
 
-// The dynamic section's tables of one loaded object.
-struct SymbolTable {
+// Nothing of libc is called on the way to dlvsym, strcmp included: a sanitizer's runtime asks for dlsym while it sets
+// up its own interceptors, which are not ready to be called then.
+bool same(const char *a, const char *b) noexcept {
+    for (; *a && *a == *b; ++a, ++b) {
+    }
+    return *a == *b;
+}
+
+bool begins_with(const char *text, const char *beginning) noexcept {
+    for (; *beginning; ++text, ++beginning)
+        if (*text != *beginning) return false;
+    return true;
+}
+
+// A defined function of one loaded object, by the GNU hash section of its dynamic symbol table (layout: the GNU
+// extension to the gABI, "DT_GNU_HASH"). Null: it has none of this name.
+void *defined_in(const link_map &object, const char *name) noexcept {
     const ElfW(Sym) *symbols = nullptr;
     const char *names = nullptr;
     const std::uint32_t *gnu_hash = nullptr;
-
-    explicit SymbolTable(const dl_phdr_info &object) {
-        for (int i = 0; i < object.dlpi_phnum; ++i) {
-            if (object.dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-            const auto *entry = reinterpret_cast<const ElfW(Dyn) *>(object.dlpi_addr + object.dlpi_phdr[i].p_vaddr);
-            for (; entry->d_tag != DT_NULL; ++entry) {
-                // glibc relocates these pointers in place; an object that keeps them relative (vdso) is not libc.
-                const void *table = reinterpret_cast<const void *>(entry->d_un.d_ptr);
-                if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
-                if (entry->d_tag == DT_STRTAB) names = static_cast<const char *>(table);
-                if (entry->d_tag == DT_GNU_HASH) gnu_hash = static_cast<const std::uint32_t *>(table);
-            }
-        }
+    for (const ElfW(Dyn) *entry = object.l_ld; entry->d_tag != DT_NULL; ++entry) {
+        // glibc has relocated these pointers in place, on both architectures.
+        const void *table = reinterpret_cast<const void *>(entry->d_un.d_ptr);
+        if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
+        if (entry->d_tag == DT_STRTAB) names = static_cast<const char *>(table);
+        if (entry->d_tag == DT_GNU_HASH) gnu_hash = static_cast<const std::uint32_t *>(table);
     }
-
-    // The address of a defined function, by the GNU hash section (layout: gABI supplement "DT_GNU_HASH").
-    [[nodiscard]] void *find(const char *name, ElfW(Addr) base) const {
-        if (!symbols || !names || !gnu_hash) return nullptr;
-        std::uint32_t hash = 5381;
-        for (const char *c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
-        const std::uint32_t bucket_count = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
-        const auto *bloom = reinterpret_cast<const ElfW(Addr) *>(gnu_hash + 4);
-        const auto *buckets = reinterpret_cast<const std::uint32_t *>(bloom + bloom_words);
-        const std::uint32_t *chain = buckets + bucket_count;
-        if (bucket_count == 0) return nullptr;
-        for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
-            const std::uint32_t other = chain[i - first];
-            if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
-                std::strcmp(names + symbols[i].st_name, name) == 0)
-                return reinterpret_cast<void *>(base + symbols[i].st_value);
-            if (other & 1) break;
-        }
-        return nullptr;
+    if (!symbols || !names || !gnu_hash || gnu_hash[0] == 0) return nullptr;
+    std::uint32_t hash = 5381;
+    for (const char *c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
+    const std::uint32_t bucket_count = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
+    const auto *buckets =
+        reinterpret_cast<const std::uint32_t *>(reinterpret_cast<const ElfW(Addr) *>(gnu_hash + 4) + bloom_words);
+    const std::uint32_t *chain = buckets + bucket_count;
+    for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
+        const std::uint32_t other = chain[i - first];
+        if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF && same(names + symbols[i].st_name, name))
+            return reinterpret_cast<void *>(object.l_addr + symbols[i].st_value);
+        if (other & 1) break;
     }
-};
+    return nullptr;
+}
 
-// Up to glibc 2.33 dlvsym lives in libdl.so.2, since 2.34 in libc.so.6.
-int find_dlvsym(dl_phdr_info *object, std::size_t, void *found) {
-    const char *slash = std::strrchr(object->dlpi_name, '/');
-    const char *name = slash ? slash + 1 : object->dlpi_name;
-    if (std::strncmp(name, "libc.so.6", 9) != 0 && std::strncmp(name, "libc-2.", 7) != 0 &&
-        std::strncmp(name, "libdl.so.2", 10) != 0 && std::strncmp(name, "libdl-2.", 8) != 0)
-        return 0;
-    void *address = SymbolTable(*object).find("dlvsym", object->dlpi_addr);
-    if (address) *static_cast<void **>(found) = address;
-    return address != nullptr;
+// Up to glibc 2.33 dlvsym lives in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
+// objects and are never unloaded, so the list can be read while other threads load libraries.
+void *glibcs_dlvsym() noexcept {
+    for (const link_map *object = _r_debug.r_map; object; object = object->l_next) {
+        const char *base = object->l_name;
+        for (const char *c = base; *c; ++c)
+            if (*c == '/') base = c + 1;
+        if (!begins_with(base, "libc.so.6") && !begins_with(base, "libc-2.") && !begins_with(base, "libdl.so.2") &&
+            !begins_with(base, "libdl-2."))
+            continue;
+        if (void *address = defined_in(*object, "dlvsym")) return address;
+    }
+    return nullptr;
 }
 
 template <class F>
@@ -100,9 +104,7 @@ constinit std::atomic<Signal *> known_signal{nullptr};
 Dlvsym *dlvsym() noexcept {
     Dlvsym *function = known_dlvsym.load(std::memory_order_acquire);
     if (function) return function;
-    void *found = nullptr;
-    dl_iterate_phdr(find_dlvsym, &found);
-    function = reinterpret_cast<Dlvsym *>(found);
+    function = reinterpret_cast<Dlvsym *>(glibcs_dlvsym());
     known_dlvsym.store(function, std::memory_order_release);
     return function;
 }

@@ -5,9 +5,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 
 #include "real_libc.hpp"
 #include "worker.hpp"
@@ -19,19 +22,25 @@ using Action = struct sigaction;
 
 constinit std::atomic<int> taken{0};
 
-// What the program believes to be in force for the signal. Read in the handler, so it is kept under a sequence lock; who
-// writes blocks all signals meanwhile, so that a handler never waits for the thread it interrupted.
+// What the program believes to be in force for the signal. Read in the handler, so it is kept under a sequence lock;
+// who writes blocks all signals meanwhile, so that a handler never waits for the thread it interrupted.
 class ProgramAction {
   public:
     [[nodiscard]] Action read() const noexcept {
         for (;;) {
             const unsigned before = sequence_.load(std::memory_order_acquire);
-            const Action copy = action_;
-            std::atomic_thread_fence(std::memory_order_acquire);
-            if (before % 2 == 0 && before == sequence_.load(std::memory_order_relaxed)) return copy;
+            std::array<std::uint64_t, kWords> copy{};
+            // acquire and, below, release: no word is seen on the wrong side of the sequence.
+            for (std::size_t i = 0; i < kWords; ++i) copy[i] = words_[i].load(std::memory_order_acquire);
+            if (before % 2 != 0 || before != sequence_.load(std::memory_order_relaxed)) continue;
+            Action action{};
+            std::memcpy(&action, copy.data(), sizeof action);
+            return action;
         }
     }
     void write(const Action &action) noexcept {
+        std::array<std::uint64_t, kWords> copy{};
+        std::memcpy(copy.data(), &action, sizeof action);
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -40,14 +49,16 @@ class ProgramAction {
             even &= ~1U;
             sched_yield();
         }
-        action_ = action;
+        for (std::size_t i = 0; i < kWords; ++i) words_[i].store(copy[i], std::memory_order_release);
         sequence_.store(even + 2, std::memory_order_release);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
   private:
+    static constexpr std::size_t kWords = (sizeof(Action) + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
+
     std::atomic<unsigned> sequence_{0};
-    Action action_{};
+    std::array<std::atomic<std::uint64_t>, kWords> words_{};
 };
 
 constinit ProgramAction program;
@@ -136,7 +147,8 @@ extern "C" __attribute__((visibility("default"))) int sigaction(int signal, cons
                                                                 struct sigaction *old) noexcept {
     if (!signals::is_taken(signal)) return real::sigaction()(signal, action, old);
     // `old` may be the same object as `action`.
-    struct sigaction before {}, wanted {};
+    struct sigaction before {
+    }, wanted{};
     if (action) wanted = *action;
     const int result = signals::replace(signal, action ? &wanted : nullptr, &before);
     if (old) *old = before;
@@ -146,7 +158,8 @@ extern "C" __attribute__((visibility("default"))) int sigaction(int signal, cons
 // BSD semantics, as glibc's signal has them: the handler stays, system calls restart.
 extern "C" __attribute__((visibility("default"))) sighandler_t signal(int signal, sighandler_t handler) noexcept {
     if (!signals::is_taken(signal) || handler == SIG_ERR) return real::signal()(signal, handler);
-    struct sigaction action {}, before{};
+    struct sigaction action {
+    }, before{};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);

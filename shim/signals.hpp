@@ -1,6 +1,6 @@
-// The release signal. The handler writes to the worker's eventfd and nothing else, then calls the program's own handler,
-// if it has one: sigaction and signal are interposed for this one signal, so that a handler the program sets later does
-// not replace ours but stands behind it, and the program is told of its own handlers only.
+// The release signal. The handler writes to the worker's eventfd and nothing else, then calls the program's own
+// handler, if it has one: sigaction and signal are interposed for this one signal, so that a handler the program sets
+// later does not replace ours but stands behind it, and the program is told of its own handlers only.
 #pragma once
 
 namespace curb::shim::signals {

@@ -16,8 +16,8 @@ struct Memory;  // physical memory: its charge goes back with the last holder
 
 // A new handle of `bytes`, charged to `device`. False: no host memory for the record.
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept;
-// A handle that the driver returned for memory made elsewhere, which is charged there; or for memory of our own, to which
-// it is one more reference.
+// A handle that the driver returned for memory made elsewhere, which is charged there; or for memory of our own, to
+// which it is one more reference.
 void imported(CUmemGenericAllocationHandle handle) noexcept;
 // One more reference under a handle that the driver returned for the memory mapped at `address`.
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept;
@@ -25,7 +25,8 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
 bool mapped(CUdeviceptr address, CUmemGenericAllocationHandle handle) noexcept;
 
 // Taken out of the books before the driver is called, since afterwards another thread may be given the same handle or
-// address. Destroying what was taken credits the device, if it was the last; put_back() undoes it when the driver refused.
+// address. Destroying what was taken credits the device, if it was the last; put_back() undoes it when the driver
+// refused.
 using Reference = std::shared_ptr<Memory>;
 using Mappings = std::vector<std::pair<CUdeviceptr, std::shared_ptr<Memory>>>;
 Reference take_reference(CUmemGenericAllocationHandle handle) noexcept;

@@ -15,6 +15,7 @@
 #include "config/load.hpp"
 #include "config/watch.hpp"
 #include "log.hpp"
+#include "policy/names.hpp"
 #include "process.hpp"
 #include "release/plan.hpp"
 
@@ -32,7 +33,8 @@ void run_releases() {
         pollfd waiting{fd, POLLIN, 0};
         if (poll(&waiting, 1, -1) < 0 && errno == EINTR) continue;
         std::uint64_t count = 0;
-        // A program that closes every descriptor (daemons do) has closed this one too; then there is nothing to wait for.
+        // A program that closes every descriptor (daemons do) has closed this one too; then there is nothing to wait
+        // for.
         if (read(fd, &count, sizeof count) != sizeof count) {
             if (errno == EAGAIN || errno == EINTR) continue;
             log::write(policy::LogLevel::warning,
@@ -42,7 +44,7 @@ void run_releases() {
         releasing.store(true, std::memory_order_seq_cst);
         if (exiting.load(std::memory_order_seq_cst)) return;
         const char *trigger = asked.exchange(nullptr, std::memory_order_acq_rel);
-        release::run(trigger ? trigger : "signal");
+        release::run(trigger ? trigger : policy::signal_name(process::snapshot().policy.release.signal));
         releasing.store(false, std::memory_order_seq_cst);
     }
 }

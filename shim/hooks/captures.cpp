@@ -30,8 +30,7 @@ CUresult begin(Begin call) noexcept {
 template <class IsCapturing, class End>
 CUresult end(const IsCapturing &is_capturing, CUstream stream, End call) noexcept {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const bool capturing =
-        is_capturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    const bool capturing = is_capturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
     const CUresult result = call();
     if (capturing) ended();
     return result;
@@ -79,7 +78,8 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
         [&] { return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamEndCapture(stream, graph); });
+    return captures::end(driver().cuStreamIsCapturing, stream,
+                         [&] { return driver().cuStreamEndCapture(stream, graph); });
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     return captures::end(driver().cuStreamIsCapturing_ptsz, stream,

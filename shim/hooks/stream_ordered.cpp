@@ -32,8 +32,8 @@ bool capturing(const Form &form, CUstream stream) noexcept {
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it in
-// pieces (or still in use by another stream) and grow all the same: then the allocation is undone.
+// No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it
+// in pieces (or still in use by another stream) and grow all the same: then the allocation is undone.
 template <class Call>
 CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, CUstream stream, Call call) {
     const Ledger::Operation operation(&pool.device->ledger);
@@ -69,8 +69,7 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
     if (!pointer || !bytes || !process::active() || capturing(form, stream)) return call();
     Device *device = device_of(form, stream);
     CUmemoryPool handle = nullptr;
-    if (!device || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS)
-        return call();
+    if (!device || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS) return call();
     // The current pool of a device may be one of the program's own, on another device or on the host.
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;

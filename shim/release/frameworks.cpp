@@ -1,8 +1,8 @@
 // Step "frameworks": memory that frameworks cache in the process, asked back through the interpreter they live in.
 //
-// From the worker only, under the GIL. Never within an intercepted call: a framework may hold its allocator's lock there
-// and want the GIL next. Only what is imported already is asked. The code runs in a namespace of its own: in __main__ it
-// would meet the program's variables.
+// From the worker only, under the GIL. Never within an intercepted call: a framework may hold its allocator's lock
+// there and want the GIL next. Only what is imported already is asked. The code runs in a namespace of its own: in
+// __main__ it would meet the program's variables.
 //
 // Before Python 3.14 a thread that asks for the GIL while the interpreter ends is ended by pthread_exit. That unwinds
 // this thread, so nothing between here and the thread's start may be noexcept or catch everything.

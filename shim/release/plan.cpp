@@ -33,7 +33,8 @@ std::int64_t held_on_devices() {
 std::string take(policy::Step step) {
     switch (step) {
 #define CURB_STEP(name, text) \
-    case policy::Step::name: return step::name();
+    case policy::Step::name:  \
+        return step::name();
 #include "policy/release_steps.def"
 #undef CURB_STEP
     }
@@ -42,7 +43,7 @@ std::string take(policy::Step step) {
 
 }  // namespace
 
-void run(const char *trigger) {
+void run(const std::string &trigger) {
     const policy::ReleasePolicy plan = process::snapshot().policy.release;
     control::ReleaseReport report;
     report.trigger = trigger;

@@ -9,8 +9,8 @@
 
 namespace curb::shim::release {
 
-// Runs the plan once and says in one log line what each step gave back.
-void run(const char *trigger);
+// Runs the plan once and says in one log line what each step gave back. `trigger`: for what reason, as the log says it.
+void run(const std::string &trigger);
 
 // The steps' bodies, release/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
 namespace step {

@@ -1,4 +1,5 @@
-// What curb adds to a call, over a driver that does nothing: printed, never judged (a shared machine's clock is no test).
+// What curb adds to a call, over a driver that does nothing: printed, never judged (a shared machine's clock is no
+// test).
 //
 //   call_overhead LIBCURB NOOP_FOLDER      runs itself bare and under curb in turns (A B A B ...), prints the medians
 //   call_overhead --measure                one run: a line "NAME NANOSECONDS" for each probe

@@ -229,7 +229,8 @@ TEST_CASE("a capture is ended where it began") {
         cuCtxSetCurrent(gpu.context);
         CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }).join();
-    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);  // the wrong thread has ended it all the same
+    CHECK(cuStreamEndCapture(stream, &graph) ==
+          CUDA_ERROR_ILLEGAL_STATE);  // the wrong thread has ended it all the same
 }
 
 TEST_CASE("asking a capturing stream for its device breaks the capture, for its context does not") {

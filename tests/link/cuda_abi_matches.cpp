@@ -22,8 +22,8 @@ namespace ours {
 
 namespace {
 
-// The types of the two sides have different names, so they are alike when a call passes them alike: pointers to the same
-// number of levels of constness apart, integers and enums of the same size.
+// The types of the two sides have different names, so they are alike when a call passes them alike: pointers to the
+// same number of levels of constness apart, integers and enums of the same size.
 template <class A, class B>
 constexpr bool alike() {
     if constexpr (std::is_pointer_v<A> && std::is_pointer_v<B>)
@@ -51,10 +51,10 @@ struct Same<ours::CUresult(A...), ::CUresult(B...)> {
 
 #define SAME_LAYOUT(type) \
     static_assert(sizeof(ours::type) == sizeof(::type) && alignof(ours::type) == alignof(::type), #type)
-#define SAME_FIELD(type, field)                                                                              \
-    static_assert(offsetof(ours::type, field) == offsetof(::type, field) &&                                  \
-                      sizeof(ours::type::field) == sizeof(::type::field),                                    \
-                  #type "." #field)
+#define SAME_FIELD(type, field)                                                                                       \
+    static_assert(                                                                                                    \
+        offsetof(ours::type, field) == offsetof(::type, field) && sizeof(ours::type::field) == sizeof(::type::field), \
+        #type "." #field)
 #define SAME_VALUE(name) static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name)
 
 SAME_LAYOUT(CUuuid);

@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-
 const char *policy_file() { return std::getenv("CURB_POLICY"); }
 std::string policy_with_cap(const char *cap) {
     return std::string(R"({ "version": 1, "gpu": { "*": { "cap": ")") + cap + R"(" } } })";
@@ -78,14 +77,14 @@ SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
         std::uint64_t flags;
         const char *symbol;
     };
-    for (const Asked &asked : {Asked{"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"}, Asked{"cuMemAlloc", 12000, 0, "cuMemAlloc_v2"},
-                               Asked{"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
-                               Asked{"cuMemAllocAsync", 11020, 2, "cuMemAllocAsync_ptsz"},
-                               Asked{"cuMemFreeAsync", 13000, 2, "cuMemFreeAsync_ptsz"},
-                               Asked{"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
-                               Asked{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"},
-                               Asked{"cuMemGetInfo", 3020, 0, "cuMemGetInfo_v2"},
-                               Asked{"cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"}}) {
+    for (const Asked &asked :
+         {Asked{"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"}, Asked{"cuMemAlloc", 12000, 0, "cuMemAlloc_v2"},
+          Asked{"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
+          Asked{"cuMemAllocAsync", 11020, 2, "cuMemAllocAsync_ptsz"},
+          Asked{"cuMemFreeAsync", 13000, 2, "cuMemFreeAsync_ptsz"},
+          Asked{"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
+          Asked{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"}, Asked{"cuMemGetInfo", 3020, 0, "cuMemGetInfo_v2"},
+          Asked{"cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"}}) {
         function = nullptr;
         MUST(cuGetProcAddress_v2(asked.name, &function, asked.version, asked.flags, &status));
         EXPECT(function == dlsym(libcuda, asked.symbol));
@@ -128,7 +127,8 @@ SCENARIO_NAMED(usr1_trims_what_pools_keep) {
 }
 
 SCENARIO_NAMED(a_handler_set_before_cuda_is_still_called) {
-    struct sigaction action {}, told{};
+    struct sigaction action {
+    }, told{};
     action.sa_handler = count;
     sigaction(SIGUSR1, &action, nullptr);
     start();
@@ -142,7 +142,8 @@ SCENARIO_NAMED(a_handler_set_before_cuda_is_still_called) {
 
 SCENARIO_NAMED(a_handler_set_after_cuda_is_called_and_the_release_runs) {
     start();
-    struct sigaction action {}, old{};
+    struct sigaction action {
+    }, old{};
     action.sa_sigaction = count_info;
     action.sa_flags = SA_SIGINFO;
     EXPECT_EQ(sigaction(SIGUSR1, &action, &old), 0);
@@ -266,6 +267,12 @@ SCENARIO_NAMED(a_policy_that_cannot_be_used_refuses_every_allocation) {
         write_by_rename(policy_file(), policy_with_cap("2GiB"));
         EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));
     }
+}
+
+SCENARIO_NAMED(a_relative_policy_is_the_one_beside_the_start) {  // CURB_POLICY=job.json, cap 1 GiB
+    EXPECT_EQ(chdir("/"), 0);
+    start();
+    EXPECT_EQ(told_total(), 1 * GiB);
 }
 
 SCENARIO_NAMED(one_refusal_is_said_once) {

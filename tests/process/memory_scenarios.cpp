@@ -76,8 +76,8 @@ SCENARIO_NAMED(plain_memory_stops_at_the_cap_and_comes_back) {
 
 SCENARIO_NAMED(sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them) {
     start();
-    for (const std::uint64_t bytes : {std::uint64_t{1}, 4 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 2 * MiB + 1, 3 * MiB,
-                                      33 * MiB + 5}) {
+    for (const std::uint64_t bytes :
+         {std::uint64_t{1}, 4 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 2 * MiB + 1, 3 * MiB, 33 * MiB + 5}) {
         const CUdeviceptr first = take(bytes), second = take(bytes);
         EXPECT_EQ(told_held(), curb_sim_held(0));
         MUST(cuMemFree_v2(first));
@@ -227,7 +227,7 @@ SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
     EXPECT_EQ(told_held(), kContext + 128 * MiB);
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void *>(address)));
-    MUST(cuMemUnmap(address, 128 * MiB));  // one call, two mappings
+    MUST(cuMemUnmap(address, 128 * MiB));         // one call, two mappings
     EXPECT_EQ(told_held(), kContext + 64 * MiB);  // the retained reference
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuMemRelease(retained));
@@ -409,7 +409,7 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
             MUST(cuCtxSetCurrent(context));
             unsigned random = seed * 2654435761U;
             std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < 2000; ++i) {
+            for (int i = 0; i < 800; ++i) {
                 random = random * 1664525U + 1013904223U;
                 const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
                 CUdeviceptr pointer = 0;

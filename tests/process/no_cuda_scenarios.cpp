@@ -8,7 +8,7 @@ using namespace scenario;
 
 // A preload behind us asks RTLD_NEXT for what stands behind *it*: the answer hangs on the caller's return address.
 SCENARIO_NAMED(rtld_next_means_next_after_the_caller) {
-    void *next = dlsym(RTLD_NEXT, "malloc");
+    void *next = dlsym(RTLD_NEXT, "lrand48");
     EXPECT(object_of(next) == "libc.so.6");
     using Ask = void *();
     auto *ask = reinterpret_cast<Ask *>(dlsym(RTLD_DEFAULT, "second_preload_next_marker"));

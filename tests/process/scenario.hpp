@@ -1,5 +1,6 @@
 // The other side of shim_test.cpp: a CUDA program that is put under curb in front of the simulated driver, does one
-// thing, and says by its exit status whether it was as it must be. Memory is read from the simulated driver's own books.
+// thing, and says by its exit status whether it was as it must be. Memory is read from the simulated driver's own
+// books.
 #pragma once
 
 #include <dlfcn.h>
@@ -24,22 +25,22 @@ inline constexpr std::uint64_t kContext = 518 * MiB;  // what a context of the s
 
 inline int failures = 0;
 
-#define EXPECT(condition)                                                                                  \
-    do {                                                                                                   \
-        if (!(condition)) {                                                                                \
-            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                   \
-            ++scenario::failures;                                                                          \
-        }                                                                                                  \
+#define EXPECT(condition)                                                                \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            ++scenario::failures;                                                        \
+        }                                                                                \
     } while (false)
-#define EXPECT_EQ(left, right)                                                                             \
-    do {                                                                                                   \
-        const auto left_ = (left);                                                                         \
-        const auto right_ = (right);                                                                       \
-        if (!(left_ == right_)) {                                                                          \
-            std::fprintf(stderr, "%s:%d: %s is %lld, not %s = %lld\n", __FILE__, __LINE__, #left,           \
-                         static_cast<long long>(left_), #right, static_cast<long long>(right_));           \
-            ++scenario::failures;                                                                          \
-        }                                                                                                  \
+#define EXPECT_EQ(left, right)                                                                    \
+    do {                                                                                          \
+        const auto left_ = (left);                                                                \
+        const auto right_ = (right);                                                              \
+        if (!(left_ == right_)) {                                                                 \
+            std::fprintf(stderr, "%s:%d: %s is %lld, not %s = %lld\n", __FILE__, __LINE__, #left, \
+                         static_cast<long long>(left_), #right, static_cast<long long>(right_));  \
+            ++scenario::failures;                                                                 \
+        }                                                                                         \
     } while (false)
 #define MUST(call) EXPECT_EQ(call, CUDA_SUCCESS)
 
@@ -69,8 +70,9 @@ inline std::uint64_t told_total() {
 // Where a function's code is: the shared object's file name.
 inline std::string object_of(void *address) {
     Dl_info info{};
-    return address && dladdr(address, &info) && info.dli_fname ? std::filesystem::path(info.dli_fname).filename().string()
-                                                               : "nowhere";
+    return address && dladdr(address, &info) && info.dli_fname
+               ? std::filesystem::path(info.dli_fname).filename().string()
+               : "nowhere";
 }
 
 inline std::size_t entries(const char *folder) {
@@ -97,9 +99,9 @@ std::vector<Scenario> &all();
 struct Register {
     Register(const char *name, void (*run)()) { all().push_back({name, run}); }
 };
-#define SCENARIO_NAMED(name)                                             \
-    static void name();                                                  \
-    static const scenario::Register register_##name(#name, &name);       \
+#define SCENARIO_NAMED(name)                                       \
+    static void name();                                            \
+    static const scenario::Register register_##name(#name, &name); \
     static void name()
 
 }  // namespace scenario

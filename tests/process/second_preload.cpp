@@ -5,6 +5,7 @@
 
 EXPORT int second_preload_marker() { return 1; }
 EXPORT void *second_preload_next_marker() {
-    void *volatile next = dlsym(RTLD_NEXT, "second_preload_marker");  // volatile: not a tail call, which would ask for the caller
+    void *volatile next =
+        dlsym(RTLD_NEXT, "second_preload_marker");  // volatile: not a tail call, which would ask for the caller
     return next;
 }

@@ -48,6 +48,11 @@ class Job {
         return *this;
     }
 
+    Job &in_its_folder() {
+        in_its_folder_ = true;
+        return *this;
+    }
+
     Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
         environment_.try_emplace("LD_PRELOAD", CURB_LIBRARY);
         // A sanitizer's runtime has to come first.
@@ -59,6 +64,7 @@ class Job {
             if (!freopen(out.c_str(), "w", stdout) || !freopen(err.c_str(), "w", stderr)) _exit(99);
             for (const char *name : {"CURB_POLICY", "CURB_CAP", "XDG_CONFIG_HOME"}) unsetenv(name);
             setenv("HOME", folder_.c_str(), 1);
+            if (in_its_folder_ && chdir(folder_.c_str()) != 0) _exit(97);
             close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
             alarm(60);
             for (const auto &[name, value] : environment_) setenv(name.c_str(), value.c_str(), 1);
@@ -78,6 +84,7 @@ class Job {
   private:
     fs::path folder_;
     std::map<std::string, std::string> environment_;
+    bool in_its_folder_ = false;
 };
 
 void succeeds(const Outcome &outcome) {
@@ -86,7 +93,9 @@ void succeeds(const Outcome &outcome) {
     CHECK(outcome.out.empty());  // nothing on stdout, ever
 }
 
-std::size_t lines(const std::string &text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
+std::size_t lines(const std::string &text) {
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
 
 }  // namespace
 
@@ -123,11 +132,12 @@ TEST_CASE("caps are per device") {
 }
 
 TEST_CASE("the driver's own errors come through") {
-    succeeds(Job()
-                 .cap("1GiB")
-                 .with("CURB_SIM_FAULT",
-                       "cuMemAlloc_v2:1:999,cuMemFree_v2:1:700,cuMemCreate:1:801,cuMemRelease:1:999,cuMemAllocAsync:1:101")
-                 .run("the_drivers_own_errors_come_through_and_the_books_balance"));
+    succeeds(
+        Job()
+            .cap("1GiB")
+            .with("CURB_SIM_FAULT",
+                  "cuMemAlloc_v2:1:999,cuMemFree_v2:1:700,cuMemCreate:1:801,cuMemRelease:1:999,cuMemAllocAsync:1:101")
+            .run("the_drivers_own_errors_come_through_and_the_books_balance"));
 }
 
 TEST_CASE("every way of looking a function up leads to its wrapper") {
@@ -149,7 +159,9 @@ TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and n
     CHECK(outcome.err.empty());
 }
 
-TEST_CASE("nothing starts before the first cuInit", "[bare]") { succeeds(Job().run("nothing_starts_before_the_first_cuinit")); }
+TEST_CASE("nothing starts before the first cuInit", "[bare]") {
+    succeeds(Job().run("nothing_starts_before_the_first_cuinit"));
+}
 
 TEST_CASE("SIGUSR1 gives back what pools keep, and the program's own handler is called") {
     const std::string scenario =
@@ -161,25 +173,32 @@ TEST_CASE("SIGUSR1 gives back what pools keep, and the program's own handler is 
 }
 
 TEST_CASE("a release says in one line what each step gave back") {
-    const Outcome outcome = Job()
-                                .policy(R"({ "version": 1, "log": { "level": "info" } })")
-                                .run("usr1_trims_what_pools_keep");
+    const Outcome outcome =
+        Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("usr1_trims_what_pools_keep");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("released 256 MiB") && contains("pools 256 MiB") && contains("no Python"));
     CHECK(lines(outcome.err) == 1);
 }
 
 TEST_CASE("the release signal can be another") {
-    succeeds(Job()
-                 .policy(R"({ "version": 1, "release": { "signal": "SIGUSR2" } })")
-                 .run("another_signal_can_be_chosen"));
+    succeeds(
+        Job().policy(R"({ "version": 1, "release": { "signal": "SIGUSR2" } })").run("another_signal_can_be_chosen"));
 }
 
 TEST_CASE("an edited policy is in force within a second, and a bad one never") {
-    const Outcome outcome =
-        Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })").run("an_edit_is_in_force_within_a_second");
+    const Outcome outcome = Job()
+                                .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
+                                .run("an_edit_is_in_force_within_a_second");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
+}
+
+TEST_CASE("a relative CURB_POLICY is meant from where the program was started") {
+    succeeds(Job()
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
+                 .with("CURB_POLICY", "job.json")
+                 .in_its_folder()
+                 .run("a_relative_policy_is_the_one_beside_the_start"));
 }
 
 TEST_CASE("a lowered cap releases at once") {
@@ -189,7 +208,9 @@ TEST_CASE("a lowered cap releases at once") {
 }
 
 TEST_CASE("a named policy that cannot be used refuses, and says why once") {
-    const Outcome file = Job().policy("{ \"version\": 1,\n  \"gpus\": {} }").run("a_policy_that_cannot_be_used_refuses_every_allocation");
+    const Outcome file = Job()
+                             .policy("{ \"version\": 1,\n  \"gpus\": {} }")
+                             .run("a_policy_that_cannot_be_used_refuses_every_allocation");
     succeeds(file);
     CHECK_THAT(file.err, contains("job.json:2:3") && contains("gpu"));
     CHECK(lines(file.err) == 2);

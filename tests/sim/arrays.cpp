@@ -34,16 +34,13 @@ Registry<CUmipmappedArray, Mipmap> &mipmaps() {
 uint64_t element_bytes(CUarray_format format) {
     switch (format) {
         case CU_AD_FORMAT_UNSIGNED_INT8:
-        case CU_AD_FORMAT_SIGNED_INT8:
-            return 1;
+        case CU_AD_FORMAT_SIGNED_INT8: return 1;
         case CU_AD_FORMAT_UNSIGNED_INT16:
         case CU_AD_FORMAT_SIGNED_INT16:
-        case CU_AD_FORMAT_HALF:
-            return 2;
+        case CU_AD_FORMAT_HALF: return 2;
         case CU_AD_FORMAT_UNSIGNED_INT32:
         case CU_AD_FORMAT_SIGNED_INT32:
-        case CU_AD_FORMAT_FLOAT:
-            return 4;
+        case CU_AD_FORMAT_FLOAT: return 4;
     }
     return 0;
 }

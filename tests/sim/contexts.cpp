@@ -259,18 +259,10 @@ SIM_CU(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value)) {
             context->stack_limit = value;
             return CUDA_SUCCESS;
         }
-        case CU_LIMIT_PRINTF_FIFO_SIZE:
-            context->printf_limit = value;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_MALLOC_HEAP_SIZE:
-            context->heap_limit = value;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-            context->sync_depth = value;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-            context->pending_launches = value;
-            return CUDA_SUCCESS;
+        case CU_LIMIT_PRINTF_FIFO_SIZE: context->printf_limit = value; return CUDA_SUCCESS;
+        case CU_LIMIT_MALLOC_HEAP_SIZE: context->heap_limit = value; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: context->sync_depth = value; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: context->pending_launches = value; return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
@@ -280,21 +272,11 @@ SIM_CU(cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
     if (const CUresult error = current_context(&context)) return error;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     switch (limit) {
-        case CU_LIMIT_STACK_SIZE:
-            *value = context->stack_limit;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_PRINTF_FIFO_SIZE:
-            *value = context->printf_limit;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_MALLOC_HEAP_SIZE:
-            *value = context->heap_limit;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-            *value = context->sync_depth;
-            return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-            *value = context->pending_launches;
-            return CUDA_SUCCESS;
+        case CU_LIMIT_STACK_SIZE: *value = context->stack_limit; return CUDA_SUCCESS;
+        case CU_LIMIT_PRINTF_FIFO_SIZE: *value = context->printf_limit; return CUDA_SUCCESS;
+        case CU_LIMIT_MALLOC_HEAP_SIZE: *value = context->heap_limit; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: *value = context->sync_depth; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = context->pending_launches; return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }

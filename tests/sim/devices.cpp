@@ -60,34 +60,18 @@ SIM_CU(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice
     if (const CUresult error = find_device(device, &found)) return error;
     if (!value || attribute <= 0) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-            *value = 1024;
-            break;
-        case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-            *value = 32;
-            break;
-        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-            *value = 132;
-            break;
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-            *value = 2048;
-            break;
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-            *value = 9;
-            break;
-        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-            *value = pci_bus(device);
-            break;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+        case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(device); break;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-        case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-            *value = 1;
-            break;
-        default:
-            *value = 0;
-            break;  // what is not modelled is not there
+        case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
+        default: *value = 0; break;  // what is not modelled is not there
     }
     return CUDA_SUCCESS;
 }

@@ -201,17 +201,13 @@ SIM_CU(cuGraphAddNode_v2,
     if (const CUresult error = find_graph(handle, &graph)) return error;
     if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
     switch (params->type) {
-        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-            return add_allocation_node(*graph, params->alloc, node);
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return add_allocation_node(*graph, params->alloc, node);
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
             if (!params->free.dptr) return CUDA_ERROR_INVALID_VALUE;
             *node = add_node(*graph, params->type, {}, params->free.dptr);
             return CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_EMPTY:
-            *node = add_node(*graph, params->type, {}, 0);
-            return CUDA_SUCCESS;
-        default:
-            return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_GRAPH_NODE_TYPE_EMPTY: *node = add_node(*graph, params->type, {}, 0); return CUDA_SUCCESS;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
@@ -300,18 +296,10 @@ SIM_CU(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr
     const GraphReserve &reserve = found->graph_reserve;
     uint64_t &figure = *static_cast<uint64_t *>(value);
     switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-            figure = reserve.used;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-            figure = reserve.used_high;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-            figure = reserve.reserved;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-            figure = reserve.reserved_high;
-            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: figure = reserve.used; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: figure = reserve.used_high; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: figure = reserve.reserved; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: figure = reserve.reserved_high; return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -323,14 +311,9 @@ SIM_CU(cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr
     if (!value || *static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;  // high marks, to be reset
     GraphReserve &reserve = found->graph_reserve;
     switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-            reserve.used_high = reserve.used;
-            return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-            reserve.reserved_high = reserve.reserved;
-            return CUDA_SUCCESS;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: reserve.used_high = reserve.used; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: reserve.reserved_high = reserve.reserved; return CUDA_SUCCESS;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 

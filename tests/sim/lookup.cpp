@@ -254,7 +254,8 @@ CUresult answer(const char *name, void **address, int version, uint64_t flags, C
     *address = nullptr;
     const auto found = look_up(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, address);
     if (status) *status = found;
-    return CUDA_SUCCESS;  // with a null address when nothing was found, asked for the status or not (measured on an H200)
+    return CUDA_SUCCESS;  // with a null address when nothing was found, asked for the status or not (measured on an
+                          // H200)
 }
 
 }  // namespace

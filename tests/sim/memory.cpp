@@ -92,15 +92,9 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
             free_managed(allocation);
             driver().allocations.erase(start);
             break;
-        case Allocation::Kind::graph:
-            free_graph_allocation(start);
-            break;
-        case Allocation::Kind::pool:
-            free_pool_allocation(start, nullptr);
-            break;
-        case Allocation::Kind::pool_import:
-            free_pool_import(allocation);
-            break;
+        case Allocation::Kind::graph: free_graph_allocation(start); break;
+        case Allocation::Kind::pool: free_pool_allocation(start, nullptr); break;
+        case Allocation::Kind::pool_import: free_pool_import(allocation); break;
     }
     this_call_is_about(allocation.bytes);
     return CUDA_SUCCESS;

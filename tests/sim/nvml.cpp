@@ -112,22 +112,14 @@ NVML_EXPORT nvmlReturn_t nvmlShutdown(void) {
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
     switch (result) {
-        case NVML_SUCCESS:
-            return "Success";
-        case NVML_ERROR_UNINITIALIZED:
-            return "Uninitialized";
-        case NVML_ERROR_INVALID_ARGUMENT:
-            return "Invalid Argument";
-        case NVML_ERROR_NOT_SUPPORTED:
-            return "Not Supported";
-        case NVML_ERROR_NO_PERMISSION:
-            return "Insufficient Permissions";
-        case NVML_ERROR_NOT_FOUND:
-            return "Not Found";
-        case NVML_ERROR_INSUFFICIENT_SIZE:
-            return "Insufficient Size";
-        case NVML_ERROR_UNKNOWN:
-            return "Unknown Error";
+        case NVML_SUCCESS: return "Success";
+        case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+        case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+        case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+        case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+        case NVML_ERROR_NOT_FOUND: return "Not Found";
+        case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+        case NVML_ERROR_UNKNOWN: return "Unknown Error";
     }
     return "Unknown Error";
 }

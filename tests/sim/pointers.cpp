@@ -32,26 +32,19 @@ CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr addr
     const Allocation *allocation = known.allocation;
     const bool managed = allocation && allocation->kind == Allocation::Kind::managed;
     switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT:
-            return answer(out, allocation ? allocation->context : nullptr);
+        case CU_POINTER_ATTRIBUTE_CONTEXT: return answer(out, allocation ? allocation->context : nullptr);
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return answer<unsigned>(out, allocation ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
-        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            return answer(out, address);
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer(out, address);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return known.pinned_host || managed ? answer(out, host(address)) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return answer<unsigned long long>(out, allocation ? allocation->id : known.start);
-        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-            return answer<unsigned>(out, managed);
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            return answer(out, allocation ? allocation->device : 0);
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-            return answer(out, known.start);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-            return answer<size_t>(out, known.bytes);
-        case CU_POINTER_ATTRIBUTE_MAPPED:
-            return answer(out, true);
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, managed);
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer(out, allocation ? allocation->device : 0);
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer(out, known.start);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, known.bytes);
+        case CU_POINTER_ATTRIBUTE_MAPPED: return answer(out, true);
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return answer(out, allocation && allocation->pool ? allocation->pool->handle : nullptr);
     }
@@ -78,18 +71,10 @@ SIM_CU(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes,
         if (found && attribute_of(out[i], attributes[i], address, known) == CUDA_SUCCESS) continue;
         switch (attributes[i]) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-                answer(out[i], 0u);
-                break;
-            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-                answer(out[i], -2);
-                break;  // cuda.h: "CU_DEVICE_INVALID"
-            case CU_POINTER_ATTRIBUTE_MAPPED:
-                answer(out[i], false);
-                break;
-            default:
-                answer<void *>(out[i], nullptr);
-                break;
+            case CU_POINTER_ATTRIBUTE_IS_MANAGED: answer(out[i], 0u); break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: answer(out[i], -2); break;  // cuda.h: "CU_DEVICE_INVALID"
+            case CU_POINTER_ATTRIBUTE_MAPPED: answer(out[i], false); break;
+            default: answer<void *>(out[i], nullptr); break;
         }
     }
     return CUDA_SUCCESS;

@@ -89,17 +89,10 @@ SIM_CU_STREAM(cuMemFreeAsync, (CUdeviceptr start, CUstream handle), (start, hand
     if (!found) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult error = submit(*stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [] {})) return error;
     switch (found->kind) {
-        case Allocation::Kind::pool:
-            free_pool_allocation(start, stream);
-            return CUDA_SUCCESS;
-        case Allocation::Kind::graph:
-            free_graph_allocation(start);
-            return CUDA_SUCCESS;
-        case Allocation::Kind::pool_import:
-            free_pool_import(Allocation(*found));
-            return CUDA_SUCCESS;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        case Allocation::Kind::pool: free_pool_allocation(start, stream); return CUDA_SUCCESS;
+        case Allocation::Kind::graph: free_graph_allocation(start); return CUDA_SUCCESS;
+        case Allocation::Kind::pool_import: free_pool_import(Allocation(*found)); return CUDA_SUCCESS;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -151,15 +144,11 @@ SIM_CU(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribut
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
             pool->reuse_follow_events = *static_cast<int *>(value);
             break;
-        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-            pool->reuse_opportunistic = *static_cast<int *>(value);
-            break;
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: pool->reuse_opportunistic = *static_cast<int *>(value); break;
         case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
             pool->reuse_internal = *static_cast<int *>(value);
             break;
-        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-            pool->release_threshold = *static_cast<uint64_t *>(value);
-            break;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = *static_cast<uint64_t *>(value); break;
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:  // both can only be reset
             if (*static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;
             pool->reserved_high = pool->reserved;
@@ -168,8 +157,7 @@ SIM_CU(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribut
             if (*static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;
             pool->used_high = pool->used;
             break;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }
@@ -184,29 +172,16 @@ SIM_CU(cuMemPoolGetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribut
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
             *static_cast<int *>(value) = pool->reuse_follow_events;
             break;
-        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-            *static_cast<int *>(value) = pool->reuse_opportunistic;
-            break;
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: *static_cast<int *>(value) = pool->reuse_opportunistic; break;
         case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
             *static_cast<int *>(value) = pool->reuse_internal;
             break;
-        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-            *static_cast<uint64_t *>(value) = pool->release_threshold;
-            break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-            *static_cast<uint64_t *>(value) = pool->reserved;
-            break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-            *static_cast<uint64_t *>(value) = pool->reserved_high;
-            break;
-        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-            *static_cast<uint64_t *>(value) = pool->used;
-            break;
-        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            *static_cast<uint64_t *>(value) = pool->used_high;
-            break;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<uint64_t *>(value) = pool->release_threshold; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *static_cast<uint64_t *>(value) = pool->reserved; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *static_cast<uint64_t *>(value) = pool->reserved_high; break;
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<uint64_t *>(value) = pool->used; break;
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<uint64_t *>(value) = pool->used_high; break;
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }

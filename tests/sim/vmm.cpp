@@ -185,18 +185,21 @@ SIM_CU(cuMemAddressFree, (CUdeviceptr start, size_t size), (start, size)) {
     return CUDA_SUCCESS;
 }
 
+bool nothing_in(CUdeviceptr start, size_t size) {
+    const auto next = driver().allocations.lower_bound(start);
+    return (next == driver().allocations.end() || next->first >= start + size) && !allocation_around(start);
+}
+
 SIM_CU(cuMemMap,
        (CUdeviceptr start, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
        (start, size, offset, handle, flags)) {
     VmmAllocation *allocation = nullptr;
     if (const CUresult error = find_handle(handle, &allocation)) return error;
     // "offset: currently must be zero" (cuda.h)
-    if (flags || offset || !size || size % kGranule || start % kGranule || size > allocation->size)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (flags || offset || !size || size % kGranule || start % kGranule) return CUDA_ERROR_INVALID_VALUE;
+    if (size > allocation->size) return CUDA_ERROR_NOT_SUPPORTED;  // measured on an H200
     if (!reserved(start, size)) return CUDA_ERROR_INVALID_VALUE;
-    const auto next = driver().allocations.lower_bound(start);
-    const bool taken = next != driver().allocations.end() && next->first < start + size;
-    if (taken || allocation_around(start)) return CUDA_ERROR_INVALID_VALUE;
+    if (!nothing_in(start, size)) return CUDA_ERROR_INVALID_VALUE;
     if (!share(start, size, allocation->file, allocation->offset)) return CUDA_ERROR_OUT_OF_MEMORY;
     this_call_is_about(size);
     ++allocation->mappings;
@@ -211,7 +214,9 @@ SIM_CU(cuMemMap,
 
 SIM_CU(cuMemUnmap, (CUdeviceptr start, size_t size), (start, size)) {
     const std::vector<Allocation *> mappings = mappings_of(start, size, true);
-    if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
+    // To unmap a reserved range in which nothing is mapped is no error (measured on an H200).
+    if (mappings.empty())
+        return reserved(start, size) && nothing_in(start, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     this_call_is_about(size);
     for (const Allocation *mapping : mappings) {
         const CUmemGenericAllocationHandle handle = mapping->handle;

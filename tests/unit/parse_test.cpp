@@ -394,20 +394,11 @@ TEST_CASE("No mutation of a file does harm") {
         for (auto n = 1 + random() % 4; n > 0; --n) {
             const std::size_t at = random() % text.size();
             switch (random() % 5) {
-                case 0:
-                    text[at] = static_cast<char>(random() % 256);
-                    break;
-                case 1:
-                    text[at] = bytes[random() % bytes.size()];
-                    break;
-                case 2:
-                    text.insert(at, 1, bytes[random() % bytes.size()]);
-                    break;
-                case 3:
-                    text.erase(at, 1 + random() % 8);
-                    break;
-                default:
-                    text.insert(at, text.substr(random() % text.size(), random() % 20));
+                case 0: text[at] = static_cast<char>(random() % 256); break;
+                case 1: text[at] = bytes[random() % bytes.size()]; break;
+                case 2: text.insert(at, 1, bytes[random() % bytes.size()]); break;
+                case 3: text.erase(at, 1 + random() % 8); break;
+                default: text.insert(at, text.substr(random() % text.size(), random() % 20));
             }
             if (text.empty()) text = "{";
         }

@@ -10,9 +10,9 @@ namespace curb::policy {
 
 // The terms under which one request is judged.
 struct Terms {
-    std::optional<Bytes> cap;      // ceiling of held memory on the device; none: no ceiling
+    std::optional<Bytes> cap;        // ceiling of held memory on the device; none: no ceiling
     bool refuse_everything = false;  // the policy that was named cannot be used
-    bool released = false;         // what could be released for this request has been
+    bool released = false;           // what could be released for this request has been
 };
 
 enum class Verdict : std::uint8_t {
@@ -22,8 +22,8 @@ enum class Verdict : std::uint8_t {
 };
 
 // Room under a cap that requests do not get. The driver takes memory of its own at moments that no request shows: code
-// that it loads at a kernel's first launch, a stack that has to grow. A program that had filled its cap to the last byte
-// would be pushed over it by its next new kernel (measured on an H200: JAX 10 MiB over, 2 MiB a module).
+// that it loads at a kernel's first launch, a stack that has to grow. A program that had filled its cap to the last
+// byte would be pushed over it by its next new kernel (measured on an H200: JAX 10 MiB over, 2 MiB a module).
 constexpr Bytes driver_reserve(Bytes cap) noexcept {
     constexpr Bytes kMost = 32 * MiB;
     return cap / 64 < kMost ? cap / 64 : kMost;

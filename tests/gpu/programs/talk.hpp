@@ -5,12 +5,12 @@
 #include <cstdlib>
 
 // Ends the program with the call that failed. For calls that have no business failing.
-#define MUST(call, succeeded)                                                  \
-    do {                                                                       \
-        if (const auto result = (call); result != (succeeded)) {               \
-            std::fprintf(stderr, "%s returned %d\n", #call, int(result));      \
-            std::exit(3);                                                      \
-        }                                                                      \
+#define MUST(call, succeeded)                                             \
+    do {                                                                  \
+        if (const auto result = (call); result != (succeeded)) {          \
+            std::fprintf(stderr, "%s returned %d\n", #call, int(result)); \
+            std::exit(3);                                                 \
+        }                                                                 \
     } while (false)
 
 inline void wait_for_command() {
