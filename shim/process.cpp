@@ -46,12 +46,6 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// Before anything is known: no caps.
-const Snapshot &initial() noexcept {
-    static const Snapshot &made = *new Snapshot;
-    return made;
-}
-
 void publish(const policy::Policy &policy, bool unusable) {
     auto *next = new Snapshot;
     next->policy = policy;
@@ -75,8 +69,8 @@ void read_policy() {
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(
         policy::LogLevel::error,
-        "the policy cannot be used, so every GPU allocation of this process is refused. Mend it (it is read again "
-        "at once), or unset CURB_POLICY and CURB_CAP to run without one");
+        "the policy cannot be used, so every GPU allocation of this process is refused. A mended file is read at once; "
+        "to run without a policy, unset CURB_POLICY and CURB_CAP");
 }
 
 // In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
@@ -91,16 +85,9 @@ void in_fork_child() {
 
 bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
 
-const Snapshot &snapshot() noexcept {
-    const Snapshot *current = in_force.load(std::memory_order_acquire);
-    return current ? *current : initial();
-}
+const Snapshot &snapshot() noexcept { return *in_force.load(std::memory_order_acquire); }
 
-const config::Source &source() noexcept {
-    static const config::Source none;
-    const config::Source *known = from.load(std::memory_order_acquire);
-    return known ? *known : none;
-}
+const config::Source &source() noexcept { return *from.load(std::memory_order_acquire); }
 
 void activate() noexcept {
     if (state.load(std::memory_order_acquire) != State::asleep) return;

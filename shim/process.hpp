@@ -27,9 +27,9 @@ struct Snapshot {
 namespace process {
 
 bool active() noexcept;
-// One atomic load. Before activation: the default policy.
+// One atomic load. Only once active.
 const Snapshot &snapshot() noexcept;
-// Where the policy came from.
+// Where the policy came from. Only once active.
 const config::Source &source() noexcept;
 
 // The driver has been initialised: read the policy, find the devices, start the threads. Once; others pass.

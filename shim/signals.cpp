@@ -91,7 +91,7 @@ void install(int signal, const Action &behind) noexcept {
     action.sa_sigaction = on_signal;
     if (has_handler(behind)) {
         action.sa_mask = behind.sa_mask;
-        action.sa_flags = behind.sa_flags & ~SA_RESETHAND;
+        action.sa_flags = static_cast<int>(static_cast<unsigned>(behind.sa_flags) & ~SA_RESETHAND);
     } else {
         action.sa_flags = SA_RESTART | SA_ONSTACK;
     }

@@ -56,17 +56,15 @@ void watch_policy() {
     const std::string &file = process::source().file;
     config::Watch watch(file, {});
     for (bool first = true;; first = false) {
-        const auto text = watch.next(-1);
-        if (!text) return;
-        const auto parsed = config::parse(*text, file);
-        if (parsed) {
-            policy::Policy next = *parsed;
-            next.narrowed_to = process::snapshot().policy.narrowed_to;
-            if (next == process::snapshot().policy && !process::snapshot().unusable) continue;
-            process::enforce(next);
+        if (!watch.next(-1)) return;
+        // Read as at the start, so that CURB_CAP narrows this version too.
+        const auto loaded = config::load(process::source());
+        if (loaded) {
+            if (*loaded == process::snapshot().policy && !process::snapshot().unusable) continue;
+            process::enforce(*loaded);
             log::write(policy::LogLevel::info, file + ": new policy in force");
         } else if (!first || !process::snapshot().unusable) {  // at the start it has been reported
-            for (const auto &diagnostic : parsed.error()) log::write(policy::LogLevel::error, diagnostic.text());
+            for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
             log::write(policy::LogLevel::error, process::snapshot().unusable
                                                     ? "still no usable policy: allocations stay refused"
                                                     : "the last good policy stays in force");

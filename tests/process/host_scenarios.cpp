@@ -275,6 +275,15 @@ SCENARIO_NAMED(a_relative_policy_is_the_one_beside_the_start) {  // CURB_POLICY=
     EXPECT_EQ(told_total(), 1 * GiB);
 }
 
+SCENARIO_NAMED(a_mended_policy_is_still_narrowed) {  // CURB_CAP=1GiB beside a policy that cannot be used
+    start();
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_ERROR_OUT_OF_MEMORY);
+    write_by_rename(policy_file(), policy_with_cap("2GiB"));
+    EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));
+    EXPECT_EQ(told_total(), 1 * GiB);
+}
+
 SCENARIO_NAMED(one_refusal_is_said_once) {
     start();
     CUdeviceptr pointer = 0;

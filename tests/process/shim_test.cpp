@@ -214,6 +214,7 @@ TEST_CASE("a named policy that cannot be used refuses, and says why once") {
     succeeds(file);
     CHECK_THAT(file.err, contains("job.json:2:3") && contains("gpu"));
     CHECK(lines(file.err) == 2);
+    succeeds(Job().policy("{").cap("1GiB").run("a_mended_policy_is_still_narrowed"));
     const Outcome cap = Job().cap("8Gib").run("a_policy_that_cannot_be_used_refuses_every_allocation");
     succeeds(cap);
     CHECK_THAT(cap.err, contains("CURB_CAP"));
