@@ -21,7 +21,7 @@ using policy::Verdict;
 void freshen(Device &device, Bytes cap, Bytes bytes) noexcept {
     const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     const Bytes room = policy::room(cap, device.ledger.held());
-    if (policy::measure_again(room - std::min(room, bytes), age)) devices::reconcile(device, true);
+    if (policy::measure_again(room - std::min(room, bytes), age)) devices::reconcile(device);
 }
 
 // What people do about a refusal.
@@ -60,7 +60,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes) noexcept {
     Verdict verdict = device.ledger.reserve(kind, bytes, asked);
     if (verdict == Verdict::release_first) {
         release_on_the_spot(device);
-        devices::reconcile(device, true);
+        devices::reconcile(device);
         asked.released = true;
         verdict = device.ledger.reserve(kind, bytes, asked);
     }

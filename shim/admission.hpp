@@ -7,7 +7,8 @@
 
 namespace curb::shim {
 
-// Bytes reserved for one call of the driver. What is not kept goes back when it ends.
+// Bytes that admission::reserve has reserved for one call of the driver. What is not kept goes back when it ends, and
+// with it the operation.
 class Charge {
   public:
     Charge(Device &device, Kind kind, Bytes bytes) noexcept : device_(device), kind_(kind), bytes_(bytes) {}
@@ -15,6 +16,7 @@ class Charge {
     Charge &operator=(const Charge &) = delete;
     ~Charge() {
         if (bytes_ != 0) device_.ledger.give_back(kind_, bytes_);
+        device_.ledger.end();
     }
 
     // The driver took `actual` bytes: they stay in the books, the rest goes back.
@@ -34,7 +36,8 @@ class Charge {
 namespace admission {
 
 // Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says;
-// after releasing what can be released on the spot. Never waits for another thread of ours.
+// after releasing what can be released on the spot. Never waits for another thread of ours. True: reserved, and a
+// Charge is due.
 bool reserve(Device &device, Kind kind, Bytes bytes) noexcept;
 
 // Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.
@@ -57,7 +60,6 @@ policy::Terms terms(const Device &device) noexcept;
 // CUDA_ERROR_OUT_OF_MEMORY.
 template <class Call, class Record>
 CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record) {
-    const Ledger::Operation operation(&device.ledger);
     if (!admission::reserve(device, kind, worst)) return CUDA_ERROR_OUT_OF_MEMORY;
     Charge charge(device, kind, worst);
     CUresult result = call();

@@ -56,11 +56,9 @@ std::uint64_t now_ms() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
-void reconcile(Device &device, bool force) noexcept {
-    const std::uint64_t now = now_ms();
-    if (!force && device.measured_ms.load(std::memory_order_relaxed) == now) return;
+void reconcile(Device &device) noexcept {
     const int saved_errno = errno;
-    device.measured_ms.store(now, std::memory_order_relaxed);
+    device.measured_ms.store(now_ms(), std::memory_order_relaxed);
     const bool measured = device.ledger.reconcile([&]() noexcept {
         pools::look_again(device);
         return device.meter.held_by_process();

@@ -38,9 +38,8 @@ Device *current() noexcept;
 // The device with this CUdevice; null: there is none, or curb is not active.
 Device *find(CUdevice device) noexcept;
 
-// Pools and overhead of the ledger set to the device's own figures, if it has a context and the last time is not just
-// now. `force`: now.
-void reconcile(Device &device, bool force) noexcept;
+// Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
+void reconcile(Device &device) noexcept;
 
 std::uint64_t now_ms() noexcept;
 

@@ -3,10 +3,15 @@
 namespace curb::shim {
 
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept {
+    // Begun before anything is added: a reconcile must not take what is reserved for what is there.
+    begin();
     Bytes held = held_.load(std::memory_order_relaxed);
     for (;;) {
         const policy::Verdict verdict = policy::decide(terms, held, bytes);
-        if (verdict != policy::Verdict::grant) return verdict;
+        if (verdict != policy::Verdict::grant) {
+            end();
+            return verdict;
+        }
         if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed))
             break;
     }

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "policy/decide.hpp"
 #include "policy/size.hpp"
@@ -24,7 +23,7 @@ inline constexpr std::size_t kKinds = 4;
 class Ledger {
   public:
     // Adds `bytes` if the policy grants it in one step with the addition, so that two threads cannot both take the last
-    // room. Anything but `grant` leaves the books as they were.
+    // room. `grant` has begun an operation, which the caller ends; anything else leaves the books as they were.
     policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept;
     // Adds what the driver has taken already (a pool that grew more than was foreseen).
     void charge(Kind kind, Bytes bytes) noexcept;
@@ -38,18 +37,20 @@ class Ledger {
 
     // Every change of memory happens within an operation: begun before the driver is called, done when the books say
     // what the driver did. In between, books and device may differ.
+    void begin() noexcept { begun_.fetch_add(1, std::memory_order_seq_cst); }
+    void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
+
+    // The operation of a scope; of none, without a ledger.
     class Operation {
       public:
         explicit Operation(Ledger *ledger) noexcept : ledger_(ledger) {
-            if (ledger_) ledger_->begun_.fetch_add(1, std::memory_order_seq_cst);
+            if (ledger_) ledger_->begin();
         }
-        Operation(Operation &&other) noexcept : ledger_(std::exchange(other.ledger_, nullptr)) {}
         ~Operation() {
-            if (ledger_) ledger_->done_.fetch_add(1, std::memory_order_seq_cst);
+            if (ledger_) ledger_->end();
         }
         Operation(const Operation &) = delete;
         Operation &operator=(const Operation &) = delete;
-        Operation &operator=(Operation &&) = delete;
 
       private:
         Ledger *ledger_;
@@ -57,8 +58,8 @@ class Ledger {
 
     // Sets the overhead from `measure`, which returns the device's figure for this process (none: not to be had) and is
     // called while no operation is under way. With operations under way the overhead is only ever raised: memory is
-    // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low.
-    // False: nothing could be measured.
+    // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low. Not
+    // to be called within an operation of one's own, which would never be quiet. False: nothing could be measured.
     template <class Measure>
     bool reconcile(Measure measure) noexcept {
         for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -67,9 +68,12 @@ class Ledger {
             const Bytes charged_before = visible();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
-            const Bytes charged = std::max(charged_before, visible());
-            const Bytes overhead = *figure > charged ? *figure - charged : 0;
+            const Bytes charged_after = visible();
             const bool quiet = quiet_before && begun == begun_.load(std::memory_order_seq_cst);
+            // Quiet, only `measure` itself has changed the charges (it looks at the pools again), and the figure is to
+            // be held against the newer ones.
+            const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
+            const Bytes overhead = *figure > charged ? *figure - charged : 0;
             if (quiet || overhead > this->overhead()) set_overhead(overhead);
             if (quiet) return true;
         }

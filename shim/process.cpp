@@ -116,7 +116,7 @@ void enforce(const policy::Policy &policy) noexcept try {
         Device &device = devices::at(ordinal);
         const std::optional<Bytes> cap = admission::cap(device);
         if (!cap) continue;
-        devices::reconcile(device, true);
+        devices::reconcile(device);
         if (device.ledger.held() > *cap) worker::release("cap lowered");
     }
 } catch (...) {

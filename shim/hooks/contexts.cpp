@@ -25,7 +25,7 @@ struct Birth {
         if (!device) return;
         device->contexts.fetch_add(1, std::memory_order_relaxed);
         if (!used_before) return;  // only observed: nothing is enforced, and NVML's start would cost 9 ms
-        devices::reconcile(*device, true);
+        devices::reconcile(*device);
         const auto used = device->meter.used_by_all();
         if (device->blind.load(std::memory_order_relaxed) && used && *used > *used_before)
             device->ledger.set_overhead(device->ledger.overhead() + *used - *used_before);
@@ -38,7 +38,7 @@ void died(Device *device, CUcontext context) noexcept {
     if (!device) return;
     const bool last = device->contexts.fetch_sub(1, std::memory_order_relaxed) == 1;
     if (last && device->blind.load(std::memory_order_relaxed)) device->ledger.set_overhead(0);
-    if (admission::cap(*device)) devices::reconcile(*device, true);
+    if (admission::cap(*device)) devices::reconcile(*device);
 }
 
 // The primary context's handle, without keeping a reference; null: it is not active.

@@ -43,7 +43,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             return result;
         }
     }
-    devices::reconcile(*device, true);
+    devices::reconcile(*device);
     return CUDA_SUCCESS;
 }
 

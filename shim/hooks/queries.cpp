@@ -21,7 +21,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     const auto cap = device ? admission::cap(*device) : std::nullopt;
     if (cap) {
         if (devices::now_ms() - device->measured_ms.load(std::memory_order_relaxed) >= curb::policy::Staleness::kFarMs)
-            devices::reconcile(*device, true);
+            devices::reconcile(*device);
         *total = std::min<size_t>(*total, *cap);
         *free_bytes = std::min<size_t>(*free_bytes, curb::policy::room(*cap, device->ledger.held()));
     } else if (device && admission::terms(*device).refuse_everything) {

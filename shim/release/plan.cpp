@@ -60,8 +60,7 @@ void run(const std::string &trigger) {
     }
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0)
-            devices::reconcile(devices::at(ordinal), true);
+        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0) devices::reconcile(devices::at(ordinal));
     log::write(policy::LogLevel::info, control::text(report));
 }
 

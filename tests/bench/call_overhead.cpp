@@ -5,6 +5,8 @@
 //   call_overhead --measure                one run: a line "NAME NANOSECONDS" for each probe
 
 #include <dlfcn.h>
+#include <spawn.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
@@ -92,6 +94,32 @@ void take_turn(const char *self, const std::string &environment, Figures &figure
     if (output) pclose(output);
 }
 
+// Microseconds from starting /bin/true, with this preload, until it has ended.
+double start_time(const std::string &preload) {
+    using Clock = std::chrono::steady_clock;
+    std::string variable = "LD_PRELOAD=" + preload;
+    char name[] = "/bin/true";
+    char *arguments[] = {name, nullptr};
+    char *environment[] = {variable.data(), nullptr};
+    pid_t child = 0;
+    int status = 0;
+    const auto start = Clock::now();
+    if (posix_spawn(&child, name, nullptr, nullptr, arguments, environment) == 0) waitpid(child, &status, 0);
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+void compare_start(const char *library) {
+    constexpr int kStarts = 401;
+    std::vector<double> bare, preloaded;
+    for (int i = 0; i < kStarts; ++i) {
+        bare.push_back(start_time(""));
+        preloaded.push_back(start_time(library));
+    }
+    const double without = median(bare), with_curb = median(preloaded);
+    std::printf("start of /bin/true: %.0f us bare, %.0f us with curb, %.0f us added\n", without, with_curb,
+                with_curb - without);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -111,5 +139,6 @@ int main(int argc, char **argv) {
     for (const auto &[name, values] : bare)
         std::printf("%-24s %10.1f %10.1f %10.1f\n", name.c_str(), median(values), median(capped[name]),
                     median(capped[name]) - median(values));
+    compare_start(argv[1]);
     return bare.empty() ? 1 : 0;
 }
