@@ -1,5 +1,5 @@
 // Graph captures in progress. Synchronising a context breaks any capture, whatever the thread's capture mode (measured,
-// facts in docs/results/driver.md), so curb synchronises only while there is none.
+// docs/results/driver.md), so curb synchronises only while there is none.
 #pragma once
 
 #include "driver.hpp"

@@ -1,4 +1,4 @@
-// Stream capture: what another thread may do while one is in progress (facts.md, 4).
+// Stream capture: what another thread may do while one is in progress (docs/results/driver.md).
 #include <functional>
 #include <thread>
 

@@ -1,6 +1,6 @@
-// The contract suite asks a driver, simulated or real, whether it behaves as facts.md says, by the public interface
-// alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that nobody else uses.
-// Cases tagged [h100] state figures of that card.
+// The contract suite asks a driver, simulated or real, whether it behaves as docs/results/driver.md says, by the public
+// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that nobody
+// else uses. Cases tagged [h100] state figures of that card.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Stream capture: who may do what while one is in progress (cuda.h, cuStreamBeginCapture and
-// cuThreadExchangeStreamCaptureMode; facts.md, 4, for what breaks one).
+// cuThreadExchangeStreamCaptureMode; docs/results/driver.md, for what breaks one).
 #include <algorithm>
 
 #include "driver.hpp"

@@ -245,8 +245,8 @@ SIM_CU(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value)) {
     switch (limit) {
         case CU_LIMIT_STACK_SIZE: {
             if (value > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
-            // At once, for every thread that could be resident (facts.md, 2: 8 KiB took 1,848 MiB). That a lower limit
-            // gives memory back is assumed.
+            // At once, for every thread that could be resident (docs/results/driver.md: 8 KiB took 1,848 MiB). That a
+            // lower limit gives memory back is assumed.
             const uint64_t size =
                 kContextBytes + (std::max<size_t>(value, kDefaultStack) - kDefaultStack) * kResidentThreads;
             if (size > context->overhead) {

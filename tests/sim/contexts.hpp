@@ -12,7 +12,7 @@
 
 namespace curb::sim {
 
-inline constexpr uint64_t kContextBytes = 518 * kMiB;  // facts.md, 2
+inline constexpr uint64_t kContextBytes = 518 * kMiB;  // docs/results/driver.md
 inline constexpr uint64_t kDefaultStack = 1 * kKiB;    // its cost is part of the context's
 // Bytes of device memory for each byte of CU_LIMIT_STACK_SIZE: threads of a multiprocessor × multiprocessors.
 inline constexpr uint64_t kResidentThreads = uint64_t{2048} * 132;
@@ -32,7 +32,8 @@ struct Context {
     uint64_t overhead = kContextBytes;
     size_t stack_limit = kDefaultStack;
     size_t printf_limit = 1 * kMiB;
-    size_t heap_limit = 8 * kMiB;  // takes nothing until a kernel uses it (facts.md, 2), and kernels here do nothing
+    size_t heap_limit =
+        8 * kMiB;  // takes nothing until a kernel uses it (docs/results/driver.md), and kernels here do nothing
     size_t sync_depth = 2;
     size_t pending_launches = 2048;
     std::set<int> peers;  // devices whose memory this context may reach

@@ -111,7 +111,7 @@ SIM_CU_STREAM(cuMemsetD32Async, (CUdeviceptr start, unsigned value, size_t count
 }
 
 // Managed memory here is resident from its allocation to its end: hints are accepted and change nothing. (Prefetching
-// to the host does not raise `free` on the real card either: facts.md, 2.)
+// to the host does not raise `free` on the real card either: docs/results/driver.md.)
 static CUresult managed_range(CUdeviceptr start, uint64_t bytes) {
     const Allocation *allocation = allocation_around(start);
     const bool managed = allocation && allocation->kind == Allocation::Kind::managed;

@@ -1,5 +1,6 @@
-// Plain device memory. The driver backs it by granules of 2 MiB; blocks of up to 1 MiB share them (facts.md, 2: 10,000
-// blocks of 4 KiB take 40 MiB together, 1 MiB + 1 B takes 2 MiB, 2 MiB + 1 B takes 4 MiB).
+// Plain device memory. The driver backs it by granules of 2 MiB; blocks of up to 1 MiB share them
+// (docs/results/driver.md: 10,000 blocks of 4 KiB take 40 MiB together, 1 MiB + 1 B takes 2 MiB, 2 MiB + 1 B takes 4
+// MiB).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Graphs, their memory, and stream capture. Graph memory has addresses from the moment its node is made and takes
-// device memory at the first launch; the device keeps it reserved until cuDeviceGraphMemTrim (facts.md, 2).
+// device memory at the first launch; the device keeps it reserved until cuDeviceGraphMemTrim (docs/results/driver.md).
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct Capture {
 // Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the
 // calling thread's mode forbids it, the captures in its way are broken and the call fails.
 CUresult refuse_during_capture();
-// cuCtxSynchronize: no mode allows it (facts.md, 4).
+// cuCtxSynchronize: no mode allows it (docs/results/driver.md).
 CUresult refuse_synchronising_captured(CUcontext context);
 // A stream whose work is captured cannot be waited for.
 CUresult refuse_if_capturing(const Stream &stream);

@@ -19,7 +19,7 @@ struct Point {
 };
 using Curve = std::vector<Point>;
 
-// Medians on the bare driver, facts.md, 2. Between two sizes: a straight line.
+// Medians on the bare driver, docs/results/driver.md. Between two sizes: a straight line.
 const std::map<std::string_view, Curve> &curves() {
     static const auto &table = *new std::map<std::string_view, Curve>{
         {"cuMemAlloc_v2", {{4 * kKiB, 30.0}, {2 * kMiB, 29.4}, {256 * kMiB, 53.7}, {kGiB, 78.2}, {8 * kGiB, 24570}}},

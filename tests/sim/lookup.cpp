@@ -1,5 +1,5 @@
 // cuGetProcAddress: from a name, a version and a choice of default stream to an address. The address is that of the
-// exact export, as measured on the real driver (facts.md, 1).
+// exact export, as measured on the real driver (docs/results/driver.md).
 #include <algorithm>
 #include <string_view>
 
@@ -271,7 +271,7 @@ SIM_CU(cuGetProcAddress, (const char *name, void **address, int version, uint64_
     return answer(name, address, version, flags, nullptr);
 }
 
-// The private tables of real runtimes are not imitated (design.md, 7).
+// The private tables of real runtimes are not imitated.
 SIM_CU(cuGetExportTable, (const void **table, const CUuuid *id), (table, id)) {
     return table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }

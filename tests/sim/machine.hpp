@@ -20,7 +20,7 @@ inline constexpr int kMaxDevices = 16;
 inline constexpr int kMaxProcesses = 512;
 
 // What device memory is held for. Managed memory is apart: it can be evicted, and NVML does not count it for the
-// process (facts.md, 2).
+// process (docs/results/driver.md).
 enum class Use { context, plain, pools, vmm, arrays, graphs, modules, managed };
 inline constexpr int kUses = 8;
 const char *use_name(Use);

@@ -52,7 +52,7 @@ SIM_CU(cuMemAllocPitch_v2, (CUdeviceptr * start, size_t *pitch, size_t width, si
 }
 
 // Never refused for lack of device memory: what does not fit stays on the host. Counted as resident from the start; the
-// real one is as its pages are touched (facts.md, 2), which nothing here can see.
+// real one is as its pages are touched (docs/results/driver.md), which nothing here can see.
 SIM_CU(cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (start, bytes, flags)) {
     if (!start || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
@@ -72,8 +72,8 @@ SIM_CU(cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (
     return CUDA_SUCCESS;
 }
 
-// Frees what any of the allocating calls gave, and waits for all work of the device (facts.md, 2). Pools learn
-// nothing from that wait: what was freed into them is not known complete by it (measured on an H200).
+// Frees what any of the allocating calls gave, and waits for all work of the device (docs/results/driver.md). Pools
+// learn nothing from that wait: what was freed into them is not known complete by it (measured on an H200).
 SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!start) return CUDA_SUCCESS;
     if (const CUresult error = refuse_during_capture()) return error;

@@ -1,5 +1,6 @@
 // Stream-ordered pools. A pool reserves device memory in units and keeps what is freed until a synchronisation finds it
-// above its release threshold, or it is trimmed; and it gives up only what the host has seen complete (facts.md, 2).
+// above its release threshold, or it is trimmed; and it gives up only what the host has seen complete
+// (docs/results/driver.md).
 #pragma once
 
 #include <cstdint>
@@ -69,8 +70,8 @@ struct Pool {
     uint64_t file_size_ = 0;
 };
 
-// For an allocation that found the device full: the driver waits, and takes what its pools do not use. (facts.md, 3:
-// the driver's own limit "trims and serves" when a pool holds what cuMemAlloc needs.) False: there was nothing.
+// For an allocation that found the device full: the driver takes what its pools keep unused and the host has seen
+// complete (docs/results/driver.md). False: there was nothing.
 bool reclaim_from_pools(int device);
 // After a synchronisation of any kind on the device: pools above their threshold give back what they can.
 void release_above_thresholds(int device);
