@@ -290,7 +290,7 @@ TEST_CASE("Without inotify the file is still seen in time") {
     ::close(stop);
 }
 
-TEST_CASE("A descriptor that the program closes behind our back costs nothing but promptness") {
+TEST_CASE("A descriptor that the program closes behind our back costs nothing but promptness", "[foreign-close]") {
     const TempDir dir;
     const std::vector<int> before = inotify_fds();
     Watching watching(dir.write("p.json", "one"), "one");
