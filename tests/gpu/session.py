@@ -22,6 +22,7 @@ from watch import Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProgramFailed(RuntimeError):
@@ -178,4 +179,5 @@ class Session:
 
     def _tail(self) -> str:
         lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        return "".join(f"\n    | {line[:300]}" for line in lines)
+        # Paths from the repository on: what is reported is kept, and read on other machines.
+        return "".join(f"\n    | {line[:300]}".replace(f"{_ROOT}/", "") for line in lines)
