@@ -23,7 +23,6 @@ class Slot<CUresult(Args...)> {
         auto *function = address.load(std::memory_order_relaxed);
         return function ? function(args...) : CUDA_ERROR_NOT_INITIALIZED;
     }
-    explicit operator bool() const noexcept { return address.load(std::memory_order_relaxed) != nullptr; }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
 };

@@ -61,7 +61,7 @@ def _torch(torch):
     if cuda is None or not cuda.is_initialized():
         return
     # cudaMallocAsync caches nothing beyond the driver's pool, which has a step of its own; and its empty_cache
-    # synchronises the device, which breaks any graph capture in progress (measured: PyTorch 2.11, H200).
+    # breaks any graph capture in progress, in the relaxed mode too (PyTorch 2.11, H200: docs/results/driver.md).
     if cuda.get_allocator_backend() != 'cudaMallocAsync':
         cuda.empty_cache()
 

@@ -240,8 +240,11 @@ TEST_CASE("asking a capturing stream for its device breaks the capture, for its 
     CUcontext context = nullptr;
     CHECK(capture_on(stream, [&] { CHECK(cuStreamGetCtx(stream, &context) == CUDA_SUCCESS); }) == CUDA_SUCCESS);
     CHECK(capture_on(stream, [&] { CHECK(cuStreamGetDevice(other, &device) == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+    const auto mode = GENERATE(kGlobal, kRelaxed);
     CHECK(capture_on(stream, [&] {
+              exchange(mode);
               CHECK(cuStreamGetDevice(stream, &device) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+              exchange(kGlobal);
           }) == kBroken);
 }
 
@@ -274,12 +277,16 @@ TEST_CASE("a host function runs in the stream, and in a graph when it is launche
     cuGraphDestroy(graph);
 }
 
-TEST_CASE("even reading a pool's attribute breaks another thread's global capture, unless the thread is relaxed") {
+TEST_CASE(
+    "even reading or setting a pool's attribute breaks another thread's global capture, unless the thread is relaxed") {
     const Gpu gpu;
     CUmemoryPool pool = nullptr;
-    uint64_t value = 0;
+    uint64_t value = 0, threshold = 0;
     REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
     const auto read = [&] { return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value); };
     CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [&] { read(); }) == kBroken);
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(read() == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+    const auto set = [&] { return cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold); };
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [&] { set(); }) == kBroken);
+    CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(set() == CUDA_SUCCESS); }) == CUDA_SUCCESS);
 }
