@@ -54,6 +54,7 @@ class Reader {
     void read_object(const Value &object, const std::string &pattern, policy::GpuPolicy &gpu);
     void read_member(const Value &member, const std::string &pattern, policy::GpuPolicy &gpu);
     void read_gpu(const Value &rule, const std::string &pattern);
+    void one_rule_each(const policy::GpuKey &device, const Value &rule);
     void read_field(const Value &value, std::string_view pattern, policy::GpuPolicy &gpu);
     void unknown_key(const Value &member, std::string_view pattern);
 
@@ -65,6 +66,7 @@ class Reader {
     void read_ignored(const Value &value, const Nothing &member);
     void read_version(const Value &value, const Nothing &member);
     void read_size(const Value &value, std::optional<policy::Size> &member);
+    void read_report(const Value &value, std::optional<policy::Report> &member);
     void read_signal(const Value &value, int &member);
     void read_steps(const Value &value, std::vector<policy::Step> &member);
     void read_level(const Value &value, policy::LogLevel &member);
@@ -73,6 +75,7 @@ class Reader {
     Lines lines_;
     std::string file_;
     policy::Policy &policy_;
+    std::map<std::string, const Node *> devices_;  // that have a rule, in the one spelling of keys
     Diagnostics diagnostics_;
 };
 
@@ -106,6 +109,10 @@ void Reader::read_size(const Value &value, std::optional<policy::Size> &member) 
         return fault(value.node.at, value.pointer, value.node.text + ": sizes are not negative");
     }
     read_text(value, R"(a size is a string with a unit, as in "8GiB" or "75%")", policy::parse_size, member);
+}
+
+void Reader::read_report(const Value &value, std::optional<policy::Report> &member) {
+    read_text(value, R"(what is reported is "cap" or "device")", policy::parse_report, member);
 }
 
 void Reader::read_signal(const Value &value, int &member) {
@@ -223,11 +230,22 @@ void Reader::read_gpu(const Value &rule, const std::string &pattern) {
                             : quote(key, '"') + " is not a device; did you mean " + std::string(there) + "?");
         if (!there.empty()) return;
     }
+    if (device) one_rule_each(*device, rule);
     if (rule.node.kind != Kind::object) {
         return wrong_kind(rule, R"(what a device gets is an object, as in { "cap": "8GiB" })");
     }
     read_object(rule, pattern, gpu);
     if (device) policy_.gpu.push_back({*device, gpu});
+}
+
+// One device in two spellings; of the same spelling twice read_object tells.
+void Reader::one_rule_each(const policy::GpuKey &device, const Value &rule) {
+    const auto [place, fresh] = devices_.emplace(policy::gpu_key_text(device), &rule.node);
+    const Node &first = *place->second;
+    if (fresh || first.key == rule.node.key) return;
+    fault(rule.node.key_at, rule.pointer,
+          quote(rule.node.key, '"') + " is the device that " + quote(first.key, '"') + " names at " +
+              lines_.place(first.key_at).text() + "; put what both say in one");
 }
 
 void Reader::unknown_key(const Value &member, std::string_view pattern) {

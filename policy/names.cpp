@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <array>
-#include <charconv>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,15 +33,6 @@ constexpr std::array<std::string_view, 17> kUnsuitable{"SIGKILL", "SIGSTOP", "SI
 constexpr std::string_view kRealTime = "SIGRTMIN";
 constexpr std::string_view kSignalRight = R"("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGWINCH", "SIGRTMIN+3" or "none")";
 
-// A decimal number without sign, blanks or leading zeros.
-std::optional<int> ordinal(std::string_view digits) {
-    if (digits.empty() || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
-    if (digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() ? std::optional(value) : std::nullopt;
-}
-
 // `'warn' is not a log level; did you mean "warning"?`
 std::string no_such(std::string_view what, std::string_view word, std::span<const std::string_view> candidates) {
     std::string message = quote(word) + " is not a " + std::string(what);
@@ -61,7 +51,9 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
 Result<int, std::string> parse_real_time(std::string_view name) {
     const std::string_view rest = name.substr(kRealTime.size());
     const int most = SIGRTMAX - SIGRTMIN;
-    const auto above = rest.empty() ? std::optional(0) : rest.front() == '+' ? ordinal(rest.substr(1)) : std::nullopt;
+    const auto above = rest.empty()          ? std::optional(0)
+                       : rest.front() == '+' ? whole_number(rest.substr(1))
+                                             : std::nullopt;
     if (above && *above <= most) return SIGRTMIN + *above;
     return quote(name) + " is not a signal; real-time signals are \"SIGRTMIN\" to \"SIGRTMIN+" + std::to_string(most) +
            "\"";
@@ -123,31 +115,11 @@ Result<LogLevel, std::string> parse_log_level(std::string_view name) {
     return no_such("log level", name, names);
 }
 
-Result<GpuKey, std::string> parse_gpu_key(std::string_view key) {
-    constexpr std::string_view kCuda = "cuda:";
-    if (key == "*") return GpuKey{};
-    if (key.starts_with(kCuda)) {
-        if (const auto number = ordinal(key.substr(kCuda.size()))) return GpuKey{*number};
-    }
-    constexpr std::string_view kRight =
-        R"(the keys are "*" (every device) and "cuda:0", "cuda:1" and so on (this process's devices))";
-    for (const std::string_view later : {"nvml:", "GPU-", "MIG-"}) {
-        if (key.starts_with(later))
-            return quote(key, '"') + " names a device in a way that is not supported yet; " + std::string(kRight);
-    }
-    // "cuda:00", "CUDA:0", "gpu:0", "cuda0" and "0" all mean one ordinal.
-    const std::size_t first = key.find_first_of("0123456789");
-    if (first != std::string_view::npos) {
-        std::string_view digits = key.substr(first);
-        while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
-        const std::string_view before = key.substr(0, first);
-        const bool kind =
-            before.empty() || nearest(before, std::array<std::string_view, 3>{"cuda:", "cuda", "gpu:"}) != "";
-        if (kind && ordinal(digits) && before.find('-') == std::string_view::npos) {
-            return quote(key, '"') + " is not a device; did you mean \"cuda:" + std::string(digits) + "\"?";
-        }
-    }
-    return quote(key, '"') + " is not a device; " + std::string(kRight);
+Result<Report, std::string> parse_report(std::string_view name) {
+    constexpr std::array<std::string_view, 2> kNames{"cap", "device"};
+    if (name == kNames[0]) return Report::cap;
+    if (name == kNames[1]) return Report::device;
+    return no_such("kind of report", name, kNames);
 }
 
 }  // namespace curb::policy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 
 namespace curb::policy {
@@ -14,10 +15,6 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 
 bool equal_but_for_case(std::string_view a, std::string_view b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
-}
-
-bool begins_with(std::string_view word, std::string_view beginning) {
-    return beginning.size() <= word.size() && equal_but_for_case(word.substr(0, beginning.size()), beginning);
 }
 
 // Insertions, deletions, replacements and swaps of neighbours that make one word of the other (optimal string
@@ -53,6 +50,24 @@ std::size_t distance(std::string_view word, std::string_view candidate) {
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
+
+std::optional<int> whole_number(std::string_view digits) {
+    if (digits.empty() || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
+    if (digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() ? std::optional(value) : std::nullopt;
+}
+
+std::string lower_case(std::string_view text) {
+    std::string out(text);
+    std::transform(out.begin(), out.end(), out.begin(), lower);
+    return out;
+}
+
+bool begins_with(std::string_view word, std::string_view beginning) {
+    return beginning.size() <= word.size() && equal_but_for_case(word.substr(0, beginning.size()), beginning);
+}
 
 std::string one_line(std::string_view text) {
     constexpr std::string_view kDigits = "0123456789ABCDEF";

@@ -414,6 +414,21 @@ TEST_CASE("A policy check says valid, or every error with its place") {
     CHECK(curb({"policy", "check"}).status == 125);
 }
 
+TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {
+    const TempDir dir;
+    const auto checked = [&](const std::string &gpu) {
+        return curb({"policy", "check", dir.write("job.json", "{\"version\": 1, \"gpu\": {" + gpu + "}}")});
+    };
+    const Outcome valid = checked(R"("*": {"cap": "8GiB"}, "cuda:0": {"report": "device"}, "nvml:0": {},
+                                     "00000000:3B:00.0": {}, "GPU-8F3A": {}, "MIG-8f3a": {"report": "cap"})");
+    CHECK(valid.err.empty());
+    CHECK(valid.status == 0);
+    const Outcome invalid = checked(R"("00000000:3B:00.0": {}, "3b:00.0": {})");
+    CHECK(invalid.status == 1);
+    CHECK_THAT(last_line(invalid.err), contains("job.json:1:48: /gpu/3b:00.0: \"3b:00.0\" is the device that "
+                                                "\"00000000:3B:00.0\" names at 1:24; put what both say in one"));
+}
+
 TEST_CASE("A policy check answers programs in JSON") {
     const TempDir dir;
     const std::string bad = dir.write("bad.json", "{\"version\": 2}");

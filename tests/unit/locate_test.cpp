@@ -183,10 +183,10 @@ TEST_CASE("The cap of CURB_CAP is laid over that of the file") {
     const std::string file = dir.write("job.json", R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}}})");
     const auto policy = config::load({file, "8GiB", true});
     REQUIRE(policy);
-    CHECK(policy::cap_for(*policy, 0, 80 * policy::GiB) == 8 * policy::GiB);
+    CHECK(policy::cap_for(*policy, policy::GpuIdentity{}, 80 * policy::GiB) == 8 * policy::GiB);
     const auto alone = config::load({"", "25%", true});
     REQUIRE(alone);
-    CHECK(policy::cap_for(*alone, 0, 80 * policy::GiB) == 20 * policy::GiB);
+    CHECK(policy::cap_for(*alone, policy::GpuIdentity{}, 80 * policy::GiB) == 20 * policy::GiB);
 }
 
 TEST_CASE("All that is wrong with the file and with CURB_CAP is told together") {

@@ -59,7 +59,9 @@ void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); 
 
 TEST_CASE("A policy that memory runs out for is refused without an exception") {
     const std::string text =
-        R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"}},
+        R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"},
+                                 "0000:3B:00.0": {"report": "device"}, "GPU-8f3a1b2c-0d4e": {"report": "none"},
+                                 "gpu:0": {}, "GPU-8g": {}, "3B:00.0": {}},
                                  "release": {"signal": "SIGUSR2", "steps": ["pools", "unknown"]}, "unknown": [1, 2.5, null]})";
     CHECK(with_each_allocation_failing([&] {
               const auto policy = config::parse(text, "a-file-name-too-long-for-a-small-string.json");

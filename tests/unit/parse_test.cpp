@@ -40,7 +40,8 @@ const std::string kWhole = R"(// a policy
   "version": 1,
   "gpu": {
     "*": { "cap": "8GiB" }, // every device
-    "cuda:0": { "cap": "75%" }
+    "cuda:0": { "cap": "75%", "report": "device" },
+    "nvml:1": {}, "3B:00.0": {}, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
   "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"] },
   "log": { "level": "debug", "file": "curb-\u00e4-%p.log" }
@@ -152,7 +153,8 @@ const std::vector<Bad> kBad = {
     {with("\"cap\": \"8GiB\""), 2, 1, "/cap", R"(unknown key "cap"; did you mean /gpu/*/cap?)"},
     {with("\"gpu\": {\"cap\": \"8GiB\"}"), 2, 9, "/gpu/cap", R"("cap" is not a device; did you mean /gpu/*/cap?)"},
     {with("\"gpu\": {\"*\": {\"cpa\": \"8GiB\"}}"), 2, 15, "/gpu/*/cpa", R"(did you mean "cap"?)"},
-    {with("\"gpu\": {\"*\": {\"growth\": {}}}"), 2, 15, "/gpu/*/growth", R"(unknown key "growth"; known here: "cap")"},
+    {with("\"gpu\": {\"*\": {\"growth\": {}}}"), 2, 15, "/gpu/*/growth",
+     R"(unknown key "growth"; known here: "cap", "report")"},
     {with("\"log\": {\"lvl\": \"info\"}"), 2, 9, "/log/lvl", R"(did you mean "level"?)"},
     {with("\"a/b~c\": 1"), 2, 1, "/a~1b~0c", R"(unknown key "a/b~c")"},
     {with("\"gpu/*/cap\": \"8GiB\""), 2, 1, "/gpu~1*~1cap", "unknown key"},
@@ -167,7 +169,29 @@ const std::vector<Bad> kBad = {
     {with("\"gpu\": null"), 2, 8, "/gpu", "not null"},
     {with("\"gpu\": {\"cuda:00\": {}}"), 2, 9, "/gpu/cuda:00", R"(did you mean "cuda:0"?)"},
     {with("\"gpu\": {\"cuda:-1\": {}}"), 2, 9, "/gpu/cuda:-1", R"("cuda:-1" is not a device; the keys are "*")"},
-    {with("\"gpu\": {\"nvml:0\": {}}"), 2, 9, "/gpu/nvml:0", "not supported yet; the keys are \"*\""},
+    {with("\"gpu\": {\"nvml: 0\": {}}"), 2, 9, "/gpu/nvml: 0", R"(did you mean "nvml:0"?)"},
+    {with("\"gpu\": {\"gpu:0\": {}}"), 2, 9, "/gpu/gpu:0", R"(did you mean "cuda:0"?)"},
+    {with("\"gpu\": {\"3b:00\": {}}"), 2, 9, "/gpu/3b:00", R"(did you mean "0000:3b:00.0"?)"},
+    {with("\"gpu\": {\"GPU-8g\": {}}"), 2, 9, "/gpu/GPU-8g", R"(after "GPU-8" a hexadecimal digit is expected)"},
+    {with("\"gpu\": {\"GPU-\": {}}"), 2, 9, "/gpu/GPU-", "as nvidia-smi -L prints it"},
+    {with("\"gpu\": {\"a/b\": {}}"), 2, 9, "/gpu/a~1b", R"("a/b" is not a device; the keys are "*")"},
+    {with("\"gpu\": {\"report\": \"cap\"}"), 2, 9, "/gpu/report",
+     R"("report" is not a device; did you mean /gpu/*/report?)"},
+    {with("\"gpu\": {\"0000:3b:00.0\": {},\n\"3B:00.0\": {}}"), 3, 1, "/gpu/3B:00.0",
+     R"("3B:00.0" is the device that "0000:3b:00.0" names at 2:9; put what both say in one)"},
+    {with("\"gpu\": {\"GPU-8f3a\": {}, \"GPU-8F3A\": {}}"), 2, 25, "/gpu/GPU-8F3A",
+     R"("GPU-8F3A" is the device that "GPU-8f3a" names at 2:9)"},
+    {with("\"gpu\": {\"MIG-8f3a1b2c\": {}, \"MIG-8f3a1b2c-\": {}}"), 2, 29, "/gpu/MIG-8f3a1b2c-",
+     R"(is the device that "MIG-8f3a1b2c" names at 2:9)"},
+    {with("\"gpu\": {\"3b:00.0\": {}, \"3b:00.0\": {}}"), 2, 24, "/gpu/3b:00.0", "stands twice; first at 2:9"},
+
+    // Reports.
+    {with("\"gpu\": {\"*\": {\"report\": \"devise\"}}"), 2, 25, "/gpu/*/report",
+     R"('devise' is not a kind of report; did you mean "device"?)"},
+    {with("\"gpu\": {\"*\": {\"report\": true}}"), 2, 25, "/gpu/*/report",
+     R"(what is reported is "cap" or "device", not true)"},
+    {with("\"gpu\": {\"*\": {\"raport\": \"cap\"}}"), 2, 15, "/gpu/*/raport", R"(did you mean "report"?)"},
+    {with("\"report\": \"device\""), 2, 1, "/report", R"(did you mean /gpu/*/report?)"},
     {with("\"gpu\": {\"*\": \"8GiB\"}"), 2, 14, "/gpu/*", R"(as in { "cap": "8GiB" }, not the string "8GiB")"},
 
     // Sizes.
@@ -228,7 +252,13 @@ TEST_CASE("What is wrong with a file is said with its line, column, pointer and 
 
 TEST_CASE("Every field is read") {
     policy::Policy expected;
-    expected.gpu = {{{}, {*policy::parse_size("8GiB")}}, {{0}, {*policy::parse_size("75%")}}};
+    using Kind = policy::GpuKey::Kind;
+    expected.gpu = {{{}, {policy::parse_size("8GiB").value(), {}}},
+                    {{Kind::cuda, 0, {}}, {policy::parse_size("75%").value(), policy::Report::device}},
+                    {{Kind::nvml, 1, {}}, {}},
+                    {{Kind::pci, 0, "0000:3b:00.0"}, {}},
+                    {{Kind::gpu_uuid, 0, "GPU-8f3a"}, {{}, policy::Report::cap}},
+                    {{Kind::mig_uuid, 0, "MIG-1"}, {}}};
     expected.release = {35, {policy::Step::frameworks, policy::Step::pools}};
     expected.log = {policy::LogLevel::debug, "curb-\xC3\xA4-%p.log"};
     CHECK(valid(kWhole) == expected);
@@ -256,14 +286,18 @@ TEST_CASE("The default that the table of fields states is what leaving the field
         }
         text += "\"" + std::string(rest) + "\": " + std::string(field.fallback) + closing;
         INFO(text);
-        CHECK(valid(text) == policy::Policy{});
+        policy::Policy policy = valid(text);
+        const policy::GpuIdentity gpu;
+        CHECK(gpu_policy_for(policy, gpu) == gpu_policy_for(policy::Policy{}, gpu));
+        policy.gpu.clear();
+        CHECK(policy == policy::Policy{});
     }
 }
 
 TEST_CASE("All errors of a file are found, in the order of its text") {
     const Diagnostics found = errors(R"({
   "version": 2,
-  "gpu": { "*": { "cap": "8Gib", "kap": 1 }, "nvml:0": { "cap": -1 } },
+  "gpu": { "*": { "cap": "8Gib", "kap": 1 }, "nvml0": { "cap": -1 } },
   "release": { "steps": ["pool", 3], "signal": "USR1" },
   "log": { "level": "loud", "level": "quiet" },
   "rules": []
@@ -273,8 +307,8 @@ TEST_CASE("All errors of a file are found, in the order of its text") {
         places.push_back(std::to_string(diagnostic.line) + ":" + std::to_string(diagnostic.column) +
                          diagnostic.pointer);
     }
-    CHECK(places == std::vector<std::string>{"2:14/version", "3:26/gpu/*/cap", "3:34/gpu/*/kap", "3:46/gpu/nvml:0",
-                                             "3:65/gpu/nvml:0/cap", "4:26/release/steps/0", "4:34/release/steps/1",
+    CHECK(places == std::vector<std::string>{"2:14/version", "3:26/gpu/*/cap", "3:34/gpu/*/kap", "3:46/gpu/nvml0",
+                                             "3:64/gpu/nvml0/cap", "4:26/release/steps/0", "4:34/release/steps/1",
                                              "4:48/release/signal", "5:21/log/level", "5:29/log/level",
                                              "5:38/log/level", "6:3/rules"});
 }

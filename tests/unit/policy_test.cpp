@@ -12,59 +12,6 @@
 
 using namespace curb::policy;
 
-namespace {
-
-Size size(const char *text) { return *parse_size(text); }
-GpuRule rule(std::optional<int> ordinal, const char *cap) { return {GpuKey{ordinal}, GpuPolicy{size(cap)}}; }
-
-}  // namespace
-
-TEST_CASE("Without a policy there is no cap") { CHECK(cap_for(Policy{}, 0, 80 * GiB) == std::nullopt); }
-
-TEST_CASE("A cap for every device holds for each") {
-    Policy policy;
-    policy.gpu = {rule({}, "25%")};
-    CHECK(cap_for(policy, 0, 80 * GiB) == 20 * GiB);
-    CHECK(cap_for(policy, 7, 40 * GiB) == 10 * GiB);
-}
-
-TEST_CASE("A device's own cap wins over that of every device, in whichever order they stand") {
-    Policy policy;
-    policy.gpu = GENERATE(std::vector<GpuRule>{rule(0, "60GiB"), rule({}, "8GiB")},
-                          std::vector<GpuRule>{rule({}, "8GiB"), rule(0, "60GiB")});
-    CHECK(cap_for(policy, 0, 80 * GiB) == 60 * GiB);
-    CHECK(cap_for(policy, 1, 80 * GiB) == 8 * GiB);
-}
-
-TEST_CASE("A rule that says nothing of a cap leaves the one of every device in force") {
-    Policy policy;
-    policy.gpu = {rule({}, "8GiB"), GpuRule{GpuKey{0}, GpuPolicy{}}};
-    CHECK(cap_for(policy, 0, 80 * GiB) == 8 * GiB);
-}
-
-TEST_CASE("A cap for another device is none for this one") {
-    Policy policy;
-    policy.gpu = {rule(1, "8GiB")};
-    CHECK(cap_for(policy, 0, 80 * GiB) == std::nullopt);
-}
-
-TEST_CASE("A cap from outside the file only narrows") {
-    Policy policy;
-    policy.narrowed_to = size("8GiB");
-    CHECK(cap_for(policy, 0, 80 * GiB) == 8 * GiB);
-    policy.gpu = {rule({}, "20GiB"), rule(1, "1GiB")};
-    CHECK(cap_for(policy, 0, 80 * GiB) == 8 * GiB);
-    CHECK(cap_for(policy, 1, 80 * GiB) == 1 * GiB);
-    policy.narrowed_to = size("50%");
-    CHECK(cap_for(policy, 0, 30 * GiB) == 15 * GiB);
-}
-
-TEST_CASE("A cap of nothing is a cap") {
-    Policy policy;
-    policy.gpu = {rule({}, "0")};
-    CHECK(cap_for(policy, 0, 80 * GiB) == Bytes{0});
-}
-
 TEST_CASE("Every release step is read by its name") {
     const ReleasePolicy every;
     REQUIRE(!every.steps.empty());
@@ -129,24 +76,11 @@ TEST_CASE("Real-time signals end where the system's do") {
     }
 }
 
-TEST_CASE("A device is named by its ordinal, in one way") {
-    CHECK(parse_gpu_key("*")->ordinal == std::nullopt);
-    CHECK(parse_gpu_key("cuda:0")->ordinal == 0);
-    CHECK(parse_gpu_key("cuda:15")->ordinal == 15);
-    const auto [text, meant] = GENERATE(table<const char *, const char *>(
-        {{"cuda:00", "cuda:0"}, {"CUDA:1", "cuda:1"}, {"cuda1", "cuda:1"}, {"gpu:2", "cuda:2"}, {"3", "cuda:3"}}));
-    const auto key = parse_gpu_key(text);
-    REQUIRE_FALSE(key);
-    CHECK_THAT(key.error(), contains(std::string("did you mean \"") + meant + "\"?"));
-}
-
-TEST_CASE("Other names of devices are refused with those that are known") {
-    const auto text = GENERATE(as<std::string>{}, "cuda:-1", "cuda:", "cuda:x", "cuda:99999999999", "nvml:0", "GPU-8f",
-                               "", "0000:65:00.0", "**", "cuda:1 ");
-    const auto key = parse_gpu_key(text);
-    INFO(text);
-    REQUIRE_FALSE(key);
-    CHECK_THAT(key.error(), contains("\"*\" (every device)") && contains("\"cuda:0\""));
+TEST_CASE("A report is read by its name, and a slip is answered with it") {
+    CHECK(*parse_report("cap") == Report::cap);
+    CHECK(*parse_report("device") == Report::device);
+    CHECK(parse_report("Device").error() == "'Device' is not a kind of report; did you mean \"device\"?");
+    CHECK(parse_report("total").error() == R"('total' is not a kind of report; write one of "cap", "device")");
 }
 
 TEST_CASE("A slip is near what was meant, and other words are near nothing") {

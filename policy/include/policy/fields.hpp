@@ -11,6 +11,7 @@ enum class FieldType : std::uint8_t {
     ignored,  // any string
     version,  // 1
     size,     // "8GiB", "75%"
+    report,   // "cap", "device"
     signal,   // "SIGUSR1", "none"
     steps,    // names of release_steps.def, each at most once
     level,    // "trace" … "off"

@@ -1,4 +1,4 @@
-// The names that a policy file uses for signals, steps, levels and devices, and back. Errors are sentences that say
+// The names that a policy file uses for signals, steps, levels and reports, and back. Errors are sentences that say
 // what is wrong and what would be right. Thread-safe; may throw std::bad_alloc, which callers catch.
 #pragma once
 
@@ -17,8 +17,6 @@ std::string signal_name(int signal);
 
 Result<Step, std::string> parse_step(std::string_view name);
 Result<LogLevel, std::string> parse_log_level(std::string_view name);
-
-// "*" or "cuda:N".
-Result<GpuKey, std::string> parse_gpu_key(std::string_view key);
+Result<Report, std::string> parse_report(std::string_view name);
 
 }  // namespace curb::policy

@@ -3,21 +3,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "policy/gpu_key.hpp"
 #include "policy/size.hpp"
 
 namespace curb::policy {
 
-// A key of the file's "gpu" object: "*" (every device) or "cuda:N" (this process's ordinal N).
-struct GpuKey {
-    std::optional<int> ordinal;  // none: every device
-    friend bool operator==(const GpuKey &, const GpuKey &) = default;
-};
+// The size of a device that programs are told.
+enum class Report : std::uint8_t { cap, device };
 
+// What one rule says of a device. A member that it leaves out is as a less specific rule has it.
 struct GpuPolicy {
-    std::optional<Size> cap;  // ceiling of held memory, context included; none: no ceiling
+    std::optional<Size> cap;  // ceiling of held memory, context included; by none: no ceiling
+    std::optional<Report> report;
     friend bool operator==(const GpuPolicy &, const GpuPolicy &) = default;
 };
 
@@ -63,8 +64,26 @@ struct Policy {
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
-// The cap in force for the device with this ordinal: the rule of the more specific key wins ("cuda:0" over "*"), then
-// narrowed_to is laid over it. None: no cap. Pure.
-std::optional<Bytes> cap_for(const Policy &policy, int ordinal, Bytes device_total);
+// The functions below are pure; they may throw std::bad_alloc.
+
+// What holds for a device: the rules that name it, laid over each other field by field, the most specific key on top
+// ("cuda:0" over "*", a longer beginning of a UUID over a shorter one; of equals the later rule). `report` always has a
+// value.
+GpuPolicy gpu_policy_for(const Policy &policy, const GpuIdentity &gpu);
+
+// The cap in force for a device of this size: that of gpu_policy_for, then narrowed_to. None: no cap.
+std::optional<Bytes> cap_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total);
+
+// A policy held against all devices of a process, before it is asked about each.
+struct Matched {
+    Policy policy;                       // without the rules that cannot be applied
+    std::vector<std::string> ambiguous;  // of each such rule, why: its beginning of a UUID is that of several GPUs
+    std::vector<std::string> unmatched;  // of each rule for none of these devices, which they are. Not an error: one
+                                         // file may serve processes that see different devices
+};
+Matched match(const Policy &policy, std::span<const GpuIdentity> gpus);
+
+// Whether a key asks for nvidia-smi's index, which only NVML knows.
+bool needs_nvml_index(const Policy &policy);
 
 }  // namespace curb::policy

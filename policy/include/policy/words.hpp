@@ -1,12 +1,21 @@
-// How messages show what a user wrote, and what was probably meant. These build strings, so they may throw
+// Words that a user wrote: read, shown in messages, and what was probably meant. What builds strings may throw
 // std::bad_alloc; whoever makes a message out of them catches it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace curb::policy {
+
+// A decimal number without sign, blanks or leading zeros.
+std::optional<int> whole_number(std::string_view digits);
+
+// Of ASCII letters; other bytes stay as they are.
+std::string lower_case(std::string_view text);
+// Without regard to case.
+bool begins_with(std::string_view word, std::string_view beginning);
 
 // `text` on one line whatever is in it: control characters as \xNN, nothing else changed.
 std::string one_line(std::string_view text);

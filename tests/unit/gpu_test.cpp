@@ -1,0 +1,343 @@
+// Which GPUs the keys of a policy name, and what then holds for each.
+#include <random>
+#include <vector>
+
+#include "catch.hpp"
+#include "policy/names.hpp"
+#include "policy/policy.hpp"
+
+using namespace curb::policy;
+
+namespace {
+
+GpuKey key(std::string_view text) {
+    const auto parsed = parse_gpu_key(text);
+    INFO(text);
+    REQUIRE(parsed);
+    return *parsed;
+}
+
+GpuRule capped(std::string_view of, std::string_view cap) { return {key(of), {*parse_size(cap), {}}}; }
+GpuRule reported(std::string_view of, Report report) { return {key(of), {{}, report}}; }
+
+Policy with(std::vector<GpuRule> rules) {
+    Policy policy;
+    policy.gpu = std::move(rules);
+    return policy;
+}
+
+// A machine of which this process sees two GPUs, in the other order, as CUDA and NVML spell their names.
+const GpuIdentity kFirst{0, 3, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8", ""};
+const GpuIdentity kSecond{1, 2, "00000000:AF:00.0", "GPU-8f3a77aa-0d4e-5f60-7182-93a4b5c6d7e8", ""};
+const std::vector<GpuIdentity> kBoth{kFirst, kSecond};
+// Two MIG instances of one GPU.
+const GpuIdentity kInstance{0, 1, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8",
+                            "MIG-c1d20000-0d4e-5f60-7182-93a4b5c6d7e8"};
+const GpuIdentity kSibling{1, 1, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8",
+                           "MIG-c1d2ffff-0d4e-5f60-7182-93a4b5c6d7e8"};
+
+std::optional<Bytes> cap(const Policy &policy, const GpuIdentity &gpu) { return cap_for(policy, gpu, 80 * GiB); }
+
+}  // namespace
+
+// ---- how keys are written ----
+
+TEST_CASE("A key is written in one spelling, and read back from it") {
+    const auto [text, written] = GENERATE(table<const char *, const char *>({
+        {"*", "*"},
+        {"cuda:0", "cuda:0"},
+        {"cuda:15", "cuda:15"},
+        {"nvml:3", "nvml:3"},
+        {"00000000:3B:00.0", "0000:3b:00.0"},  // nvidia-smi
+        {"0000:3B:00.0", "0000:3b:00.0"},      // cuDeviceGetPCIBusId
+        {"0000:3b:00.0", "0000:3b:00.0"},      // lspci -D
+        {"3b:00.0", "0000:3b:00.0"},           // lspci
+        {"10000:01:1F.7", "10000:01:1f.7"},
+        {"FFFFFFFF:ff:1f.7", "ffffffff:ff:1f.7"},
+        {"GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8"},
+        {"GPU-8F3A1B2C-0D4E-5F60-7182-93A4B5C6D7E8", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8"},
+        {"GPU-8", "GPU-8"},
+        {"GPU-8f3a1b2c", "GPU-8f3a1b2c"},
+        {"GPU-8f3a1b2c-", "GPU-8f3a1b2c"},
+        {"MIG-C1d2", "MIG-c1d2"},
+    }));
+    CHECK(gpu_key_text(key(text)) == written);
+    CHECK(key(written) == key(text));
+}
+
+TEST_CASE("Keys of different kinds are different, whatever their text") {
+    const std::vector<const char *> texts{"*",      "cuda:0",  "cuda:1",  "nvml:0",       "nvml:1",
+                                          "GPU-8f", "GPU-8f3", "MIG-8f3", "0000:00:00.0", "0001:00:00.0"};
+    for (const char *one : texts) {
+        for (const char *other : texts) CHECK((key(one) == key(other)) == (one == other));
+    }
+}
+
+TEST_CASE("A key's slip is answered with the key that was meant") {
+    const auto [text, meant] = GENERATE(table<const char *, const char *>({
+        {"cuda:00", "cuda:0"},
+        {"CUDA:1", "cuda:1"},
+        {"cuda0", "cuda:0"},
+        {"cuda-1", "cuda:1"},
+        {"cuda: 1", "cuda:1"},
+        {"cuda:1 ", "cuda:1"},
+        {"gpu:0", "cuda:0"},
+        {"GPU0", "cuda:0"},
+        {"gpu 2", "cuda:2"},
+        {"gpu-0", "cuda:0"},
+        {"device:2", "cuda:2"},
+        {"3", "cuda:3"},
+        {"nvml: 1", "nvml:1"},
+        {"NVML:01", "nvml:1"},
+        {"nvml1", "nvml:1"},
+        {"nvlm:1", "nvml:1"},
+        {"all", "*"},
+        {"gpu-8f3a", "GPU-8f3a"},
+        {"GPU:8f3a", "GPU-8f3a"},
+        {"GPU-8f3a ", "GPU-8f3a"},
+        {"gpu-123", "GPU-123"},
+        {"Mig-8F3a", "MIG-8f3a"},
+        {"GPU-8f3a1b2c0d4e", "GPU-8f3a1b2c-0d4e"},
+        {"GPU--8f3a", "GPU-8f3a"},
+        {"GPU-8f3a-1b2c", "GPU-8f3a1b2c"},
+        {"8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8"},
+        {"3b:00", "0000:3b:00.0"},
+        {"0000:3B:00", "0000:3b:00.0"},
+        {"3b:00:0", "0000:3b:00.0"},
+        {"0000:3b:00:0", "0000:3b:00.0"},
+        {"pci:0000:3b:00.0", "0000:3b:00.0"},
+        {"PCI-3b:00.0", "0000:3b:00.0"},
+        {" 3b:00.0", "0000:3b:00.0"},
+    }));
+    const auto parsed = parse_gpu_key(text);
+    INFO(text);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error() == std::string("\"") + text + "\" is not a device; did you mean \"" + meant + "\"?");
+    CHECK(gpu_key_text(key(meant)) == meant);
+}
+
+TEST_CASE("What is near no key is answered with the forms that there are") {
+    const auto text =
+        GENERATE(as<std::string>{}, "", "**", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "cuda:0,1",
+                 "nvml:", "nvml:-1", "nvml:GPU-8f", "GPU", "gpu:", "mig:", "8f3a", "0000:3b:20.0", "0000:3b:00.8",
+                 "0000:100:00.0", "123456789:3b:00.0", ":3b:00.0", "::3b:00.0", "0000:3b:00.", ".0", "00.0", "-3b:00.0",
+                 "0x3b:00.0", "\xC3\xA4", "NVIDIA H200");
+    const auto parsed = parse_gpu_key(text);
+    INFO(text);
+    REQUIRE_FALSE(parsed);
+    for (const char *form :
+         {"is not a device", "\"*\"", "\"cuda:0\"", "\"nvml:0\"", "\"GPU-8f3a\"", "\"0000:3b:00.0\""})
+        CHECK_THAT(parsed.error(), contains(form));
+}
+
+TEST_CASE("What is wrong with a UUID is said") {
+    const auto [text, wrong] = GENERATE(table<std::string, std::string>({
+        {"GPU-", "\"GPU-\" is what every UUID begins with; write more of it, as nvidia-smi -L prints it"},
+        {"MIG-", "\"MIG-\" is what every UUID begins with"},
+        {"GPU--", "\"GPU--\" is what every UUID begins with"},
+        {"GPU-8g3a",
+         "\"GPU-8g3a\" is neither a UUID nor its beginning: after \"GPU-8\" a hexadecimal digit is expected"},
+        {"GPU-x", "after \"GPU-\" a hexadecimal digit is expected"},
+        {"GPU-8f\xC3\xA4", "after \"GPU-8f\" a hexadecimal digit is expected"},
+        {"GPU-8f*", "after \"GPU-8f\" a hexadecimal digit is expected"},
+        {"GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e80", "longer than a UUID, which has 32 digits"},
+        {"MIG-GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8/7/0", "how drivers before 470 named MIG instances"},
+    }));
+    const auto parsed = parse_gpu_key(text);
+    INFO(text);
+    REQUIRE_FALSE(parsed);
+    CHECK_THAT(parsed.error(), contains(wrong));
+}
+
+TEST_CASE("Whatever is written, a key that is taken or suggested is one in the one spelling") {
+    const std::vector<std::string> parts{"*", "cuda", "nvml", "GPU", "MIG",      "pci",  ":", "-", ".",
+                                         " ", "0",    "00",   "3B",  "8f3a1b2c", "0d4e", "1", "g", "\xC3"};
+    const std::string asks = "did you mean \"";
+    std::mt19937 random(1);
+    int taken = 0, suggested = 0;
+    for (int round = 0; round < 100'000; ++round) {
+        std::string text;
+        for (auto n = 1 + random() % 8; n > 0; --n) text += parts[random() % parts.size()];
+        auto parsed = parse_gpu_key(text);
+        if (parsed) {
+            ++taken;
+        } else {
+            const std::size_t at = parsed.error().rfind(asks);
+            if (at == std::string::npos) continue;
+            ++suggested;
+            const std::size_t begin = at + asks.size();
+            parsed = parse_gpu_key(parsed.error().substr(begin, parsed.error().rfind('"') - begin));
+        }
+        if (parsed && *parse_gpu_key(gpu_key_text(*parsed)) == *parsed) continue;  // Catch2's assertions are slow
+        INFO(text);
+        FAIL("a key that is none");
+    }
+    CHECK(taken > 100);
+    CHECK(suggested > 100);
+}
+
+// ---- which GPUs they name ----
+
+TEST_CASE("A GPU is named by each of its names, and by no other's") {
+    for (const char *of : {"*", "cuda:0", "nvml:3", "0000:3b:00.0", "3B:00.0", "00000000:3B:00.0", "GPU-8f3a1",
+                           "GPU-8F3A1B2C-0d4e-5f60-7182-93a4b5c6d7e8"}) {
+        INFO(of);
+        CHECK(names(key(of), kFirst));
+        CHECK(names(key(of), kSecond) == (std::string_view(of) == "*"));
+    }
+    for (const char *of : {"cuda:2", "nvml:0", "0001:3b:00.0", "3b:00.1", "GPU-8f3a2", "MIG-8f3a1"}) {
+        INFO(of);
+        CHECK_FALSE(names(key(of), kFirst));
+    }
+}
+
+TEST_CASE("A name that is not known of a GPU is not taken for one") {
+    const GpuIdentity unknown{0, {}, "", "", ""};
+    CHECK(names(key("cuda:0"), unknown));
+    for (const char *of : {"nvml:0", "0000:00:00.0", "GPU-0", "MIG-0"}) CHECK_FALSE(names(key(of), unknown));
+}
+
+TEST_CASE("A key of a GPU is for its MIG instances, a key of an instance for that one") {
+    for (const char *of : {"*", "nvml:1", "3b:00.0", "GPU-8f3a"}) {
+        CHECK(names(key(of), kInstance));
+        CHECK(names(key(of), kSibling));
+    }
+    CHECK(names(key("MIG-c1d20"), kInstance));
+    CHECK_FALSE(names(key("MIG-c1d20"), kSibling));
+    CHECK_FALSE(names(key("GPU-c1d20"), kInstance));
+}
+
+// ---- what holds for a GPU ----
+
+TEST_CASE("Without a policy there is no cap, and the cap is what is reported") {
+    CHECK(cap(Policy{}, kFirst) == std::nullopt);
+    CHECK(gpu_policy_for(Policy{}, kFirst) == GpuPolicy{{}, Report::cap});
+}
+
+TEST_CASE("A cap for every device holds for each, by its size") {
+    const Policy policy = with({capped("*", "25%")});
+    CHECK(cap_for(policy, kFirst, 80 * GiB) == 20 * GiB);
+    CHECK(cap_for(policy, kSecond, 40 * GiB) == 10 * GiB);
+}
+
+TEST_CASE("Of the keys that name a GPU the most specific wins, in whichever order they stand") {
+    const std::vector<GpuRule> from_least{
+        capped("*", "1GiB"),     capped("cuda:0", "2GiB"),  capped("nvml:1", "3GiB"), capped("3b:00.0", "4GiB"),
+        capped("GPU-8", "5GiB"), capped("GPU-8f3", "6GiB"), capped("MIG-c", "7GiB"),  capped("MIG-c1", "8GiB")};
+    for (std::size_t less = 0; less < from_least.size(); ++less) {
+        for (std::size_t more = less + 1; more < from_least.size(); ++more) {
+            INFO(gpu_key_text(from_least[less].key) << " and " << gpu_key_text(from_least[more].key));
+            CHECK(cap(with({from_least[less], from_least[more]}), kInstance) == (more + 1) * GiB);
+            CHECK(cap(with({from_least[more], from_least[less]}), kInstance) == (more + 1) * GiB);
+        }
+    }
+    CHECK(cap(with(from_least), kInstance) == 8 * GiB);
+    CHECK(cap(with({from_least.rbegin(), from_least.rend()}), kInstance) == 8 * GiB);
+}
+
+TEST_CASE("Of equal keys the later rule wins") {
+    CHECK(cap(with({capped("cuda:0", "2GiB"), capped("cuda:0", "1GiB")}), kFirst) == 1 * GiB);
+    CHECK(cap(with({capped("cuda:0", "1GiB"), capped("cuda:0", "2GiB")}), kFirst) == 2 * GiB);
+}
+
+TEST_CASE("Rules are laid over each other field by field") {
+    const Policy policy = with({reported("GPU-8f3a1", Report::device), capped("cuda:0", "60GiB"), capped("*", "8GiB")});
+    CHECK(gpu_policy_for(policy, kFirst) == GpuPolicy{*parse_size("60GiB"), Report::device});
+    CHECK(gpu_policy_for(policy, kSecond) == GpuPolicy{*parse_size("8GiB"), Report::cap});
+    const Policy back = with({reported("*", Report::device), reported("nvml:3", Report::cap)});
+    CHECK(gpu_policy_for(back, kFirst).report == Report::cap);
+    CHECK(gpu_policy_for(back, kSecond).report == Report::device);
+}
+
+TEST_CASE("A cap for another device is none for this one") {
+    CHECK(cap(with({capped("cuda:1", "8GiB"), capped("nvml:2", "4GiB")}), kFirst) == std::nullopt);
+}
+
+TEST_CASE("A cap from outside the file only narrows") {
+    Policy policy;
+    policy.narrowed_to = *parse_size("8GiB");
+    CHECK(cap(policy, kFirst) == 8 * GiB);
+    policy.gpu = {capped("*", "20GiB"), capped("GPU-8f3a7", "1GiB")};
+    CHECK(cap(policy, kFirst) == 8 * GiB);
+    CHECK(cap(policy, kSecond) == 1 * GiB);
+    policy.narrowed_to = *parse_size("50%");
+    CHECK(cap_for(policy, kFirst, 30 * GiB) == 15 * GiB);
+}
+
+TEST_CASE("A cap of nothing is a cap") { CHECK(cap(with({capped("*", "0")}), kFirst) == Bytes{0}); }
+
+TEST_CASE("NVML's index is needed only where a key asks for it") {
+    CHECK_FALSE(needs_nvml_index(Policy{}));
+    CHECK_FALSE(needs_nvml_index(with({capped("*", "8GiB"), capped("cuda:0", "8GiB"), capped("GPU-8f", "8GiB")})));
+    CHECK(needs_nvml_index(with({capped("*", "8GiB"), capped("nvml:0", "8GiB")})));
+}
+
+// ---- keys held against all devices ----
+
+TEST_CASE("Where every key names a GPU the policy is left as it is") {
+    const Policy policy = with({capped("*", "8GiB"), capped("cuda:1", "4GiB"), capped("GPU-8f3a1", "2GiB")});
+    const Matched matched = match(policy, kBoth);
+    CHECK(matched.policy == policy);
+    CHECK(matched.ambiguous.empty());
+    CHECK(matched.unmatched.empty());
+}
+
+TEST_CASE("A key for none of the GPUs is told, with those that there are") {
+    const auto text = GENERATE(as<std::string>{}, "cuda:2", "nvml:0", "0000:01:00.0", "GPU-9", "MIG-8f3a");
+    const Policy policy = with({capped("*", "8GiB"), capped(text, "4GiB")});
+    const Matched matched = match(policy, kBoth);
+    CHECK(matched.policy == policy);
+    CHECK(matched.ambiguous.empty());
+    CHECK(matched.unmatched ==
+          std::vector<std::string>{"gpu key \"" + text +
+                                   "\" names none of this process's GPUs "
+                                   "(cuda:0 = nvml:3, 0000:3b:00.0, GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8; "
+                                   "cuda:1 = nvml:2, 0000:af:00.0, GPU-8f3a77aa-0d4e-5f60-7182-93a4b5c6d7e8)"});
+}
+
+TEST_CASE("A process without GPUs is told so of every key but that of all") {
+    const Matched matched = match(with({capped("*", "8GiB"), capped("cuda:0", "4GiB")}), {});
+    CHECK(matched.unmatched == std::vector<std::string>{"gpu key \"cuda:0\" names none of this process's GPUs"});
+}
+
+TEST_CASE("Where NVML tells no index, a key that asks for it says so") {
+    const std::vector<GpuIdentity> blind{{0, {}, "", "", ""}};
+    const Matched matched = match(with({capped("nvml:0", "4GiB"), capped("cuda:1", "4GiB")}), blind);
+    CHECK(matched.unmatched ==
+          std::vector<std::string>{
+              "gpu key \"nvml:0\" names none of this process's GPUs (cuda:0); NVML does not tell their indexes here",
+              "gpu key \"cuda:1\" names none of this process's GPUs (cuda:0)"});
+}
+
+TEST_CASE("A beginning of several UUIDs is told with them, and its rule is not applied") {
+    const Matched matched =
+        match(with({capped("*", "8GiB"), capped("GPU-8f3a", "4GiB"), capped("GPU-8f3a7", "2GiB")}), kBoth);
+    CHECK(matched.unmatched.empty());
+    CHECK(matched.ambiguous ==
+          std::vector<std::string>{"gpu key \"GPU-8f3a\" is the beginning of several UUIDs "
+                                   "(cuda:0 = nvml:3, 0000:3b:00.0, GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8; "
+                                   "cuda:1 = nvml:2, 0000:af:00.0, GPU-8f3a77aa-0d4e-5f60-7182-93a4b5c6d7e8), "
+                                   "so its rule is not applied; write more of the one that is meant"});
+    CHECK(cap(matched.policy, kFirst) == 8 * GiB);
+    CHECK(cap(matched.policy, kSecond) == 2 * GiB);
+}
+
+TEST_CASE("A GPU's UUID is not ambiguous for being that of several instances, the beginning of theirs is") {
+    const Matched matched =
+        match(with({capped("GPU-8f", "4GiB"), capped("MIG-c1d2", "2GiB")}), std::vector{kInstance, kSibling});
+    REQUIRE(matched.ambiguous.size() == 1);
+    CHECK_THAT(matched.ambiguous[0],
+               contains("\"MIG-c1d2\"") && contains(kInstance.mig_uuid) && contains(kSibling.mig_uuid));
+    CHECK(cap(matched.policy, kInstance) == 4 * GiB);
+    CHECK(cap(matched.policy, kSibling) == 4 * GiB);
+}
+
+TEST_CASE("What is laid over the GPUs alone is matched, the rest of the policy is kept") {
+    Policy policy = with({capped("GPU-8", "4GiB")});
+    policy.narrowed_to = *parse_size("1GiB");
+    policy.release.signal = 0;
+    policy.log.file = "log";
+    Policy expected = policy;
+    expected.gpu.clear();
+    CHECK(match(policy, kBoth).policy == expected);
+}
