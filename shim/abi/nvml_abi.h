@@ -22,8 +22,11 @@ typedef enum nvmlReturn_enum {
     NVML_ERROR_NO_PERMISSION = 4,
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999
 } nvmlReturn_t;
+
+#define NVML_VALUE_NOT_AVAILABLE (~0ULL)
 
 typedef struct nvmlMemory_st {
     unsigned long long total;
@@ -38,11 +41,12 @@ typedef struct nvmlMemory_v2_st {
     unsigned long long free;
     unsigned long long used;
 } nvmlMemory_v2_t;
+#define nvmlMemory_v2 ((unsigned int)(sizeof(nvmlMemory_v2_t) | (2 << 24)))
 
 /* The layout of nvmlDeviceGetComputeRunningProcesses_v2 and _v3. */
 typedef struct nvmlProcessInfo_st {
     unsigned int pid;
-    unsigned long long usedGpuMemory; /* bytes; all ones: not available */
+    unsigned long long usedGpuMemory; /* bytes, or NVML_VALUE_NOT_AVAILABLE */
     unsigned int gpuInstanceId;
     unsigned int computeInstanceId;
 } nvmlProcessInfo_t;

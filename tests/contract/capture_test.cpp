@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "contract.hpp"
+#include "images.hpp"
 
 using namespace contract;
 
@@ -289,4 +290,32 @@ TEST_CASE(
     const auto set = [&] { return cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold); };
     CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [&] { set(); }) == kBroken);
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(set() == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what a capturing thread may ask and do, in whatever mode") {
+    const Gpu gpu;
+    const Stream stream;
+    const Module module(kSmallImage);
+    const CUfunction function = module.function("small");
+    size_t first = 0, second = 0;
+    uint64_t bytes = 0;
+    int value = 0;
+    CUfunctionLoadingState state{};
+    const std::function<CUresult()> calls[] = {
+        [&] { return cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); },
+        [&] { return cuDeviceGraphMemTrim(0); },
+        [&] { return cuCtxGetLimit(&first, CU_LIMIT_STACK_SIZE); },
+        [&] { return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function); },
+        [&] { return cuFuncLoad(function); },
+        [&] { return cuFuncIsLoaded(&state, function); },
+        [&] { return cuMemGetInfo_v2(&first, &second); },
+    };
+    const auto mode = GENERATE(kGlobal, kRelaxed);
+    const auto which = GENERATE(range(0, 7));
+    CAPTURE(which);
+    CHECK(capture_on(stream, [&] {
+              exchange(mode);
+              CHECK(calls[which]() == CUDA_SUCCESS);
+              exchange(kGlobal);
+          }) == CUDA_SUCCESS);
 }

@@ -15,6 +15,34 @@ TEST_CASE("a context costs 518 MiB and gives them back", "[h100]") {
     CHECK(held() == before);
 }
 
+TEST_CASE("every context costs the same, on one device too", "[h100]") {
+    const Gpu gpu;
+    std::vector<CUcontext> made(3);
+    for (size_t i = 0; i < made.size(); ++i) {
+        REQUIRE(cuCtxCreate_v2(&made[i], 0, 0) == CUDA_SUCCESS);
+        CHECK(gpu.taken() == static_cast<int64_t>(i + 1) * 518 * kMiB);
+    }
+    for (size_t i = made.size(); i-- > 0;) {
+        REQUIRE(cuCtxDestroy_v2(made[i]) == CUDA_SUCCESS);
+        CHECK(gpu.taken() == static_cast<int64_t>(i) * 518 * kMiB);
+    }
+}
+
+TEST_CASE("a context for which the device has no room is refused") {
+    const Gpu gpu;
+    const Filled filled;
+    CUcontext made = nullptr;
+    CHECK(cuCtxCreate_v2(&made, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("detaching from a created context destroys it") {
+    const Gpu gpu;
+    CUcontext made = nullptr;
+    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxDetach(made) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+}
+
 TEST_CASE("the primary context is counted, the same for all, and gone with the last release") {
     const Gpu gpu;
     CUcontext again = nullptr;

@@ -41,6 +41,23 @@ Gpu::~Gpu() {
     cuDevicePrimaryCtxRelease_v2(device);
 }
 
+Filled::Filled() {
+    for (const int64_t size : {4 * kGiB, 256 * kMiB, 32 * kMiB, 2 * kMiB})
+        for (CUdeviceptr block = 0; cuMemAlloc_v2(&block, static_cast<size_t>(size)) == CUDA_SUCCESS;)
+            blocks_.emplace_back(block, size);
+}
+
+Filled::~Filled() {
+    for (const auto &[block, size] : blocks_) cuMemFree_v2(block);
+}
+
+void Filled::leave(int64_t bytes) {
+    for (; bytes > 0 && !blocks_.empty(); blocks_.pop_back()) {
+        cuMemFree_v2(blocks_.back().first);
+        bytes -= blocks_.back().second;
+    }
+}
+
 int run_case(const std::string &name, const std::vector<std::string> &environment) {
     std::vector<std::string> variables = environment;
     for (char **variable = environ; *variable; ++variable)

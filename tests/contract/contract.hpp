@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -53,6 +54,38 @@ class Stream {
 
   private:
     CUstream handle_ = nullptr;
+};
+
+// A module in the current context.
+class Module {
+  public:
+    explicit Module(const char *image) { REQUIRE(cuModuleLoadData(&handle_, image) == CUDA_SUCCESS); }
+    ~Module() { cuModuleUnload(handle_); }
+    Module(const Module &) = delete;
+    Module &operator=(const Module &) = delete;
+    operator CUmodule() const { return handle_; }
+    CUfunction function(const char *name) const {
+        CUfunction function = nullptr;
+        REQUIRE(cuModuleGetFunction(&function, handle_, name) == CUDA_SUCCESS);
+        return function;
+    }
+
+  private:
+    CUmodule handle_ = nullptr;
+};
+
+// All the memory that device 0 has left, down to the last granule.
+class Filled {
+  public:
+    Filled();
+    ~Filled();
+    Filled(const Filled &) = delete;
+    Filled &operator=(const Filled &) = delete;
+    // Gives so many bytes back, or a little more.
+    void leave(int64_t bytes);
+
+  private:
+    std::vector<std::pair<CUdeviceptr, int64_t>> blocks_;  // the smallest last
 };
 
 // Runs another case of this program, one tagged [.child] (the leading dot keeps it out of a plain run), in a process of

@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kSize = 256 * kMiB;
 
+int64_t bytes_of(CUgraphMem_attribute attribute) { return static_cast<int64_t>(graph_attribute(attribute)); }
+
 class Graph {
   public:
     Graph() { REQUIRE(cuGraphCreate(&handle_, 0) == CUDA_SUCCESS); }
@@ -29,9 +31,18 @@ class Graph {
         REQUIRE(cuGraphAddMemFreeNode(&last_, handle_, &last_, last_ ? 1 : 0, start) == CUDA_SUCCESS);
     }
     CUgraphExec instantiate(unsigned long long flags = 0) {
-        execs_.emplace_back();
-        REQUIRE(cuGraphInstantiateWithFlags(&execs_.back(), handle_, flags) == CUDA_SUCCESS);
+        REQUIRE(instantiation(flags) == CUDA_SUCCESS);
         return execs_.back();
+    }
+    CUresult instantiation(unsigned long long flags = 0) {
+        CUgraphExec exec = nullptr;
+        const CUresult result = cuGraphInstantiateWithFlags(&exec, handle_, flags);
+        if (result == CUDA_SUCCESS) execs_.push_back(exec);
+        return result;
+    }
+    void destroy(CUgraphExec exec) {
+        REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+        std::erase(execs_, exec);
     }
 
   private:
@@ -94,14 +105,153 @@ TEST_CASE("an executable that frees on launch can be launched again") {
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
-TEST_CASE("allocations of a graph that do not live at the same time share memory") {
+TEST_CASE("allocations of a graph that do not live at the same time share addresses and memory") {
     const Gpu gpu;
     const Stream stream;
     Graph graph;
-    for (int i = 0; i < 4; ++i) graph.free(graph.allocate(kSize));
+    const CUdeviceptr first = graph.allocate(kSize);
+    graph.free(first);
+    for (int i = 0; i < 3; ++i) {
+        const CUdeviceptr next = graph.allocate(kSize);
+        CHECK(next == first);
+        graph.free(next);
+    }
     REQUIRE(cuGraphLaunch(graph.instantiate(), stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     CHECK(gpu.taken() == kSize);
+}
+
+TEST_CASE("graph memory is taken in units of 32 MiB, by an upload already") {
+    struct Size {
+        uint64_t bytes;
+        int64_t taken;
+    };
+    const Size size = GENERATE(Size{4 * kKiB, 32 * kMiB}, Size{33 * kMiB, 64 * kMiB}, Size{100 * kMiB + 1, 128 * kMiB});
+    const bool upload = GENERATE(true, false);
+    const Gpu gpu;
+    const Stream stream;
+    Graph graph;
+    graph.free(graph.allocate(size.bytes));
+    const CUgraphExec exec = graph.instantiate();
+    CHECK(gpu.taken() == 0);
+    if (upload) {
+        REQUIRE(cuGraphUpload(exec, stream) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        CHECK(gpu.took(size.taken));
+    }
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.took(size.taken));
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == size.taken);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == size.taken);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) >= size.taken);
+}
+
+TEST_CASE("graph memory stays when the graphs are gone, serves the next, and is taken again after a trim") {
+    const Gpu gpu;
+    const Stream stream;
+    {
+        CUgraph handle = nullptr;
+        CUgraphExec exec = nullptr;
+        CUDA_MEM_ALLOC_NODE_PARAMS params{};
+        CUgraphNode allocation = nullptr, free = nullptr;
+        params.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+        params.bytesize = kSize;
+        REQUIRE(cuGraphCreate(&handle, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphAddMemAllocNode(&allocation, handle, nullptr, 0, &params) == CUDA_SUCCESS);
+        REQUIRE(cuGraphAddMemFreeNode(&free, handle, &allocation, 1, params.dptr) == CUDA_SUCCESS);
+        REQUIRE(cuGraphInstantiate_v2(&exec, handle, nullptr, nullptr, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+        REQUIRE(cuGraphDestroy(handle) == CUDA_SUCCESS);
+    }
+    CHECK(gpu.took(kSize));
+    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
+    Graph graph;
+    graph.free(graph.allocate(kSize));
+    const CUgraphExec exec = graph.instantiate();
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.took(kSize));
+    REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+    CHECK(gpu.taken() <= 2 * kMiB);
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.took(kSize));
+}
+
+TEST_CASE("a graph with memory has one executable at a time") {
+    const Gpu gpu;
+    Graph graph;
+    graph.free(graph.allocate(kSize));
+    const CUgraphExec first = graph.instantiate();
+    CHECK(graph.instantiation() == CUDA_ERROR_NOT_SUPPORTED);
+    graph.destroy(first);
+    CHECK(graph.instantiation() == CUDA_SUCCESS);
+}
+
+TEST_CASE("graph memory for which the device has no room fails the upload and the launch, not a later one") {
+    const Gpu gpu;
+    const Stream stream;
+    Graph graph;
+    graph.free(graph.allocate(2 * kGiB));
+    const CUgraphExec exec = graph.instantiate();
+    {
+        const Filled filled;
+        CHECK(cuGraphUpload(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+        REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    }
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 2 * kGiB);
+}
+
+TEST_CASE("a refused launch of a graph keeps what it could take, unused") {
+    const Gpu gpu;
+    const Stream stream;
+    Graph graph;
+    graph.free(graph.allocate(2 * kGiB));
+    const CUgraphExec exec = graph.instantiate();
+    Filled filled;
+    filled.leave(128 * kMiB);
+    CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 96 * kMiB);
+}
+
+TEST_CASE("a child graph is a copy that its node leads to") {
+    const Gpu gpu;
+    CUgraph parent = nullptr, child = nullptr, inside = nullptr;
+    CUgraphNode node = nullptr, empty = nullptr;
+    REQUIRE(cuGraphCreate(&parent, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddEmptyNode(&empty, child, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddChildGraphNode(&node, parent, nullptr, 0, child) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
+    CUgraphNodeType type{};
+    REQUIRE(cuGraphNodeGetType(node, &type) == CUDA_SUCCESS);
+    CHECK(type == CU_GRAPH_NODE_TYPE_GRAPH);
+    REQUIRE(cuGraphChildGraphNodeGetGraph(node, &inside) == CUDA_SUCCESS);
+    CHECK(inside != child);
+    size_t count = 0;
+    REQUIRE(cuGraphGetNodes(inside, nullptr, &count) == CUDA_SUCCESS);
+    CHECK(count == 1);
+    CHECK(cuGraphDestroy(parent) == CUDA_SUCCESS);
+}
+
+TEST_CASE("allocations of a graph that live together share units") {
+    const Gpu gpu;
+    const Stream stream;
+    Graph graph;
+    CUdeviceptr blocks[4];
+    for (CUdeviceptr &block : blocks) block = graph.allocate(20 * kMiB);
+    for (const CUdeviceptr block : blocks) graph.free(block);
+    REQUIRE(cuGraphLaunch(graph.instantiate(), stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.took(96 * kMiB));
 }
 
 TEST_CASE("a node tells its type and its parameters") {

@@ -73,6 +73,23 @@ TEST_CASE("NVML lists the process with what it holds, and the device with what i
     cuMemFree_v2(block);
 }
 
+TEST_CASE("NVML counts what is reserved: in its total, and in the first form of the call as used") {
+    const Gpu gpu;
+    const Nvml nvml;
+    nvmlMemory_t first{};
+    nvmlMemory_v2_t second{};
+    second.version = nvmlMemory_v2;
+    size_t free = 0, total = 0;
+    REQUIRE(nvmlDeviceGetMemoryInfo(nvml.first(), &first) == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetMemoryInfo_v2(nvml.first(), &second) == NVML_SUCCESS);
+    REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+    CHECK(second.total == first.total);
+    CHECK(second.free == first.free);
+    CHECK(second.used + second.reserved == first.used);
+    CHECK(total == second.total - second.reserved);
+    CHECK(free == second.free);
+}
+
 TEST_CASE("NVML that was not initialised says so") {
     unsigned count = 0;
     CHECK(nvmlDeviceGetCount_v2(&count) == NVML_ERROR_UNINITIALIZED);

@@ -2,7 +2,9 @@
 // by processes, faults, forks, latencies. Cases tagged [.child] are run by the others, in processes of their own.
 #include "sim.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@ using namespace contract;
 namespace {
 
 constexpr int64_t kContext = 518 * kMiB;
+constexpr int64_t kReserved = 615 * kMiB;  // of the device, by NVML alone
 
 // A name for a state file, gone at the end.
 class State {
@@ -196,7 +199,7 @@ TEST_CASE("the child: NVML alone sees the other's GiB", "[.child]") {
     REQUIRE(nvmlInit_v2() == NVML_SUCCESS);
     REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &device) == NVML_SUCCESS);
     REQUIRE(nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS);
-    CHECK(memory.used == kGiB + kContext);
+    CHECK(memory.used == kGiB + kContext + kReserved);
     CHECK(memory.free == memory.total - memory.used);
 }
 
@@ -428,6 +431,260 @@ TEST_CASE("handles of a destroyed context are refused") {
     CHECK(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);  // nothing is being captured any more
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
+}
+
+TEST_CASE("an image says what the module takes, by itself or in the comments of another text") {
+    const char *image =
+        GENERATE("curb-sim-module code=4MiB global=64MiB once=138MiB\nkernel small\nkernel frame local=8192\n",
+                 "// PTX\n\n// curb-sim-module code=4MiB global=64MiB once=138MiB\n// kernel small\n// kernel frame "
+                 "local=8192\n.x");
+    const Gpu gpu;
+    CUfunction function = nullptr;
+    {
+        const Module module(image);
+        CHECK(gpu.taken() == (64 + 138) * kMiB);
+        CHECK(cuModuleGetFunction(&function, module, "other") == CUDA_ERROR_NOT_FOUND);
+        function = module.function("frame");
+        CHECK(gpu.taken() == (64 + 138 + 4) * kMiB);
+        const Module again(image);
+        CHECK(gpu.taken() == (64 + 138 + 4 + 64) * kMiB);
+    }
+    CHECK(gpu.taken() == 138 * kMiB);
+    CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("the child: a module takes its code when it is loaded", "[.child]") {
+    const Gpu gpu;
+    const Module module("curb-sim-module code=22MiB\nkernel small\n");
+    CHECK(gpu.taken() == 22 * kMiB);
+}
+
+TEST_CASE("with eager loading a module takes its code when it is loaded") {
+    CHECK(run_case("the child: a module takes its code when it is loaded", {"CUDA_MODULE_LOADING=EAGER"}) == 0);
+}
+
+TEST_CASE("code for which there is no room fails the launch, not what comes before") {
+    const Gpu gpu;
+    const Module module("curb-sim-module code=64MiB\nkernel small\n");
+    CUfunction function = nullptr;
+    CUfunctionLoadingState state{};
+    {
+        const Filled filled;
+        function = module.function("small");
+        CHECK(cuFuncLoad(function) == CUDA_SUCCESS);
+        REQUIRE(cuFuncIsLoaded(&state, function) == CUDA_SUCCESS);
+        CHECK(state == CU_FUNCTION_LOADING_STATE_UNLOADED);
+        CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 64 * kMiB);
+}
+
+TEST_CASE("a kernel in a graph takes what it needs when the graph is launched") {
+    const bool captured = GENERATE(true, false);
+    const Gpu gpu;
+    const Stream stream;
+    const Module module("curb-sim-module\nkernel frame local=8192\n");
+    const CUfunction function = module.function("frame");
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    if (captured) {
+        REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+        REQUIRE(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr) == CUDA_SUCCESS);
+        REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    } else {
+        CUgraph child = nullptr;
+        CUgraphNode node = nullptr;
+        CUDA_KERNEL_NODE_PARAMS params{};
+        params.func = function;
+        REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphAddKernelNode_v2(&node, child, nullptr, 0, &params) == CUDA_SUCCESS);
+        REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child) == CUDA_SUCCESS);
+        REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuGraphInstantiate_v2(&exec, graph, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 1848 * kMiB);
+    cuGraphExecDestroy(exec);
+    cuGraphDestroy(graph);
+}
+
+TEST_CASE("memory mapped into a sparse array stays until the array goes, its handle released or not") {
+    const Gpu gpu;
+    const CUDA_ARRAY3D_DESCRIPTOR descriptor{4096, 4096, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE};
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    CUarrayMapInfo info{};
+    REQUIRE(cuArray3DCreate_v2(&info.resource.array, &descriptor) == CUDA_SUCCESS);
+    REQUIRE(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == CUDA_SUCCESS);
+    info.resourceType = CU_RESOURCE_TYPE_ARRAY;
+    info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+    info.memHandle.memHandle = handle;
+    info.deviceBitMask = 1;
+    REQUIRE(cuMemMapArrayAsync(&info, 1, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 2 * kMiB);
+    if (GENERATE(true, false)) {
+        info.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+        REQUIRE(cuMemMapArrayAsync(&info, 1, nullptr) == CUDA_SUCCESS);
+        CHECK(gpu.taken() == 0);
+    }
+    REQUIRE(cuArrayDestroy(info.resource.array) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+}
+
+TEST_CASE("a graphics library's memory is reached at an address, charged to nobody, and freed by cuMemFree") {
+    const Gpu gpu;
+    const int file = ::memfd_create("external", 0);
+    REQUIRE(file >= 0);
+    REQUIRE(::ftruncate(file, 4 * kMiB) == 0);
+    REQUIRE(::pwrite(file, "\x42", 1, 5000) == 1);
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC import{};
+    import.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    import.handle.fd = file;
+    import.size = 4 * kMiB;
+    CUexternalMemory memory = nullptr;
+    REQUIRE(cuImportExternalMemory(&memory, &import) == CUDA_SUCCESS);
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer{};
+    buffer.offset = 5000;
+    buffer.size = kMiB;
+    CUdeviceptr start = 0;
+    unsigned char byte = 0;
+    REQUIRE(cuExternalMemoryGetMappedBuffer(&start, memory, &buffer) == CUDA_SUCCESS);
+    REQUIRE(cuDestroyExternalMemory(memory) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
+    CHECK(byte == 0x42);
+    CHECK(gpu.taken() == 0);
+    REQUIRE(cuMemFree_v2(start) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(start) == CUDA_ERROR_INVALID_VALUE);
+}
+
+// Which devices there are, and of which driver.
+
+namespace {
+
+unsigned char last_byte_of_uuid(CUdevice device) {
+    CUuuid uuid{};
+    REQUIRE(cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS);
+    return static_cast<unsigned char>(uuid.bytes[15]);
+}
+
+}  // namespace
+
+TEST_CASE("the child: sees the GPUs that SEES names", "[.child]") {
+    const std::string expected = environment("SEES");
+    if (expected.empty()) {
+        CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE);
+        return;
+    }
+    const Gpu gpu;
+    int count = 0;
+    REQUIRE(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    std::string seen;
+    for (int device = 0; device < count; ++device) seen += static_cast<char>('0' + last_byte_of_uuid(device));
+    CHECK(seen == expected);
+    // NVML counts all of them, and finds what is held under its own number.
+    unsigned gpus = 0, processes = 8;
+    nvmlDevice_t first = nullptr;
+    nvmlProcessInfo_t process[8];
+    REQUIRE(nvmlInit_v2() == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetCount_v2(&gpus) == NVML_SUCCESS);
+    CHECK(gpus == 4);
+    REQUIRE(nvmlDeviceGetHandleByIndex_v2(last_byte_of_uuid(0), &first) == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetComputeRunningProcesses_v3(first, &processes, process) == NVML_SUCCESS);
+    REQUIRE(processes == 1);
+    CHECK(process[0].usedGpuMemory == curb_sim_held(0));
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs, up to the first entry that names none") {
+    struct List {
+        const char *value, *sees;
+    };
+    const std::string uuid = "GPU-c07b513d-0000-4000-8000-00000000000";
+    const auto list = GENERATE(List{"2", "2"}, List{"3,0", "30"}, List{"1,9,0", "1"}, List{"0,-1,1", "0"}, List{"", ""},
+                               List{"7", ""}, List{"none", ""}, List{"1,1", "1"}, List{"UUID2", "2"},
+                               List{"UUID3,UUID1,0", "310"}, List{"GPU-c0", ""});
+    std::string value = list.value;
+    for (size_t at = 0; (at = value.find("UUID")) != std::string::npos;) value.replace(at, 4, uuid);
+    CAPTURE(value);
+    CHECK(run_case("the child: sees the GPUs that SEES names",
+                   {"CURB_SIM_GPUS=4", "CUDA_VISIBLE_DEVICES=" + value, std::string("SEES=") + list.sees}) == 0);
+}
+
+TEST_CASE("the child: is on an instance of a GPU", "[.child]") {
+    const Gpu gpu;
+    CUuuid own{}, parent{};
+    REQUIRE(cuDeviceGetUuid_v2(&own, 0) == CUDA_SUCCESS);
+    REQUIRE(cuDeviceGetUuid(&parent, 0) == CUDA_SUCCESS);
+    CHECK(std::memcmp(&own, &parent, sizeof own) != 0);
+    const auto text = [](const char *kind, const CUuuid &uuid) {
+        std::string digits = hex(uuid.bytes, sizeof uuid.bytes);
+        for (const size_t at : {8u, 13u, 18u, 23u}) digits.insert(at, "-");
+        return kind + digits;
+    };
+    REQUIRE(nvmlInit_v2() == NVML_SUCCESS);
+    nvmlDevice_t instance = nullptr, whole = nullptr;
+    CHECK(nvmlDeviceGetHandleByUUID(text("GPU-", own).c_str(), &instance) == NVML_ERROR_NOT_FOUND);
+    REQUIRE(nvmlDeviceGetHandleByUUID(text("MIG-", own).c_str(), &instance) == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetHandleByUUID(text("GPU-", parent).c_str(), &whole) == NVML_SUCCESS);
+    nvmlProcessInfo_t process[8];
+    unsigned count = 8;
+    REQUIRE(nvmlDeviceGetComputeRunningProcesses_v3(instance, &count, process) == NVML_SUCCESS);
+    REQUIRE(count == 1);
+    CHECK(process[0].usedGpuMemory == curb_sim_held(0));
+    count = 8;
+    REQUIRE(nvmlDeviceGetComputeRunningProcesses_v3(whole, &count, process) == NVML_SUCCESS);
+    REQUIRE(count == 1);
+    CHECK(process[0].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE);
+    nvmlMemory_t memory{};
+    CHECK(nvmlDeviceGetMemoryInfo(instance, &memory) == NVML_SUCCESS);
+    char told[96];
+    REQUIRE(nvmlDeviceGetUUID(instance, told, sizeof told) == NVML_SUCCESS);
+    CHECK(told == text("MIG-", own));
+}
+
+TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its own") {
+    CHECK(run_case("the child: is on an instance of a GPU", {"CURB_SIM_MIG=1"}) == 0);
+    CHECK(run_case("the child: is on an instance of a GPU",
+                   {"CURB_SIM_MIG=1", "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
+}
+
+TEST_CASE("older drivers lack what came later, and say what they are") {
+    struct Version {
+        const char *folder;
+        int number;
+        std::vector<const char *> has, lacks;
+    };
+    const auto version =
+        GENERATE(Version{"11.4",
+                         11040,
+                         {"cuCtxCreate_v3", "cuGraphAddMemAllocNode"},
+                         {"cuGetProcAddress_v2", "cuLibraryLoadData", "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}},
+                 Version{"12.2",
+                         12020,
+                         {"cuGetProcAddress_v2", "cuGraphAddNode", "cuLaunchKernelEx_ptsz"},
+                         {"cuGreenCtxCreate", "cuGraphAddNode_v2", "cuStreamGetDevice", "cuCtxCreate_v4"}},
+                 Version{"12.8",
+                         12080,
+                         {"cuGreenCtxCreate", "cuStreamGetDevice", "cuStreamGetDevice_ptsz", "cuCtxCreate_v4"},
+                         {"cuCtxGetDevice_v2", "cuMemGetMemPool"}});
+    CAPTURE(version.folder);
+    const std::string file = environment("SIM") + "/" + version.folder + "/libcuda.so.1";
+    void *driver = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(driver);
+    for (const char *name : version.has) CHECK(::dlsym(driver, name));
+    for (const char *name : version.lacks) CHECK_FALSE(::dlsym(driver, name));
+    int number = 0;
+    reinterpret_cast<decltype(&cuDriverGetVersion)>(::dlsym(driver, "cuDriverGetVersion"))(&number);
+    CHECK(number == version.number);  // the driver stays loaded: it never destroys its state
+    const auto look_up = reinterpret_cast<decltype(&cuGetProcAddress)>(::dlsym(driver, "cuGetProcAddress"));
+    void *found = nullptr;
+    CHECK(look_up("cuMemGetMemPool", &found, 13000, 0) == CUDA_SUCCESS);
+    CHECK(found == nullptr);
+    CHECK(look_up("cuCtxCreate", &found, 13000, 0) == CUDA_SUCCESS);
+    CHECK(found == ::dlsym(driver, version.number < 12050 ? "cuCtxCreate_v3" : "cuCtxCreate_v4"));
 }
 
 TEST_CASE("a module holds 2 MiB while it is loaded, a library once it is used in a context") {

@@ -2,7 +2,7 @@
 
 usage: library_check.py LIBCURB TABLE.txt SIM_LIBCUDA [--release]
 
-TABLE.txt is entry_points.def, preprocessed to one line a row: `wrap NAME`, `call NAME` or `libc NAME`.
+TABLE.txt is entry_points.def, preprocessed to one line a row: `wrap NAME`, `call NAME`, `nvml NAME` or `libc NAME`.
 --release adds the checks that only an optimised build without sanitizers can pass.
 """
 
@@ -47,9 +47,9 @@ def exported(library: Path) -> set[str]:
 
 def main() -> int:
     library, table, simulated = (Path(argument) for argument in sys.argv[1:4])
-    rows = [line.split() for line in table.read_text().splitlines() if line.startswith(("wrap ", "call ", "libc "))]
+    rows = [line.split() for line in table.read_text().splitlines() if line.startswith(("wrap ", "call ", "nvml ", "libc "))]
     ours = {name for kind, name in rows if kind != "call"}
-    drivers = {name for kind, name in rows if kind != "libc"}
+    drivers = {name for kind, name in rows if kind in ("wrap", "call")}
 
     exports = exported(library)
     check(exports == ours, f"exports differ from entry_points.def: {sorted(exports ^ ours)}")

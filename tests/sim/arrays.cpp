@@ -1,26 +1,36 @@
 #include "arrays.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <string>
+
 #include "driver.hpp"
 
 namespace curb::sim {
 
 namespace {
 
-struct Array {
-    CUarray handle = nullptr;
-    CUcontext context = nullptr;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor{};
+constexpr uint64_t kArrayAlignment = 64 * kKiB;
+
+template <class Handle>
+struct Texture {
+    Texture(CUcontext its_context, const CUDA_ARRAY3D_DESCRIPTOR &its_descriptor)
+        : context(its_context), descriptor(its_descriptor) {}
+    Texture(const Texture &) = delete;
+    Texture &operator=(const Texture &) = delete;
+    ~Texture() {
+        for (const auto &[part, allocation] : mapped) end_mapping(allocation);
+    }
+
+    Handle handle = nullptr;
+    CUcontext context;
+    CUDA_ARRAY3D_DESCRIPTOR descriptor;
     CUdeviceptr memory = 0;  // 0: sparse or mapped later, so none of its own
     uint64_t bytes = 0;
+    std::map<std::string, CUmemGenericAllocationHandle> mapped;  // by cuMemMapArrayAsync: which part of it, as bytes
 };
-
-struct Mipmap {
-    CUmipmappedArray handle = nullptr;
-    CUcontext context = nullptr;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor{};
-    CUdeviceptr memory = 0;
-    uint64_t bytes = 0;
-};
+using Array = Texture<CUarray>;
+using Mipmap = Texture<CUmipmappedArray>;
 
 Registry<CUarray, Array> &arrays() {
     static auto &all = *new Registry<CUarray, Array>;
@@ -52,19 +62,29 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
         return CUDA_ERROR_INVALID_VALUE;
     if (descriptor.Width > kLargest || descriptor.Height > kLargest || descriptor.Depth > (1 << 14))
         return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
+    constexpr unsigned kWithoutMemory = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+    return (descriptor.Flags & kWithoutMemory) == kWithoutMemory ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 bool takes_no_memory(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
     return descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
+// Contents lie in tiles of 64 bytes by 8 rows, and these in blocks of up to 16, upwards in two dimensions and inwards
+// in three. Found by fitting what the driver tells of deferred arrays (docs/results/driver.md); it holds for all of
+// them.
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned level) {
-    const bool layered = descriptor.Flags & CUDA_ARRAY3D_LAYERED;  // then Depth counts layers, the same on each level
+    constexpr uint64_t kTileWidth = 64, kTileHeight = 8;
     const auto at = [=](size_t extent) { return std::max<uint64_t>(extent >> level, 1); };
-    const uint64_t depth = layered ? std::max<uint64_t>(descriptor.Depth, 1) : at(descriptor.Depth);
-    return at(descriptor.Width) * at(descriptor.Height) * depth * descriptor.NumChannels *
-           element_bytes(descriptor.Format);
+    const auto in_blocks = [](uint64_t tiles) { return round_up(tiles, std::min(std::bit_ceil(tiles), uint64_t{16})); };
+    const bool layered = descriptor.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+    const uint64_t depth = layered ? 1 : at(descriptor.Depth);
+    const uint64_t layers = layered ? std::max<uint64_t>(descriptor.Depth, 1) : 1;
+    const uint64_t row = at(descriptor.Width) * descriptor.NumChannels * element_bytes(descriptor.Format);
+    const uint64_t across = round_up(row, kTileWidth) / kTileWidth;
+    const uint64_t up = round_up(at(descriptor.Height), kTileHeight) / kTileHeight;
+    const uint64_t tiles = across * (depth > 1 ? up * in_blocks(depth) : in_blocks(up));
+    return tiles * kTileWidth * kTileHeight * layers;
 }
 
 CUresult take(Context &context, const CUDA_ARRAY3D_DESCRIPTOR &descriptor, uint64_t bytes, CUdeviceptr *memory) {
@@ -76,9 +96,7 @@ CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
     Context *context = nullptr;
     if (const CUresult error = current_context(&context)) return error;
     if (const CUresult error = check(descriptor)) return error;
-    auto made = std::make_unique<Array>();
-    made->context = context->handle;
-    made->descriptor = descriptor;
+    auto made = std::make_unique<Array>(context->handle, descriptor);
     made->bytes = level_bytes(descriptor, 0);
     if (const CUresult error = take(*context, descriptor, made->bytes, &made->memory)) return error;
     *out = arrays().add(std::move(made))->handle;
@@ -103,7 +121,25 @@ CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, const Object *object,
     if (const CUresult error = find_device(device, &found)) return error;
     if (!object) return CUDA_ERROR_INVALID_HANDLE;
     if (!out || !(object->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) return CUDA_ERROR_INVALID_VALUE;
-    *out = {.size = round_up(object->bytes, kGranule), .alignment = kGranule, .reserved = {}};
+    *out = {.size = round_up(object->bytes, kArrayAlignment), .alignment = kArrayAlignment, .reserved = {}};
+    return CUDA_SUCCESS;
+}
+
+// The memory stays as long as it is mapped, whether its handle is released or not.
+template <class Object>
+CUresult map_part(Object *object, const CUarrayMapInfo &info) {
+    if (!object) return CUDA_ERROR_INVALID_HANDLE;
+    if (!takes_no_memory(object->descriptor)) return CUDA_ERROR_INVALID_VALUE;
+    std::string part(reinterpret_cast<const char *>(&info.subresource), sizeof info.subresource);
+    part += static_cast<char>(info.subresourceType);
+    if (const auto before = object->mapped.find(part); before != object->mapped.end()) {
+        end_mapping(before->second);
+        object->mapped.erase(before);
+    }
+    if (info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_SUCCESS;
+    const CUmemGenericAllocationHandle memory = info.memHandle.memHandle;
+    if (const CUresult error = add_mapping(memory)) return error;
+    object->mapped[part] = memory;
     return CUDA_SUCCESS;
 }
 
@@ -160,9 +196,7 @@ SIM_CU(cuMipmappedArrayCreate, (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCR
     if (const CUresult error = current_context(&context)) return error;
     if (const CUresult error = check(*descriptor)) return error;
     const size_t longest = std::max({descriptor->Width, descriptor->Height, descriptor->Depth});
-    auto made = std::make_unique<Mipmap>();
-    made->context = context->handle;
-    made->descriptor = *descriptor;
+    auto made = std::make_unique<Mipmap>(context->handle, *descriptor);
     for (unsigned level = 0; level < levels && (longest >> level); ++level)
         made->bytes += level_bytes(*descriptor, level);
     if (const CUresult error = take(*context, *descriptor, made->bytes, &made->memory)) return error;
@@ -171,6 +205,21 @@ SIM_CU(cuMipmappedArrayCreate, (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCR
 }
 
 SIM_CU(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), (mipmap)) { return destroy(mipmaps(), mipmap); }
+
+SIM_CU_STREAM(cuMemMapArrayAsync, (CUarrayMapInfo * infos, unsigned count, CUstream handle), (infos, count, handle)) {
+    Stream *stream = nullptr;
+    if (const CUresult error = find_stream(handle, &stream)) return error;
+    if (!infos || !count) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = refuse_during_capture()) return error;
+    for (unsigned i = 0; i < count; ++i) {
+        const CUarrayMapInfo &info = infos[i];
+        const CUresult error = info.resourceType == CU_RESOURCE_TYPE_ARRAY
+                                   ? map_part(arrays().find(info.resource.array), info)
+                                   : map_part(mipmaps().find(info.resource.mipmap), info);
+        if (error) return error;
+    }
+    return CUDA_SUCCESS;
+}
 
 SIM_CU(cuMipmappedArrayGetMemoryRequirements,
        (CUDA_ARRAY_MEMORY_REQUIREMENTS * out, CUmipmappedArray mipmap, CUdevice device), (out, mipmap, device)) {

@@ -56,10 +56,12 @@ static CUresult graph_of(Capture &capture, Graph **graph) {
     return capture.invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work) {
+CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work, std::function<CUresult()> prepare) {
     Capture *capture = stream.capture;
     if (!capture) {
         if (const CUresult error = refuse_if_capturing(stream)) return error;
+        if (prepare)
+            if (const CUresult error = prepare()) return error;
         ++driver().last_ticket;
         work();
         return CUDA_SUCCESS;
@@ -68,6 +70,7 @@ CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work
     if (const CUresult error = graph_of(*capture, &graph)) return error;
     if (stream.id != capture->origin_id) capture->forks[stream.id] = false;
     add_node(*graph, type, std::move(work), 0);
+    graph->nodes.back()->prepare = std::move(prepare);
     return CUDA_SUCCESS;
 }
 
@@ -135,6 +138,9 @@ void abandon(Capture &capture) {
     std::erase_if(driver().captures, [&](const auto &one) { return one.get() == &capture; });
 }
 
+SIM_CU_STREAM(cuStreamBeginCapture, (CUstream stream), (stream)) {
+    return begin(stream, nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
 SIM_CU_STREAM(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode)) {
     return begin(stream, nullptr, mode);
 }

@@ -32,11 +32,37 @@ Context::~Context() {
     for (const auto &capture : all.captures)
         if (capture->context == handle) captures.push_back(capture.get());
     for (Capture *capture : captures) abandon(*capture);
+    std::erase_if(all.late_frees, [&](const LateFree &late) { return late.context == handle; });
     forget_arrays_of(handle);
     unload_modules_of(handle);
     all.streams.remove_if([&](const Stream &stream) { return stream.context == handle; });
     all.events.remove_if([&](const Event &event) { return event.context == handle; });
-    credit(device, Use::context, overhead);
+    credit(device, Use::context, overhead + stack_bytes(stack_limit) + heap_taken);
+    credit(device, Use::modules, code_kept);
+    // Its end waits for its work, which pools notice.
+    all_seen_complete(device);
+    release_above_thresholds(device);
+}
+
+CUresult Context::set_stack(uint64_t limit) {
+    limit = round_up(limit, kStackUnit);
+    if (limit > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (limit > stack_limit) {
+        if (const CUresult error = charge(device, Use::context, stack_bytes(limit) - stack_bytes(stack_limit)))
+            return error;
+    } else {
+        credit(device, Use::context, stack_bytes(stack_limit) - stack_bytes(limit));
+    }
+    stack_limit = limit;
+    return CUDA_SUCCESS;
+}
+
+CUresult Context::take_heap() {
+    if (heap_taken) return CUDA_SUCCESS;
+    const uint64_t size = round_up(heap_limit, kGranule) + kGranule;
+    if (const CUresult error = charge(device, Use::context, size)) return error;
+    heap_taken = size;
+    return CUDA_SUCCESS;
 }
 
 namespace {
@@ -82,12 +108,10 @@ CUresult destroy(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-CUresult release_primary(CUdevice device) {
+CUresult release(CUdevice device) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
-    if (!found->primary_references) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--found->primary_references == 0) driver().contexts.remove(found->primary);
-    return CUDA_SUCCESS;
+    return release_primary(*found);
 }
 
 CUresult reset_primary(CUdevice device) {
@@ -100,22 +124,33 @@ CUresult reset_primary(CUdevice device) {
 
 }  // namespace
 
+CUresult retain_primary(Device &device, Context **context) {
+    if (!device.primary_references)
+        if (const CUresult error = make_context(device.primary, device.index, device.primary_flags, 3020, context))
+            return error;
+    ++device.primary_references;
+    *context = driver().contexts.find(device.primary);
+    return CUDA_SUCCESS;
+}
+
+CUresult release_primary(Device &device) {
+    if (!device.primary_references) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device.primary_references == 0) driver().contexts.remove(device.primary);
+    return CUDA_SUCCESS;
+}
+
 SIM_CU(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), (context, device)) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (!context) return CUDA_ERROR_INVALID_VALUE;
-    if (!found->primary_references) {
-        Context *made = nullptr;
-        if (const CUresult error = make_context(found->primary, device, found->primary_flags, 3020, &made))
-            return error;
-    }
-    ++found->primary_references;
-    *context = found->primary;
+    Context *primary = nullptr;
+    if (const CUresult error = retain_primary(*found, &primary)) return error;
+    *context = primary->handle;
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuDevicePrimaryCtxRelease, (CUdevice device), (device)) { return release_primary(device); }
-SIM_CU(cuDevicePrimaryCtxRelease_v2, (CUdevice device), (device)) { return release_primary(device); }
+SIM_CU(cuDevicePrimaryCtxRelease, (CUdevice device), (device)) { return release(device); }
+SIM_CU(cuDevicePrimaryCtxRelease_v2, (CUdevice device), (device)) { return release(device); }
 SIM_CU(cuDevicePrimaryCtxReset, (CUdevice device), (device)) { return reset_primary(device); }
 SIM_CU(cuDevicePrimaryCtxReset_v2, (CUdevice device), (device)) { return reset_primary(device); }
 
@@ -135,6 +170,12 @@ SIM_CU(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *activ
     return CUDA_SUCCESS;
 }
 
+// The first version is for programs of 32 bits (measured on an H200).
+SIM_CU(cuCtxCreate,
+       ([[maybe_unused]] CUcontext * context, [[maybe_unused]] unsigned flags, [[maybe_unused]] CUdevice device),
+       (context, flags, device)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
 SIM_CU(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device), (context, flags, device)) {
     return create(context, flags, device, 3020);
 }
@@ -170,7 +211,7 @@ SIM_CU(cuCtxDetach, (CUcontext context), (context)) {
 
 SIM_CU(cuCtxPushCurrent_v2, (CUcontext context), (context)) {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
-    if (!driver().contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
     return push(context);
 }
 
@@ -185,7 +226,7 @@ SIM_CU(cuCtxPopCurrent_v2, (CUcontext * context), (context)) {
 // Replaces the top of the stack; null pops it.
 SIM_CU(cuCtxSetCurrent, (CUcontext context), (context)) {
     Thread &thread = this_thread();
-    if (context && !driver().contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context && !find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
     if (thread.depth) --thread.depth;
     return context ? push(context) : CUDA_SUCCESS;
 }
@@ -208,7 +249,7 @@ SIM_CU(cuCtxGetDevice, (CUdevice * device), (device)) {
 // The CUDA 13 forms name the context; null means the current one.
 static CUresult context_or_current(CUcontext handle, Context **context) {
     if (!handle) return current_context(context);
-    *context = driver().contexts.find(handle);
+    *context = find_context(handle);
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -243,26 +284,14 @@ SIM_CU(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value)) {
     Context *context = nullptr;
     if (const CUresult error = current_context(&context)) return error;
     switch (limit) {
-        case CU_LIMIT_STACK_SIZE: {
-            if (value > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
-            // At once, for every thread that could be resident (docs/results/driver.md: 8 KiB took 1,848 MiB). That a
-            // lower limit gives memory back is assumed.
-            const uint64_t size =
-                kContextBytes + (std::max<size_t>(value, kDefaultStack) - kDefaultStack) * kResidentThreads;
-            if (size > context->overhead) {
-                if (const CUresult error = charge(context->device, Use::context, size - context->overhead))
-                    return error;
-            } else {
-                credit(context->device, Use::context, context->overhead - size);
-            }
-            context->overhead = size;
-            context->stack_limit = value;
-            return CUDA_SUCCESS;
-        }
+        case CU_LIMIT_STACK_SIZE: return context->set_stack(value);
         case CU_LIMIT_PRINTF_FIFO_SIZE: context->printf_limit = value; return CUDA_SUCCESS;
-        case CU_LIMIT_MALLOC_HEAP_SIZE: context->heap_limit = value; return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: context->sync_depth = value; return CUDA_SUCCESS;
+        case CU_LIMIT_MALLOC_HEAP_SIZE:
+            if (context->heap_taken) return CUDA_ERROR_INVALID_VALUE;  // too late
+            context->heap_limit = value;
+            return CUDA_SUCCESS;
         case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: context->pending_launches = value; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: break;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
@@ -275,8 +304,8 @@ SIM_CU(cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
         case CU_LIMIT_STACK_SIZE: *value = context->stack_limit; return CUDA_SUCCESS;
         case CU_LIMIT_PRINTF_FIFO_SIZE: *value = context->printf_limit; return CUDA_SUCCESS;
         case CU_LIMIT_MALLOC_HEAP_SIZE: *value = context->heap_limit; return CUDA_SUCCESS;
-        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: *value = context->sync_depth; return CUDA_SUCCESS;
         case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = context->pending_launches; return CUDA_SUCCESS;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: break;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }

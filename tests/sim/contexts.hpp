@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "address_space.hpp"
 #include "cuda_abi.h"
 #include "granules.hpp"
 #include "streams.hpp"
@@ -14,6 +15,7 @@ namespace curb::sim {
 
 inline constexpr uint64_t kContextBytes = 518 * kMiB;  // docs/results/driver.md
 inline constexpr uint64_t kDefaultStack = 1 * kKiB;    // its cost is part of the context's
+inline constexpr uint64_t kStackUnit = 16;
 // Bytes of device memory for each byte of CU_LIMIT_STACK_SIZE: threads of a multiprocessor × multiprocessors.
 inline constexpr uint64_t kResidentThreads = uint64_t{2048} * 132;
 
@@ -24,17 +26,23 @@ struct Context {
     // Ends all that dies with a context: plain and managed memory, arrays, modules, streams and events.
     ~Context();
 
+    static uint64_t stack_bytes(uint64_t limit) { return round_down(limit * kResidentThreads, kGranule); }
+    // Takes or gives back what the new limit makes a difference of, at once.
+    CUresult set_stack(uint64_t limit);
+    // At the first launch of a kernel that calls malloc.
+    CUresult take_heap();
+
     CUcontext handle;
     int device;
     unsigned flags;
     unsigned api_version;
-    int attached = 1;  // cuCtxAttach
-    uint64_t overhead = kContextBytes;
+    int attached = 1;                                                // cuCtxAttach
+    uint64_t overhead = kContextBytes - stack_bytes(kDefaultStack);  // without the stack
     size_t stack_limit = kDefaultStack;
-    size_t printf_limit = 1 * kMiB;
-    size_t heap_limit =
-        8 * kMiB;  // takes nothing until a kernel uses it (docs/results/driver.md), and kernels here do nothing
-    size_t sync_depth = 2;
+    size_t printf_limit = 8650752;
+    size_t heap_limit = 8 * kMiB;
+    uint64_t heap_taken = 0;
+    uint64_t code_kept = 0;  // of modules that may be unloaded
     size_t pending_launches = 2048;
     std::set<int> peers;  // devices whose memory this context may reach
 
@@ -43,5 +51,16 @@ struct Context {
     std::unique_ptr<Stream> legacy_stream;
     std::map<uint64_t, std::unique_ptr<Stream>> per_thread_streams;  // by this_thread_id()
 };
+
+// A handle that means some of the multiprocessors of a device, in its primary context.
+struct GreenContext {
+    CUgreenCtx handle = nullptr;
+    CUcontext context = nullptr;
+    int device = 0;
+};
+
+struct Device;
+CUresult retain_primary(Device &device, Context **context);
+CUresult release_primary(Device &device);
 
 }  // namespace curb::sim

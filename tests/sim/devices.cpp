@@ -4,6 +4,7 @@
 
 #include "driver.hpp"
 #include "identity.hpp"
+#include "version.hpp"
 
 namespace curb::sim {
 
@@ -35,23 +36,26 @@ SIM_CU(cuDeviceGetName, (char *name, int length, CUdevice device), (name, length
     return CUDA_SUCCESS;
 }
 
-static CUresult uuid_of(CUuuid *uuid, CUdevice device) {
+static CUresult uuid_of(CUuuid *uuid, CUdevice device, Uuid (*of_gpu)(int)) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-    const Uuid bytes = device_uuid(device);
+    const Uuid bytes = of_gpu(found->gpu);
     std::memcpy(uuid->bytes, bytes.data(), bytes.size());
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), (uuid, device)) { return uuid_of(uuid, device); }
-SIM_CU(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device)) { return uuid_of(uuid, device); }
+// Of an instance, the first tells its GPU's and the second its own (cuda.h).
+SIM_CU(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), (uuid, device)) { return uuid_of(uuid, device, gpu_uuid); }
+SIM_CU(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device)) {
+    return uuid_of(uuid, device, mig_mode() ? mig_uuid : gpu_uuid);
+}
 
 SIM_CU(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device), (bytes, device)) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = driver().machine->memory(device).total;
+    *bytes = memory_of(device).total;
     return CUDA_SUCCESS;
 }
 
@@ -65,7 +69,7 @@ SIM_CU(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice
         case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
-        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(device); break;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(found->gpu); break;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
@@ -80,14 +84,14 @@ SIM_CU(cuDeviceGetPCIBusId, (char *text, int length, CUdevice device), (text, le
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(pci_bus(device)));
+    std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(pci_bus(found->gpu)));
     return CUDA_SUCCESS;
 }
 
 SIM_CU(cuDeviceGetByPCIBusId, (CUdevice * device, const char *text), (device, text)) {
     if (!device || !text) return CUDA_ERROR_INVALID_VALUE;
     for (const Device &one : driver().devices) {
-        if (!is_pci_bus_id(text, one.index)) continue;
+        if (!is_pci_bus_id(text, one.gpu)) continue;
         *device = one.index;
         return CUDA_SUCCESS;
     }

@@ -11,6 +11,7 @@
 #include "faults.hpp"
 #include "latency.hpp"
 #include "sim.h"
+#include "visible.hpp"
 
 namespace curb::sim {
 
@@ -90,17 +91,29 @@ CUresult find_device(CUdevice device, Device **found) {
 CUresult current_context(Context **context) {
     const Thread &thread = this_thread();
     if (!thread.depth || !thread.stack[thread.depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
-    *context = driver().contexts.find(thread.stack[thread.depth - 1]);
+    *context = find_context(thread.stack[thread.depth - 1]);
     return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult charge(int device, Use use, uint64_t bytes) {
-    Machine &machine = *driver().machine;
-    if (machine.take(device, use, bytes)) return CUDA_SUCCESS;
-    return reclaim_from_pools(device) && machine.take(device, use, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+Context *find_context(CUcontext handle) {
+    driver().greens.each([&](const GreenContext &green) {
+        if (green.context == handle) handle = driver().devices[static_cast<size_t>(green.device)].primary;
+    });
+    return driver().contexts.find(handle);
 }
 
-void credit(int device, Use use, uint64_t bytes) { driver().machine->give(device, use, bytes); }
+static int gpu_of(int device) { return driver().devices[static_cast<size_t>(device)].gpu; }
+
+DeviceMemory memory_of(int device) { return driver().machine->memory(gpu_of(device)); }
+
+CUresult charge(int device, Use use, uint64_t bytes) {
+    Machine &machine = *driver().machine;
+    const int gpu = gpu_of(device);
+    if (machine.take(gpu, use, bytes)) return CUDA_SUCCESS;
+    return reclaim_from_pools(device) && machine.take(gpu, use, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void credit(int device, Use use, uint64_t bytes) { driver().machine->give(gpu_of(device), use, bytes); }
 
 Allocation *find_allocation(CUdeviceptr start) {
     const auto found = driver().allocations.find(start);
@@ -127,8 +140,10 @@ SIM_CU(cuInit, (unsigned flags), (flags)) {
     fresh->machine = Machine::open_from_environment();
     if (!fresh->machine) return CUDA_ERROR_NO_DEVICE;
     if (!fresh->machine->join()) return CUDA_ERROR_OPERATING_SYSTEM;
-    for (int index = 0; index < fresh->machine->device_count(); ++index)
-        fresh->devices.push_back({.index = index, .primary = make_handle<CUcontext>()});
+    for (const int gpu : visible_gpus(fresh->machine->device_count()))
+        fresh->devices.push_back(
+            {.index = static_cast<int>(fresh->devices.size()), .gpu = gpu, .primary = make_handle<CUcontext>()});
+    if (fresh->devices.empty()) return CUDA_ERROR_NO_DEVICE;
     root = fresh.release();
     make_default_pools();
     pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
@@ -142,8 +157,8 @@ using namespace curb::sim;
 SIM_EXPORT uint64_t curb_sim_held(int device) {
     if (in_forked_child) return 0;
     const std::lock_guard lock(model);
-    if (!root || device < 0 || device >= root->machine->device_count()) return 0;
-    return root->machine->own(device).held();
+    if (!root || device < 0 || static_cast<size_t>(device) >= root->devices.size()) return 0;
+    return root->machine->own(root->devices[static_cast<size_t>(device)].gpu).held();
 }
 
 SIM_EXPORT uint64_t curb_sim_calls(const char *name) {

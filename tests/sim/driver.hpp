@@ -25,7 +25,7 @@ namespace curb::sim {
 
 // What lives at a range of device addresses.
 struct Allocation {
-    enum class Kind { plain, managed, pool, graph, mapping, ipc, pool_import };
+    enum class Kind { plain, managed, pool, graph, mapping, ipc, pool_import, external, global };
     Kind kind;
     CUdeviceptr start;
     uint64_t bytes;  // as asked for
@@ -34,19 +34,28 @@ struct Allocation {
     Pool *pool = nullptr;                     // pool
     CUmemGenericAllocationHandle handle = 0;  // mapping
     bool accessible = true;                   // mapping: after cuMemSetAccess
-    CUdeviceptr range = 0;                    // ipc, pool_import: what was mapped for it
+    CUdeviceptr range = 0;                    // ipc, pool_import, external: what was mapped for it
     uint64_t range_size = 0;
     uint64_t id = next_handle();  // CU_POINTER_ATTRIBUTE_BUFFER_ID
 };
 
 struct Device {
-    int index;
+    int index;          // CUDA's ordinal
+    int gpu;            // the machine's number, and NVML's
     CUcontext primary;  // the handle, the same for as long as the process lives
     int primary_references = 0;
     unsigned primary_flags = 0;
     Pool *default_pool = nullptr;
     Pool *current_pool = nullptr;
     GraphReserve graph_reserve = {};
+};
+
+// Plain memory that was freed in a stream: its address is gone at once, the memory when the host has seen the stream
+// reach the free (docs/results/driver.md).
+struct LateFree {
+    CUcontext context;
+    CUdeviceptr start;
+    uint64_t stream_id, ticket;
 };
 
 struct Driver {
@@ -57,11 +66,13 @@ struct Driver {
     uint64_t last_ticket = 0;                       // numbers the work submitted to streams, in order
 
     Registry<CUcontext, Context> contexts;
+    Registry<CUgreenCtx, GreenContext> greens;
     Registry<CUstream, Stream> streams;
     Registry<CUevent, Event> events;
     Registry<CUmemoryPool, Pool> pools;
     Pool *default_host_pool = nullptr;
     Pool *current_host_pool = nullptr;
+    std::vector<LateFree> late_frees;
     std::vector<std::unique_ptr<Pool>> dying_pools;  // destroyed by the program, allocations still live
     Registry<CUmemGenericAllocationHandle, VmmAllocation> vmm;
     VmmBooks vmm_books;
@@ -89,15 +100,20 @@ uint64_t this_thread_id();
 CUresult find_device(CUdevice device, Device **found);
 // CUDA_ERROR_INVALID_CONTEXT when the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED when it is gone.
 CUresult current_context(Context **context);
+// That of a handle: for a green context's, the primary context behind it. Null: gone, or never was.
+Context *find_context(CUcontext handle);
 
+DeviceMemory memory_of(int device);
 CUresult charge(int device, Use use, uint64_t bytes);  // CUDA_ERROR_OUT_OF_MEMORY when the device has no room
 void credit(int device, Use use, uint64_t bytes);
 
 Allocation *find_allocation(CUdeviceptr start);      // that begins there
 Allocation *allocation_around(CUdeviceptr address);  // that holds the address
 Allocation &add_allocation(Allocation allocation);
-void free_managed(const Allocation &allocation);      // memory and addresses; the entry is the caller's to erase
-void free_pool_import(const Allocation &allocation);  // entry and addresses
+void free_managed(const Allocation &allocation);  // memory and addresses; the entry is the caller's to erase
+void free_foreign(const Allocation &allocation);  // of another process or library: entry and addresses
+// Makes a range of another library's memory known at an address.
+CUresult map_external(int file, uint64_t offset, uint64_t bytes, int device, CUdeviceptr *start);
 // Granules about to be given back: takes away the file that IPC put there, if it did.
 void end_sharing(CUdeviceptr start, uint64_t size);
 

@@ -1,8 +1,11 @@
 #include "graphs.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "driver.hpp"
+#include "modules.hpp"
 
 namespace curb::sim {
 
@@ -24,44 +27,81 @@ std::shared_ptr<GraphNode> find_node(CUgraphNode handle) {
 
 GraphReserve &reserve_of(int device) { return driver().devices[static_cast<size_t>(device)].graph_reserve; }
 
-// What the launch will have in use at its highest on the device, on top of what is in use now.
-uint64_t peak(const GraphExec &exec, int device) {
-    int64_t current = 0, highest = 0;
-    std::map<CUdeviceptr, int64_t> sizes;
-    for (const auto &[start, memory] : driver().live_graph_memory)
-        if (memory->device == device) sizes[start] = static_cast<int64_t>(memory->bytes);
-    for (const auto &node : exec.nodes) {
-        if (node->memory && node->memory->device == device) {
-            sizes[node->memory->start] = static_cast<int64_t>(node->memory->bytes);
-            current += sizes[node->memory->start];
-            highest = std::max(highest, current);
-        } else if (const auto freed = sizes.find(node->freed); node->freed && freed != sizes.end()) {
-            current -= freed->second;
-        }
-    }
-    return static_cast<uint64_t>(highest);
+// What backs the addresses of an executable: those of blocks that do not live at the same time are the same.
+uint64_t backing(const GraphExec &exec, int device) {
+    std::set<const GraphMemory *> distinct;
+    for (const auto &node : exec.nodes)
+        if (node->memory && node->memory->device == device) distinct.insert(node->memory.get());
+    return std::accumulate(distinct.begin(), distinct.end(), uint64_t{0},
+                           [](uint64_t sum, const GraphMemory *memory) { return sum + memory->bytes; });
 }
 
 // Takes the device memory that a launch needs.
 CUresult reserve_for(const GraphExec &exec) {
     for (Device &device : driver().devices) {
         GraphReserve &reserve = device.graph_reserve;
-        const uint64_t needed = round_up(reserve.used + peak(exec, device.index), kGraphUnit);
-        if (needed <= reserve.reserved) continue;
-        if (const CUresult error = charge(device.index, Use::graphs, needed - reserve.reserved)) return error;
-        reserve.reserved = needed;
-        reserve.reserved_high = std::max(reserve.reserved_high, needed);
+        const uint64_t needed = round_up(reserve.live + backing(exec, device.index), kGraphUnit);
+        for (uint64_t more = reserve.used; more < needed; more += kGraphUnit) {
+            if (const CUresult error = charge(device.index, Use::graphs, kGraphUnit)) return error;
+            reserve.reserved += kGraphUnit;
+            reserve.reserved_high = std::max(reserve.reserved_high, reserve.reserved);
+        }
+        reserve.used = std::max(reserve.used, needed);
+        reserve.used_high = std::max(reserve.used_high, reserve.used);
     }
     return CUDA_SUCCESS;
 }
 
-void come_alive(const std::shared_ptr<GraphMemory> &memory) {
-    GraphReserve &reserve = reserve_of(memory->device);
-    reserve.used += memory->bytes;
-    reserve.used_high = std::max(reserve.used_high, reserve.used);
+void come_alive(const GraphNode &node) {
+    const std::shared_ptr<GraphMemory> &memory = node.memory;
+    reserve_of(memory->device).live += memory->bytes;
     driver().live_graph_memory[memory->start] = memory;
-    add_allocation(
-        {.kind = Allocation::Kind::graph, .start = memory->start, .bytes = memory->bytes, .device = memory->device});
+    add_allocation({.kind = Allocation::Kind::graph,
+                    .start = memory->start,
+                    .bytes = node.allocation.bytesize,
+                    .device = memory->device});
+}
+
+// Addresses of the graph that are free again when the next node runs, and large enough. Nodes run in the order of their
+// making.
+std::shared_ptr<GraphMemory> freed_before(const Graph &graph, uint64_t bytes, int device) {
+    std::map<CUdeviceptr, std::shared_ptr<GraphMemory>> all;
+    std::set<CUdeviceptr> free;
+    for (const auto &node : graph.nodes) {
+        if (node->memory) {
+            all[node->memory->start] = node->memory;
+            free.erase(node->memory->start);
+        } else if (all.count(node->freed)) {
+            free.insert(node->freed);
+        }
+    }
+    for (const CUdeviceptr start : free)
+        if (all[start]->device == device && all[start]->size >= bytes) return all[start];
+    return nullptr;
+}
+
+// Memory of a graph has one address, so one executable at a time may live (docs/results/driver.md).
+CUresult refuse_second_life(const GraphExec &exec) {
+    std::set<const GraphMemory *> taken;
+    driver().graph_execs.each([&](const GraphExec &other) {
+        for (const auto &node : other.nodes)
+            if (node->memory) taken.insert(node->memory.get());
+    });
+    const bool second = std::any_of(exec.nodes.begin(), exec.nodes.end(),
+                                    [&](const auto &node) { return taken.count(node->memory.get()) != 0; });
+    return second ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+bool has_memory_nodes(const Graph &graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto &node) {
+        return node->memory || node->freed || (node->child && has_memory_nodes(*driver().graphs.find(node->child)));
+    });
+}
+
+// The nodes of a graph and of its children, in the order in which they run.
+void collect(const Graph &graph, std::vector<std::shared_ptr<GraphNode>> &nodes) {
+    for (const auto &node : graph.nodes)
+        node->child ? collect(*driver().graphs.find(node->child), nodes) : nodes.push_back(node);
 }
 
 CUresult instantiate(CUgraphExec *exec, CUgraph graph_handle, unsigned long long flags) {
@@ -70,7 +110,8 @@ CUresult instantiate(CUgraphExec *exec, CUgraph graph_handle, unsigned long long
     if (const CUresult error = find_graph(graph_handle, &graph)) return error;
     auto made = std::make_unique<GraphExec>();
     made->flags = flags;
-    made->nodes = graph->nodes;
+    collect(*graph, made->nodes);
+    if (const CUresult error = refuse_second_life(*made)) return error;
     *exec = driver().graph_execs.add(std::move(made))->handle;
     return CUDA_SUCCESS;
 }
@@ -82,10 +123,13 @@ CUresult launch(GraphExec &exec) {
         if (!(exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)) return CUDA_ERROR_INVALID_VALUE;
         free_graph_allocation(node->memory->start);
     }
+    for (const auto &node : exec.nodes)
+        if (node->prepare)
+            if (const CUresult error = node->prepare()) return error;
     if (const CUresult error = reserve_for(exec)) return error;
     const std::vector<std::shared_ptr<GraphNode>> nodes = exec.nodes;  // a host node may destroy the executable
     for (const auto &node : nodes) {
-        if (node->memory) come_alive(node->memory);
+        if (node->memory) come_alive(*node);
         if (node->freed && driver().live_graph_memory.count(node->freed)) free_graph_allocation(node->freed);
         if (node->work) node->work();
     }
@@ -101,7 +145,7 @@ GraphMemory::~GraphMemory() {
 void free_graph_allocation(CUdeviceptr start) {
     const auto live = driver().live_graph_memory.find(start);
     const std::shared_ptr<GraphMemory> memory = live->second;
-    reserve_of(memory->device).used -= memory->bytes;
+    reserve_of(memory->device).live -= memory->bytes;
     driver().live_graph_memory.erase(live);
     driver().allocations.erase(start);
     drop_contents(memory->start, memory->size);
@@ -115,12 +159,16 @@ CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, C
     Device *device = nullptr;
     if (const CUresult error = find_device(pool.location.id, &device)) return error;
     if (params.bytesize > kAbsurd) return CUDA_ERROR_OUT_OF_MEMORY;
-    auto memory = std::make_shared<GraphMemory>();
-    memory->bytes = round_up(params.bytesize, kBlockAlignment);
-    memory->size = round_up(memory->bytes, kGranule);
-    memory->device = device->index;
-    memory->start = driver().addresses.take(memory->size, kGranule);
-    if (!memory->start) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t bytes = round_up(params.bytesize, kBlockAlignment);
+    std::shared_ptr<GraphMemory> memory = freed_before(graph, bytes, device->index);
+    if (!memory) {
+        memory = std::make_shared<GraphMemory>();
+        memory->size = round_up(bytes, kGranule);
+        memory->device = device->index;
+        memory->start = driver().addresses.take(memory->size, kGranule);
+        if (!memory->start) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory->bytes = std::max(memory->bytes, bytes);
     params.dptr = memory->start;
     auto node = std::make_shared<GraphNode>();
     *handle = node->handle = make_handle<CUgraphNode>();
@@ -155,8 +203,17 @@ SIM_CU(cuGraphCreate, (CUgraph * graph, unsigned flags), (graph, flags)) {
     return CUDA_SUCCESS;
 }
 
+static void destroy_graph(CUgraph handle) {
+    const std::unique_ptr<Graph> graph = driver().graphs.release(handle);
+    for (const auto &node : graph->nodes)
+        if (node->child) destroy_graph(node->child);
+}
+
 SIM_CU(cuGraphDestroy, (CUgraph handle), (handle)) {
-    return driver().graphs.remove(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const Graph *graph = driver().graphs.find(handle);
+    if (!graph || graph->parent) return CUDA_ERROR_INVALID_VALUE;  // a child ends with its parent
+    destroy_graph(handle);
+    return CUDA_SUCCESS;
 }
 
 SIM_CU(cuGraphAddMemAllocNode,
@@ -191,11 +248,36 @@ SIM_CU(cuGraphAddEmptyNode, (CUgraphNode * node, CUgraph handle, const CUgraphNo
     return CUDA_SUCCESS;
 }
 
-// Of the node types, those that are about memory, and the empty one.
-SIM_CU(cuGraphAddNode_v2,
-       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, [[maybe_unused]] const CUgraphEdgeData *edges,
-        size_t count, CUgraphNodeParams *params),
-       (node, handle, before, edges, count, params)) {
+static Graph *copy(const Graph &graph) {
+    Graph *made = driver().graphs.add(std::make_unique<Graph>());
+    for (const auto &original : graph.nodes) {
+        const auto &node = made->nodes.emplace_back(std::make_shared<GraphNode>(*original));
+        node->handle = make_handle<CUgraphNode>();
+        if (!original->child) continue;
+        Graph *child = copy(*driver().graphs.find(original->child));
+        child->parent = made->handle;
+        node->child = child->handle;
+    }
+    return made;
+}
+
+// The graph's own copy of the child, or the child itself: memory nodes cannot be copied (cuda.h,
+// CUDA_CHILD_GRAPH_NODE_PARAMS).
+static CUresult add_child(Graph &graph, CUgraph handle, CUgraphChildGraphNodeOwnership ownership, CUgraphNode *node) {
+    Graph *child = nullptr;
+    if (const CUresult error = find_graph(handle, &child)) return error;
+    if (child == &graph || child->parent) return CUDA_ERROR_INVALID_VALUE;
+    const bool moved = ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    if (!moved && has_memory_nodes(*child)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!moved) child = copy(*child);
+    child->parent = graph.handle;
+    *node = add_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, {}, 0);
+    graph.nodes.back()->child = child->handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_any_node(CUgraphNode *node, CUgraph handle, const CUgraphNode *before, size_t count,
+                             CUgraphNodeParams *params) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult error = find_graph(handle, &graph)) return error;
@@ -207,8 +289,55 @@ SIM_CU(cuGraphAddNode_v2,
             *node = add_node(*graph, params->type, {}, params->free.dptr);
             return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_EMPTY: *node = add_node(*graph, params->type, {}, 0); return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_KERNEL: return add_kernel_node(*graph, params->kernel, node);
+        case CU_GRAPH_NODE_TYPE_GRAPH: {
+            const CUresult error = add_child(*graph, params->graph.graph, params->graph.ownership, node);
+            if (!error) params->graph.graph = graph->nodes.back()->child;
+            return error;
+        }
         default: return CUDA_ERROR_NOT_SUPPORTED;
     }
+}
+
+// Of the node types, those that are about memory, kernels, children, and the empty one.
+SIM_CU(cuGraphAddNode,
+       (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *params),
+       (node, graph, before, count, params)) {
+    return add_any_node(node, graph, before, count, params);
+}
+SIM_CU(cuGraphAddNode_v2,
+       (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, [[maybe_unused]] const CUgraphEdgeData *edges,
+        size_t count, CUgraphNodeParams *params),
+       (node, graph, before, edges, count, params)) {
+    return add_any_node(node, graph, before, count, params);
+}
+
+SIM_CU(cuGraphAddKernelNode_v2,
+       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, size_t count,
+        const CUDA_KERNEL_NODE_PARAMS *params),
+       (node, handle, before, count, params)) {
+    Graph *graph = nullptr;
+    if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph(handle, &graph)) return error;
+    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    return add_kernel_node(*graph, *params, node);
+}
+
+SIM_CU(cuGraphAddChildGraphNode,
+       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, size_t count, CUgraph child),
+       (node, handle, before, count, child)) {
+    Graph *graph = nullptr;
+    if (!node) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph(handle, &graph)) return error;
+    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    return add_child(*graph, child, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, node);
+}
+
+SIM_CU(cuGraphChildGraphNodeGetGraph, (CUgraphNode handle, CUgraph *graph), (handle, graph)) {
+    const auto node = find_node(handle);
+    if (!node || !graph || node->type != CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_INVALID_VALUE;
+    *graph = node->child;
+    return CUDA_SUCCESS;
 }
 
 SIM_CU(cuGraphGetNodes, (CUgraph handle, CUgraphNode *nodes, size_t *count), (handle, nodes, count)) {
@@ -247,6 +376,20 @@ SIM_CU(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned
     return instantiate(exec, graph, flags);
 }
 
+static CUresult instantiate_and_say(CUgraphExec *exec, CUgraph graph, CUgraphNode *at_fault, char *log, size_t room) {
+    if (at_fault) *at_fault = nullptr;
+    if (log && room) *log = 0;
+    return instantiate(exec, graph, 0);
+}
+SIM_CU(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *at_fault, char *log, size_t room),
+       (exec, graph, at_fault, log, room)) {
+    return instantiate_and_say(exec, graph, at_fault, log, room);
+}
+SIM_CU(cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode *at_fault, char *log, size_t room),
+       (exec, graph, at_fault, log, room)) {
+    return instantiate_and_say(exec, graph, at_fault, log, room);
+}
+
 SIM_CU_STREAM(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
               (exec, graph, params)) {
     if (!params) return CUDA_ERROR_INVALID_VALUE;
@@ -282,9 +425,9 @@ SIM_CU(cuDeviceGraphMemTrim, (CUdevice device), (device)) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     GraphReserve &reserve = found->graph_reserve;
-    const uint64_t needed = round_up(reserve.used, kGraphUnit);
-    credit(device, Use::graphs, reserve.reserved - needed);
-    reserve.reserved = needed;
+    reserve.used = round_up(reserve.live, kGraphUnit);
+    credit(device, Use::graphs, reserve.reserved - reserve.used);
+    reserve.reserved = reserve.used;
     return CUDA_SUCCESS;
 }
 

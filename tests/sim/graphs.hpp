@@ -15,21 +15,22 @@ namespace curb::sim {
 
 struct Stream;
 
-// By how much the graph memory of a device grows. Assumed, to be measured.
+// By how much the graph memory of a device grows (docs/results/driver.md).
 inline constexpr uint64_t kGraphUnit = 32 * kMiB;
 
 struct GraphReserve {
-    uint64_t used = 0, used_high = 0;
-    uint64_t reserved = 0, reserved_high = 0;
+    uint64_t live = 0;                         // of launched graphs, not freed since
+    uint64_t used = 0, used_high = 0;          // what backs the addresses of the graphs' memory
+    uint64_t reserved = 0, reserved_high = 0;  // also what a launch that found the device full took before it gave up
 };
 
-// The addresses of one allocation node. Shared by the node, the executables made of its graph, and, between a launch
-// and the free, by the driver's table of live ones.
+// The addresses of an allocation node, and of others of its graph whose blocks live after its own. Shared by the nodes,
+// the executables made of their graph, and, between a launch and the free, by the driver's table of live ones.
 struct GraphMemory {
     ~GraphMemory();
     CUdeviceptr start = 0;
-    uint64_t bytes = 0;
-    uint64_t size = 0;  // of the addresses
+    uint64_t bytes = 0;  // of the largest block
+    uint64_t size = 0;   // of the addresses
     int device = 0;
 };
 
@@ -39,11 +40,14 @@ struct GraphNode {
     CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
     std::shared_ptr<GraphMemory> memory;  // MEM_ALLOC
     CUdeviceptr freed = 0;                // MEM_FREE
+    CUgraph child = nullptr;              // GRAPH
+    std::function<CUresult()> prepare;    // what a launch takes for it; assumed to be before anything of it runs
     std::function<void()> work;           // what a captured call would have done; run without the lock for HOST
 };
 
 struct Graph {
     CUgraph handle = nullptr;
+    CUgraph parent = nullptr;                       // of whose node it is the child
     std::vector<std::shared_ptr<GraphNode>> nodes;  // in an order that respects the dependencies: that of their making
 };
 
@@ -83,8 +87,10 @@ void invalidate(Capture &capture);
 // Its stream or its context goes.
 void abandon(Capture &capture);
 
-// Work for a stream: recorded when it is captured, done at once when not.
-CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work);
+// Work for a stream: recorded when it is captured, done at once when not. `prepare` takes what it needs, or says why
+// not.
+CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work,
+                std::function<CUresult()> prepare = {});
 
 // Captured forms of the stream-ordered calls; `stream` is being captured.
 CUresult capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes, CUdeviceptr *start);

@@ -33,7 +33,7 @@ SIM_CU(cuMemGetInfo_v2, (size_t * free, size_t *total), (free, total)) {
     Context *context = nullptr;
     if (const CUresult error = current_context(&context)) return error;
     if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-    const DeviceMemory memory = driver().machine->memory(context->device);
+    const DeviceMemory memory = memory_of(context->device);
     *free = memory.free();
     *total = memory.total;
     return CUDA_SUCCESS;
@@ -83,6 +83,7 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     switch (allocation.kind) {
         case Allocation::Kind::mapping:  // cuMemUnmap's
         case Allocation::Kind::ipc:      // cuIpcCloseMemHandle's
+        case Allocation::Kind::global:   // a module's
             return CUDA_ERROR_INVALID_VALUE;
         case Allocation::Kind::plain:
             driver().contexts.find(allocation.context)->plain.give(start);
@@ -94,7 +95,8 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
             break;
         case Allocation::Kind::graph: free_graph_allocation(start); break;
         case Allocation::Kind::pool: free_pool_allocation(start, nullptr); break;
-        case Allocation::Kind::pool_import: free_pool_import(allocation); break;
+        case Allocation::Kind::pool_import:
+        case Allocation::Kind::external: free_foreign(allocation); break;
     }
     this_call_is_about(allocation.bytes);
     return CUDA_SUCCESS;

@@ -1,10 +1,14 @@
-// Modules, libraries and kernels: handles, and the device memory that loaded code takes. Kernels do nothing.
+// Modules, libraries and kernels: handles, the device memory that loaded code takes, and what a launch takes besides.
+// Kernels do nothing.
 #pragma once
 
 #include "cuda_abi.h"
 
 namespace curb::sim {
 
+struct Graph;
+
 void unload_modules_of(CUcontext context);
+CUresult add_kernel_node(Graph &graph, const CUDA_KERNEL_NODE_PARAMS &params, CUgraphNode *node);
 
 }  // namespace curb::sim

@@ -41,29 +41,28 @@ Machine *machine() {
     return own_machine;
 }
 
+// What NVML counts of a GPU and CUDA does not: its total and, in the first form of the call, what is used
+// (docs/results/driver.md).
+constexpr uint64_t kReserved = 615 * kMiB;
+
 // A handle is the address of an entry here, so that a foreign one is found out.
-char handles[kMaxDevices];
-nvmlDevice_t handle_of(int device) { return reinterpret_cast<nvmlDevice_t>(&handles[device]); }
+char gpus[kMaxDevices];
+char instances[kMaxDevices];  // of the GPUs in MIG mode
+nvmlDevice_t handle_of(int gpu) { return reinterpret_cast<nvmlDevice_t>(&gpus[gpu]); }
+nvmlDevice_t instance_of(int gpu) { return reinterpret_cast<nvmlDevice_t>(&instances[gpu]); }
+bool is_instance(nvmlDevice_t handle) {
+    const auto *entry = reinterpret_cast<const char *>(handle);
+    return std::find_if(std::begin(instances), std::end(instances), [=](const char &one) { return &one == entry; }) !=
+           std::end(instances);
+}
 
 nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
 nvmlReturn_t find(nvmlDevice_t handle, int *device) {
     if (const nvmlReturn_t error = ready()) return error;
     for (*device = 0; *device < machine()->device_count(); ++*device)
-        if (handle_of(*device) == handle) return NVML_SUCCESS;
+        if (handle_of(*device) == handle || instance_of(*device) == handle) return NVML_SUCCESS;
     return NVML_ERROR_INVALID_ARGUMENT;
-}
-
-std::string uuid_text(int device) {
-    std::string text = "GPU-";
-    const Uuid uuid = device_uuid(device);
-    for (size_t i = 0; i < uuid.size(); ++i) {
-        char byte[3];
-        std::snprintf(byte, sizeof byte, "%02x", unsigned{uuid[i]});
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += byte;
-    }
-    return text;
 }
 
 nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
@@ -119,6 +118,7 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
         case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
         case NVML_ERROR_NOT_FOUND: return "Not Found";
         case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+        case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Version Mismatch";
         case NVML_ERROR_UNKNOWN: return "Unknown Error";
     }
     return "Unknown Error";
@@ -145,7 +145,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevic
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out) {
     if (!uuid) return NVML_ERROR_INVALID_ARGUMENT;
-    return first_that(out, [=](int device) { return uuid_text(device) == uuid; });
+    int instance = -1;
+    const nvmlReturn_t result = first_that(out, [&](int gpu) {
+        if (mig_mode() && mig_uuid_text(gpu) == uuid) instance = gpu;
+        return instance == gpu || gpu_uuid_text(gpu) == uuid;
+    });
+    if (result == NVML_SUCCESS && instance >= 0) *out = instance_of(instance);
+    return result;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *out) {
@@ -166,7 +172,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsi
     const std::lock_guard lock(state);
     int device = 0;
     if (const nvmlReturn_t error = find(handle, &device)) return error;
-    return write(uuid, length, uuid_text(device));
+    return write(uuid, length, is_instance(handle) ? mig_uuid_text(device) : gpu_uuid_text(device));
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned length) {
@@ -195,7 +201,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory
     if (const nvmlReturn_t error = find(handle, &device)) return error;
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
     const DeviceMemory now = machine()->memory(device);
-    *memory = {.total = now.total, .free = now.free(), .used = now.used};
+    *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
     spend_time_of("nvmlDeviceGetMemoryInfo", 0);
     return NVML_SUCCESS;
 }
@@ -205,8 +211,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMem
     int device = 0;
     if (const nvmlReturn_t error = find(handle, &device)) return error;
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const DeviceMemory now = machine()->memory(device);
-    *memory = {.version = memory->version, .total = now.total, .reserved = 0, .free = now.free(), .used = now.used};
+    *memory = {.version = memory->version,
+               .total = now.total + kReserved,
+               .reserved = kReserved,
+               .free = now.free(),
+               .used = now.used};
     spend_time_of("nvmlDeviceGetMemoryInfo", 0);
     return NVML_SUCCESS;
 }
@@ -222,11 +233,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t ha
     const unsigned room = *count;
     *count = static_cast<unsigned>(processes.size());
     if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-    std::transform(processes.begin(), processes.end(), out, [](const ProcessHolding &process) {
+    // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
+    const bool divided = mig_mode(), told = !divided || is_instance(handle);
+    std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
         return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
-                                 .usedGpuMemory = process.holding.held(),
-                                 .gpuInstanceId = ~0u,
-                                 .computeInstanceId = ~0u};
+                                 .usedGpuMemory = told ? process.holding.held() : NVML_VALUE_NOT_AVAILABLE,
+                                 .gpuInstanceId = divided ? 1 : ~0u,
+                                 .computeInstanceId = divided ? 0 : ~0u};
     });
     spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
     return NVML_SUCCESS;

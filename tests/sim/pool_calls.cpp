@@ -91,7 +91,12 @@ SIM_CU_STREAM(cuMemFreeAsync, (CUdeviceptr start, CUstream handle), (start, hand
     switch (found->kind) {
         case Allocation::Kind::pool: free_pool_allocation(start, stream); return CUDA_SUCCESS;
         case Allocation::Kind::graph: free_graph_allocation(start); return CUDA_SUCCESS;
-        case Allocation::Kind::pool_import: free_pool_import(Allocation(*found)); return CUDA_SUCCESS;
+        case Allocation::Kind::pool_import: free_foreign(Allocation(*found)); return CUDA_SUCCESS;
+        case Allocation::Kind::plain:
+            driver().late_frees.push_back({found->context, start, stream->id, driver().last_ticket});
+            driver().allocations.erase(start);
+            return CUDA_SUCCESS;
+        case Allocation::Kind::managed: return CUDA_ERROR_NOT_SUPPORTED;
         default: return CUDA_ERROR_INVALID_VALUE;
     }
 }

@@ -177,18 +177,27 @@ bool reclaim_from_pools(int device) {
     return found;
 }
 
+// A destroyed pool whose allocations are all freed ends once the host has seen that.
+static void end_dying_pools() {
+    std::erase_if(driver().dying_pools, [](const auto &pool) {
+        return pool->live.empty() && std::all_of(pool->free.begin(), pool->free.end(),
+                                                 [](const auto &block) { return block.second.stream_id == 0; });
+    });
+}
+
 void release_above_thresholds(int device) {
     driver().pools.each([=](Pool &pool) {
         if ((!pool.on_device() || pool.properties.location.id == device) && pool.reserved > pool.release_threshold)
             pool.trim(pool.release_threshold);
     });
+    end_dying_pools();
 }
 
 void free_pool_allocation(CUdeviceptr start, const Stream *stream) {
     Pool *pool = find_allocation(start)->pool;
     driver().allocations.erase(start);
     pool->give(start, stream);
-    if (pool->live.empty()) std::erase_if(driver().dying_pools, [=](const auto &dying) { return dying.get() == pool; });
+    end_dying_pools();
 }
 
 }  // namespace curb::sim

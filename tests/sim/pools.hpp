@@ -13,7 +13,7 @@ namespace curb::sim {
 
 struct Stream;
 
-// By how much a pool grows, and what it can give back at least. Assumed, to be measured (docs/results).
+// By how much a pool grows, and what it can give back at least (docs/results/driver.md).
 inline constexpr uint64_t kPoolUnit = 32 * kMiB;
 
 struct Pool {
@@ -75,7 +75,7 @@ struct Pool {
 bool reclaim_from_pools(int device);
 // After a synchronisation of any kind on the device: pools above their threshold give back what they can.
 void release_above_thresholds(int device);
-// Frees an allocation of a pool, and the pool if it was waiting for that. `stream` null: from cuMemFree.
+// Frees an allocation of a pool, and a destroyed pool if it was waiting for that. `stream` null: from cuMemFree.
 void free_pool_allocation(CUdeviceptr start, const Stream *stream);
 void make_default_pools();
 

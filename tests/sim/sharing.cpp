@@ -59,7 +59,7 @@ bool move_to_file(CUdeviceptr start, uint64_t size, int *file) {
 }
 
 // Maps the range of `file` and makes the allocation in it known.
-CUresult map_foreign(const Shareable &shared, int file, Allocation::Kind kind, CUdeviceptr *out) {
+CUresult map_foreign(const Shareable &shared, int file, Allocation::Kind kind, int device, CUdeviceptr *out) {
     const CUdeviceptr range = driver().addresses.take(shared.size, kGranule);
     if (!range) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!share(range, shared.size, file, shared.range)) {
@@ -67,21 +67,30 @@ CUresult map_foreign(const Shareable &shared, int file, Allocation::Kind kind, C
         return CUDA_ERROR_MAP_FAILED;
     }
     *out = range + shared.offset;
-    add_allocation(
-        {.kind = kind, .start = *out, .bytes = shared.bytes, .device = 0, .range = range, .range_size = shared.size});
+    add_allocation({.kind = kind,
+                    .start = *out,
+                    .bytes = shared.bytes,
+                    .device = device,
+                    .range = range,
+                    .range_size = shared.size});
     return CUDA_SUCCESS;
 }
 
-void unmap_foreign(const Allocation &allocation) {
+}  // namespace
+
+void free_foreign(const Allocation &allocation) {
     const Allocation gone = allocation;
     driver().allocations.erase(gone.start);
     unshare(gone.range, gone.range_size);
     driver().addresses.give(gone.range, gone.range_size);
 }
 
-}  // namespace
-
-void free_pool_import(const Allocation &allocation) { unmap_foreign(allocation); }
+CUresult map_external(int file, uint64_t offset, uint64_t bytes, int device, CUdeviceptr *start) {
+    constexpr uint64_t kPage = 4 * kKiB;
+    const uint64_t first = round_down(offset, kPage);
+    const Shareable shared{0, 0, file, first, round_up(offset - first + bytes, kGranule), offset - first, bytes};
+    return map_foreign(shared, file, Allocation::Kind::external, device, start);
+}
 
 void end_sharing(CUdeviceptr start, uint64_t size) {
     const auto shared = shared_granules().find(start);
@@ -118,7 +127,7 @@ SIM_CU(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, [[maybe
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
     const int file = ::open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return CUDA_ERROR_INVALID_HANDLE;  // it or its memory is gone
-    const CUresult result = map_foreign(shared, file, Allocation::Kind::ipc, out);
+    const CUresult result = map_foreign(shared, file, Allocation::Kind::ipc, context->device, out);
     ::close(file);
     return result;
 }
@@ -126,7 +135,7 @@ SIM_CU(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, [[maybe
 SIM_CU(cuIpcCloseMemHandle, (CUdeviceptr start), (start)) {
     const Allocation *allocation = find_allocation(start);
     if (!allocation || allocation->kind != Allocation::Kind::ipc) return CUDA_ERROR_INVALID_VALUE;
-    unmap_foreign(*allocation);
+    free_foreign(*allocation);
     return CUDA_SUCCESS;
 }
 
@@ -179,7 +188,7 @@ SIM_CU(cuMemPoolImportPointer, (CUdeviceptr * out, CUmemoryPool handle, CUmemPoo
     Shareable shared;
     std::memcpy(&shared, data, sizeof shared);
     if (shared.magic != kPoolMagic) return CUDA_ERROR_INVALID_VALUE;
-    return map_foreign(shared, pool->file, Allocation::Kind::pool_import, out);
+    return map_foreign(shared, pool->file, Allocation::Kind::pool_import, 0, out);
 }
 
 }  // namespace curb::sim

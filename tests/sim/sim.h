@@ -10,12 +10,35 @@
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
  *   CURB_SIM_NVML=nopids       NVML lists no processes, as inside a container's own pid namespace
+ *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
+ *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
+ *                              the GPU, "GPU-…", it tells no process's memory
+ *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING
+ *                              as the driver heeds them; NVML does not
  *
  * A state file that is missing is made, with the devices and the memory that its maker's environment says.
  *
- * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted; modules hold no globals;
- * array contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run
- * on it. Memory that one process exports is charged to that process alone and ends with it.
+ * Images of modules, libraries too, say what they take, in lines that may be comments of a PTX text for a real driver:
+ *
+ *   // curb-sim-module code=4MiB global=64MiB once=138MiB
+ *   // kernel small
+ *   // kernel frame local=8192
+ *   // kernel alloc malloc
+ *
+ *   code     taken when the first function is got, or at the load under CUDA_MODULE_LOADING=EAGER
+ *   global   a variable, found under any name, taken when the module is loaded into a context; of a library, when the
+ *            variable or a function of it is first asked for there
+ *   once     taken at the load, by the context: it stays when the module is unloaded, and the next one finds it there
+ *   local    local memory of each thread, in bytes: a launch raises the context's stack to it
+ *   malloc   the kernel allocates: its launch takes the context's heap
+ *
+ * Any other image takes 2 MiB when it is loaded, and has a kernel of every name, which needs nothing.
+ *
+ * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted; array contents and
+ * peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it. Memory that
+ * one process exports is charged to that process alone and ends with it.
+ *
+ * build/sim/11.4, 12.2 and 12.8 have the same driver as it was in these versions of CUDA: what came later is not there.
  *
  * From outside, build/bin/curb-sim-books FILE prints a shared machine's books as JSON.
  */

@@ -51,14 +51,31 @@ Progress work_before(const Stream &stream) {
     return progress;
 }
 
+template <class Predicate>
+static void finish_late_frees(Predicate is_complete) {
+    std::erase_if(driver().late_frees, [&](const LateFree &late) {
+        const bool complete = is_complete(late);
+        if (complete) driver().contexts.find(late.context)->plain.give(late.start);
+        return complete;
+    });
+}
+
 void seen_complete(const Progress &progress) {
+    finish_late_frees([&](const LateFree &late) {
+        const auto seen = progress.find(late.stream_id);
+        return seen != progress.end() && late.ticket <= seen->second;
+    });
     driver().pools.each([&](Pool &pool) { pool.seen_complete(progress); });
+    for (const auto &pool : driver().dying_pools) pool->seen_complete(progress);
 }
 
 void all_seen_complete(int device) {
-    driver().pools.each([=](Pool &pool) {
+    const auto seen = [=](Pool &pool) {
         if (!pool.on_device() || pool.properties.location.id == device) pool.all_seen_complete();
-    });
+    };
+    finish_late_frees([=](const LateFree &late) { return driver().contexts.find(late.context)->device == device; });
+    driver().pools.each(seen);
+    for (const auto &pool : driver().dying_pools) seen(*pool);
 }
 
 namespace {
@@ -78,13 +95,16 @@ SIM_CU(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int prior
     return create_stream(stream, flags, priority);
 }
 
-SIM_CU(cuStreamDestroy_v2, (CUstream handle), (handle)) {
+static CUresult destroy(CUstream handle) {
     Stream *stream = driver().streams.find(handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (Capture *capture = stream->capture) capture->origin_id == stream->id ? abandon(*capture) : invalidate(*capture);
     driver().streams.remove(handle);
     return CUDA_SUCCESS;
 }
+
+SIM_CU(cuStreamDestroy, (CUstream handle), (handle)) { return destroy(handle); }
+SIM_CU(cuStreamDestroy_v2, (CUstream handle), (handle)) { return destroy(handle); }
 
 SIM_CU_STREAM(cuStreamSynchronize, (CUstream handle), (handle)) {
     Stream *stream = nullptr;

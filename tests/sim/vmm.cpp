@@ -101,6 +101,18 @@ VmmAllocation::~VmmAllocation() {
     if (on_device() && !imported) credit(properties.location.id, Use::vmm, size);
 }
 
+CUresult add_mapping(CUmemGenericAllocationHandle handle) {
+    VmmAllocation *allocation = nullptr;
+    if (const CUresult error = find_handle(handle, &allocation)) return error;
+    ++allocation->mappings;
+    return CUDA_SUCCESS;
+}
+
+void end_mapping(CUmemGenericAllocationHandle handle) {
+    --driver().vmm.find(handle)->mappings;
+    end_if_unused(handle);
+}
+
 SIM_CU(cuMemGetAllocationGranularity,
        (size_t * granularity, const CUmemAllocationProp *properties, CUmemAllocationGranularity_flags option),
        (granularity, properties, option)) {
@@ -222,8 +234,7 @@ SIM_CU(cuMemUnmap, (CUdeviceptr start, size_t size), (start, size)) {
         const CUmemGenericAllocationHandle handle = mapping->handle;
         unshare(mapping->start, mapping->bytes);
         driver().allocations.erase(CUdeviceptr{mapping->start});
-        --driver().vmm.find(handle)->mappings;
-        end_if_unused(handle);
+        end_mapping(handle);
     }
     return CUDA_SUCCESS;
 }

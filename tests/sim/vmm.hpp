@@ -30,6 +30,10 @@ struct VmmAllocation {
     }
 };
 
+// Memory that is mapped elsewhere than at an address: a handle with references gains one, any loses one.
+CUresult add_mapping(CUmemGenericAllocationHandle handle);
+void end_mapping(CUmemGenericAllocationHandle handle);
+
 struct VmmBooks {
     std::map<CUdeviceptr, uint64_t> reservations;  // start -> size
     int shared_file = -1;

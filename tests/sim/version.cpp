@@ -1,0 +1,3 @@
+#include "version.hpp"
+
+const int curb::sim::kCudaVersion = CURB_SIM_CUDA;
