@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 
 #include "captures.hpp"
+#include "keep_errno.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
 #include "pools.hpp"
@@ -17,11 +17,27 @@ namespace {
 
 using policy::Verdict;
 
-// Asks the device's own figure before the decision where the books may have drifted.
-void freshen(Device &device, Bytes cap, Bytes bytes) noexcept {
+Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
+    return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
+}
+
+// Asks the device's own figure before the decision where the books may have drifted. True: it was asked.
+bool freshen(Device &device, Bytes cap, Bytes bytes) noexcept {
     const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    const Bytes room = policy::room(cap, device.ledger.held());
-    if (policy::measure_again(room - std::min(room, bytes), age)) devices::reconcile(device);
+    const Bytes room = policy::room(cap, kept_for_driver(device, cap), device.ledger.held());
+    const bool changed = device.changed.load(std::memory_order_relaxed);
+    if (!policy::measure_again(room - std::min(room, bytes), age, changed)) return false;
+    devices::reconcile(device);
+    return true;
+}
+
+// What is held and for what, in the words of `amount`.
+template <class Amount>
+std::string held_text(const Ledger &books, Amount amount) {
+    return "allocations " + amount(books.of(Kind::plain) + books.of(Kind::arrays)) + ", pools " +
+           amount(books.of(Kind::pools)) + ", graphs " + amount(books.of(Kind::graphs)) + ", mapped " +
+           amount(books.of(Kind::vmm)) + ", managed " + amount(books.of(Kind::managed)) + ", stack " +
+           amount(books.of(Kind::stack)) + ", context and code " + amount(books.of(Kind::contexts) + books.overhead());
 }
 
 // What people do about a refusal.
@@ -40,12 +56,14 @@ std::string remedy() {
 
 }  // namespace
 
-std::optional<Bytes> cap(const Device &device) noexcept {
-    return process::snapshot().caps[static_cast<std::size_t>(device.ordinal)];
-}
+std::optional<Bytes> cap(const Device &device) noexcept { return process::snapshot().of(device.ordinal).cap; }
 
 policy::Terms terms(const Device &device) noexcept {
-    return {.cap = cap(device), .refuse_everything = process::snapshot().unusable, .released = false};
+    const std::optional<Bytes> limit = cap(device);
+    return {.cap = limit,
+            .kept_for_driver = limit ? kept_for_driver(device, *limit) : 0,
+            .refuse_everything = process::snapshot().unusable,
+            .released = false};
 }
 
 bool has_room(Device &device, Bytes bytes) noexcept {
@@ -56,11 +74,12 @@ bool has_room(Device &device, Bytes bytes) noexcept {
 
 bool reserve(Device &device, Kind kind, Bytes bytes) noexcept {
     policy::Terms asked = terms(device);
-    if (asked.cap && !asked.refuse_everything) freshen(device, *asked.cap, bytes);
+    if (asked.cap && !asked.refuse_everything && freshen(device, *asked.cap, bytes)) asked = terms(device);
     Verdict verdict = device.ledger.reserve(kind, bytes, asked);
     if (verdict == Verdict::release_first) {
         release_on_the_spot(device);
         devices::reconcile(device);
+        asked = terms(device);
         asked.released = true;
         verdict = device.ledger.reserve(kind, bytes, asked);
     }
@@ -69,15 +88,37 @@ bool reserve(Device &device, Kind kind, Bytes bytes) noexcept {
     return false;
 }
 
+bool refuses_code(Device &device, Bytes by) noexcept {
+    const auto limit = cap(device);
+    if (!limit) return false;
+    const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
+    freshen(device, *limit, 0);
+    if (above() && release_on_the_spot(device)) devices::reconcile(device);
+    if (!above()) return false;
+    report_refusal(device, 0);
+    return true;
+}
+
 bool release_on_the_spot(Device &device) noexcept {
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     // A pool gives back only what the host has seen complete; a request that would be refused is worth waiting for the
     // work already queued, as the driver itself does before it reports that it is out of memory.
     captures::synchronise_current_context();
     const bool freed = pools::trim(device) > 0;
-    errno = saved_errno;
     return freed;
+}
+
+std::string books_text(Device &device) {
+    const Ledger &books = device.ledger;
+    const auto bytes = [](Bytes amount) { return std::to_string(amount); };
+    const auto figure = device.meter.held_by_process();
+    return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes) +
+           "; the device says " + (figure ? bytes(*figure) : std::string("nothing of this process"));
+}
+
+Bytes room(const Device &device, Bytes limit) noexcept {
+    return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
 }
 
 void report_refusal(Device &device, Bytes bytes) noexcept try {
@@ -87,16 +128,13 @@ void report_refusal(Device &device, Bytes bytes) noexcept try {
     if (!limit || bytes > device.total) return;
     const auto level = said.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
     if (!log::enabled(level)) return;
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     const Ledger &books = device.ledger;
     const auto human = [](Bytes amount) { return policy::format_human(amount); };
-    log::write(level, "refused " + human(bytes) + " on " + device.name() + ": " + human(books.held()) +
-                          " of the cap of " + human(*limit) + " is held (allocations " + human(books.of(Kind::plain)) +
-                          ", pools " + human(books.of(Kind::pools)) + ", mapped " + human(books.of(Kind::vmm)) +
-                          ", managed " + human(books.of(Kind::managed)) + ", context and code " +
-                          human(books.overhead()) +
+    log::write(level, "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
+                          human(books.held()) + " of the cap of " + human(*limit) + " is held (" +
+                          held_text(books, human) +
                           "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy());
-    errno = saved_errno;
 } catch (...) {
     // Out of host memory: the refusal stands, its report is lost.
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "devices.hpp"
 
@@ -43,6 +44,10 @@ bool reserve(Device &device, Kind kind, Bytes bytes) noexcept;
 // Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.
 bool has_room(Device &device, Bytes bytes) noexcept;
 
+// Whether more than `by` bytes beyond the cap are held, also after releasing what can be released on the spot. True: it
+// has been reported, as a refusal of code, which has no size before it is loaded.
+bool refuses_code(Device &device, Bytes by) noexcept;
+
 // What can be released within an intercepted call: unused memory of pools. True: something came back.
 bool release_on_the_spot(Device &device) noexcept;
 
@@ -52,6 +57,11 @@ void report_refusal(Device &device, Bytes bytes) noexcept;
 // The cap in force on the device; none: no cap.
 std::optional<Bytes> cap(const Device &device) noexcept;
 policy::Terms terms(const Device &device) noexcept;
+// What requests can still get under this cap.
+Bytes room(const Device &device, Bytes cap) noexcept;
+
+// What the device holds and for what, and the device's own figure, in bytes: the line for the log.
+std::string books_text(Device &device);
 
 }  // namespace admission
 

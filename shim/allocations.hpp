@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "devices.hpp"
+#include "graphs.hpp"
 #include "process.hpp"
 
 namespace curb::shim::allocations {
@@ -48,17 +49,23 @@ namespace curb::shim {
 
 // Forget the pointer, call the driver, then credit the device that was charged. Pointers that are not known (of pools,
 // imported, foreign, wrong) go to the driver, whose answer is returned.
+// `later`: the memory comes back at a synchronisation of a stream, which curb does not see, so the device is asked.
 template <class Call>
-CUresult free_by_pointer(CUdeviceptr pointer, Call call) {
+CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!process::active()) return call();
     const auto allocation = allocations::forget(pointer);
-    if (!allocation) return call();
+    if (!allocation) {
+        const CUresult result = call();
+        if (result == CUDA_SUCCESS) graphs::freed(pointer);
+        return result;
+    }
     const Ledger::Operation operation(&allocation->device->ledger);
     const CUresult result = call();
     if (result == CUDA_SUCCESS)
         allocations::credit(pointer, *allocation);
     else
         allocations::remember(pointer, *allocation);
+    if (later) devices::look_again_soon(*allocation->device);
     return result;
 }
 

@@ -1,9 +1,9 @@
 #include "devices.hpp"
+#include "keep_errno.hpp"
 
 #include <ctime>
 
 #include <array>
-#include <cerrno>
 
 #include "pools.hpp"
 #include "process.hpp"
@@ -16,6 +16,12 @@ constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machines name 
 // Leaked with the process: threads may still call the driver while it exits.
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;
+constinit std::atomic<int> all_contexts{0};
+
+int attribute(CUdevice_attribute which, CUdevice device) noexcept {
+    int value = 0;
+    return driver().cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
 
 }  // namespace
 
@@ -29,9 +35,15 @@ void discover() noexcept {
         std::size_t total = 0;
         cuda.cuDeviceTotalMem_v2(&total, ordinal);
         device.total = total;
-        CUuuid uuid{};
-        cuda.cuDeviceGetUuid(&uuid, ordinal);
-        device.meter.identify(uuid);
+        cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal);
+        device.resident_threads =
+            static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
+            static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));
+        // The newer form tells the UUID of a MIG instance, the older one always that of the GPU.
+        CUuuid gpu{}, own{};
+        cuda.cuDeviceGetUuid(&gpu, ordinal);
+        if (cuda.cuDeviceGetUuid_v2(&own, ordinal) != CUDA_SUCCESS) own = gpu;
+        device.meter.identify(gpu, own);
         known = ordinal + 1;
     }
 }
@@ -57,8 +69,9 @@ std::uint64_t now_ms() noexcept {
 }
 
 void reconcile(Device &device) noexcept {
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     device.measured_ms.store(now_ms(), std::memory_order_relaxed);
+    device.changed.store(false, std::memory_order_relaxed);
     const bool measured = device.ledger.reconcile([&]() noexcept {
         pools::look_again(device);
         return device.meter.held_by_process();
@@ -67,7 +80,20 @@ void reconcile(Device &device) noexcept {
         device.blind.store(false, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)
         device.blind.store(true, std::memory_order_relaxed);
-    errno = saved_errno;
 }
+
+void look_again_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
+
+void context_made(Device &device) noexcept {
+    device.contexts.fetch_add(1, std::memory_order_relaxed);
+    all_contexts.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool context_gone(Device &device) noexcept {
+    all_contexts.fetch_sub(1, std::memory_order_relaxed);
+    return device.contexts.fetch_sub(1, std::memory_order_relaxed) == 1;
+}
+
+int contexts() noexcept { return all_contexts.load(std::memory_order_relaxed); }
 
 }  // namespace curb::shim::devices

@@ -1,6 +1,7 @@
 // The devices of this process, by ordinal, each with its ledger and its meter. Filled once, at the first cuInit.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -13,13 +14,18 @@ namespace curb::shim {
 
 struct Device {
     int ordinal = 0;
-    Bytes total = 0;  // as the driver says
+    Bytes total = 0;             // as the driver says
+    std::array<char, 32> pci{};  // "0000:3b:00.0", in the driver's spelling; empty: not told
+    Bytes resident_threads = 0;  // that its multiprocessors can hold at once: a stack is taken for each
     Ledger ledger;
     Meter meter;
     std::atomic<std::uint64_t> measured_ms{0};  // when the ledger was last held against the meter
+    std::atomic<bool> changed{false};           // the driver may have taken or given back memory of its own since
     std::atomic<bool> blind{false};             // NVML does not see this process: overhead is what contexts were seen
                                                 // to take from the device at their creation
     std::atomic<int> contexts{0};               // live ones that were seen being made
+    std::atomic<Bytes> context_cost{0};         // what one takes, as measured; 0: not yet
+    std::atomic<Bytes> heap{0};                 // how much more than by default kernels may ask of the heap
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }
@@ -40,6 +46,14 @@ Device *find(CUdevice device) noexcept;
 
 // Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
 void reconcile(Device &device) noexcept;
+// The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
+// decision.
+void look_again_soon(Device &device) noexcept;
+// A context of the device was made or has gone. The latter: true if it was the last one.
+void context_made(Device &device) noexcept;
+bool context_gone(Device &device) noexcept;
+// Contexts that were seen being made and are still there, on all devices together.
+int contexts() noexcept;
 
 std::uint64_t now_ms() noexcept;
 

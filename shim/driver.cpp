@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 
+#include "keep_errno.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim {
@@ -57,10 +57,14 @@ constexpr Row kRows[] = {
      &slot_address<&Driver::symbol>,                 \
      &fill_slot<&Driver::symbol>},
 #define CURB_CALL(symbol)
+#define CURB_PASS(symbol, base, since, stream, why)
+#define CURB_NVML(symbol, rule)
 #define CURB_LIBC(symbol, why)
 #include "entry_points.def"
 #undef CURB_WRAP
+#undef CURB_PASS
 #undef CURB_CALL
+#undef CURB_NVML
 #undef CURB_LIBC
 };
 constexpr std::size_t kRowCount = std::size(kRows);
@@ -83,10 +87,14 @@ void fill(void *libcuda) noexcept {
 #define CURB_WRAP(symbol, base, since, stream, rule) \
     fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
+#define CURB_PASS(symbol, base, since, stream, why)
+#define CURB_NVML(symbol, rule)
 #define CURB_LIBC(symbol, why)
 #include "entry_points.def"
 #undef CURB_WRAP
+#undef CURB_PASS
 #undef CURB_CALL
+#undef CURB_NVML
 #undef CURB_LIBC
     dlerror();  // a symbol that an older driver lacks is no error of the program's
 
@@ -104,12 +112,11 @@ void fill(void *libcuda) noexcept {
 // Only the libcuda that is loaded already: a program without CUDA must stay one.
 bool find_driver() noexcept {
     if (filled.load(std::memory_order_acquire)) return true;
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (!libcuda) dlerror();
     // The handle is kept: closing libcuda under a program that uses it would take our slots with it.
     if (libcuda) fill(libcuda);
-    errno = saved_errno;
     return libcuda != nullptr;
 }
 
@@ -132,6 +139,22 @@ void *wrapper_of(void *driver_address) noexcept {
 void *wrapper_named(const char *symbol) noexcept {
     for (const Row &row : kRows)
         if (std::strcmp(row.symbol, symbol) == 0) return row.wrapper();
+    return nullptr;
+}
+
+void *nvml_wrapper_named(const char *symbol) noexcept {
+#define CURB_WRAP(name, base, since, stream, rule)
+#define CURB_PASS(name, base, since, stream, why)
+#define CURB_CALL(name)
+#define CURB_NVML(name, rule) \
+    if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void *>(&::name);
+#define CURB_LIBC(name, why)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_PASS
+#undef CURB_CALL
+#undef CURB_NVML
+#undef CURB_LIBC
     return nullptr;
 }
 

@@ -9,6 +9,7 @@
 
 #pragma GCC visibility push(default)
 #include "cuda_abi.h"
+#include "nvml_abi.h"
 #pragma GCC visibility pop
 
 namespace curb::shim {
@@ -30,10 +31,14 @@ class Slot<CUresult(Args...)> {
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
+#define CURB_PASS(symbol, base, since, stream, why)
+#define CURB_NVML(symbol, rule)
 #define CURB_LIBC(symbol, why)
 #include "entry_points.def"
 #undef CURB_WRAP
+#undef CURB_PASS
 #undef CURB_CALL
+#undef CURB_NVML
 #undef CURB_LIBC
 };
 
@@ -47,6 +52,8 @@ bool driver_loaded() noexcept;
 void *wrapper_of(void *driver_address) noexcept;
 // The wrapper exported under exactly this name; null: not in the table.
 void *wrapper_named(const char *symbol) noexcept;
+// The same for the functions of NVML.
+void *nvml_wrapper_named(const char *symbol) noexcept;
 
 // What cuGetProcAddress answers for an address that is no row's: a row whose symbol this libcuda does not export takes
 // the address for its own (name, version, flags); everything else passes as it is.

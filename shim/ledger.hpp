@@ -2,7 +2,7 @@
 // the part that cannot be charged call by call), so that a ledger shared by several processes can take its place.
 //
 // Thread-safe and lock-free. held() is: charges of every kind + overhead, where overhead is what the device's own
-// figure for the process has beyond the charges it can see: contexts, modules, stacks, workspaces of the driver.
+// figure for the process has beyond the charges it can see: code, heaps, workspaces of the driver.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,10 @@ namespace curb::shim {
 
 using policy::Bytes;
 
-enum class Kind : std::uint8_t { plain, pools, vmm, managed };
-inline constexpr std::size_t kKinds = 4;
+// What charges are for. `contexts` and `stack` are what the driver takes for a context and for the local memory of its
+// threads: as much as was measured, or is known, before it is taken.
+enum class Kind : std::uint8_t { plain, arrays, pools, graphs, vmm, managed, contexts, stack };
+inline constexpr std::size_t kKinds = 8;
 
 class Ledger {
   public:
@@ -85,7 +87,12 @@ class Ledger {
     static constexpr int kAttempts = 3;
 
     // What the device's figure for the process includes: all but managed memory (measured on an H100).
-    [[nodiscard]] Bytes visible() const noexcept { return of(Kind::plain) + of(Kind::pools) + of(Kind::vmm); }
+    [[nodiscard]] Bytes visible() const noexcept {
+        Bytes sum = 0;
+        for (std::size_t kind = 0; kind < kKinds; ++kind)
+            if (static_cast<Kind>(kind) != Kind::managed) sum += of(static_cast<Kind>(kind));
+        return sum;
+    }
 
     std::atomic<Bytes> held_{0};
     std::atomic<Bytes> overhead_{0};

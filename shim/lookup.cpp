@@ -1,5 +1,5 @@
-// How programs come by the driver's functions, and how each way leads to our wrappers: dlsym and dlvsym on libcuda,
-// and cuGetProcAddress. (The third way, the exported symbols themselves, needs no code.)
+// How programs come by the driver's functions, and how each way leads to our wrappers: dlsym and dlvsym on libcuda and
+// libnvidia-ml, and cuGetProcAddress. (The third way, the exported symbols themselves, needs no code.)
 //
 // glibc takes the meaning of RTLD_NEXT and RTLD_DEFAULT from the return address of the dlsym call. So whatever is not
 // ours must reach the real dlsym as a tail jump, with the caller's own return address on the stack: a normal call would
@@ -11,42 +11,64 @@
 #include <cstring>
 
 #include "driver.hpp"
+#include "nvml.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim {
 namespace {
 
-// The names of the table begin with "cu" and a capital letter; cudnn*, cublas*, curl_* and all else go on unread.
+// The names of the table begin with "cu" or "nvml" and a capital letter; cudnn*, cublas*, curl_* and all else go on
+// unread.
 bool may_be_ours(const char *name) noexcept {
-    return name != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+    if (name == nullptr) return false;
+    const char *rest = name[0] == 'c' && name[1] == 'u' ? name + 2 : std::strncmp(name, "nvml", 4) == 0 ? name + 4 : "";
+    return *rest >= 'A' && *rest <= 'Z';
 }
 
-// Answers for a name that is in the table.
-void *answer(void *handle, const char *name, void *wrapper) noexcept {
-    void *found = real::dlsym()(handle, name);
-    // Our own export came back: the name was asked of the global scope. Without a libcuda in the process that export
-    // does not exist for the program; the look-up behind us fails as the program expects, and leaves its dlerror.
-    if (found == wrapper && !driver_loaded()) return real::dlsym()(RTLD_NEXT, name);
-    if (found == nullptr || found == wrapper) return found;
+// Our export for a name of the table; null: it is in none.
+void *export_named(const char *name) noexcept {
+    if (!may_be_ours(name)) return nullptr;
+    void *wrapper = wrapper_named(name);
+    return wrapper ? wrapper : nvml_wrapper_named(name);
+}
+
+// Answers for a name of the table, by what the real look-up finds: of `handle`, and behind us.
+template <class LookUp>
+void *answer(const char *name, LookUp look_up, void *handle) noexcept {
+    void *found = look_up(handle);
+    void *wrapper = export_named(name);
+    // Our own export came back: the name was asked of the global scope. For the program it is there only if something
+    // behind us has it: the library may be absent, opened RTLD_LOCAL, or older than the name. Else the look-up behind
+    // us fails as the program expects, and leaves its dlerror.
+    if (found == wrapper) return look_up(RTLD_NEXT) ? wrapper : nullptr;
+    if (found == nullptr) return nullptr;
+    if (wrapper_named(name) == nullptr) return found == nvml::loaded(name) ? wrapper : found;
     driver();  // the slots must be there before addresses can be compared
     void *ours = wrapper_of(found);
     return ours ? ours : found;
 }
 
-void *answer_dlsym(void *handle, const char *name) { return answer(handle, name, wrapper_named(name)); }
-void *answer_dlvsym(void *handle, const char *name, const char *) { return answer(handle, name, wrapper_named(name)); }
+void *answer_dlsym(void *handle, const char *name) {
+    return answer(
+        name, [=](void *where) { return real::dlsym()(where, name); }, handle);
+}
+void *answer_dlvsym(void *handle, const char *name, const char *version) {
+    return answer(
+        name, [=](void *where) { return real::dlvsym()(where, name, version); }, handle);
+}
 
 }  // namespace
 
-// Where the exports jump to. RTLD_NEXT is how a preload reaches what stands behind it: it is never answered with ours.
-static bool is_ours(void *handle, const char *name) noexcept {
-    return handle != RTLD_NEXT && may_be_ours(name) && wrapper_named(name) != nullptr;
-}
+// Where the exports jump to. RTLD_NEXT is how a preload reaches what stands behind it: glibc answers it, with our
+// exports for a preload before us. Only a name that nothing behind us has must not be found from there either.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
-    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::dlsym());
+    const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name));
+    return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::dlsym());
 }
-extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name) noexcept {
-    return is_ours(handle, name) ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::dlvsym());
+extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name,
+                                                          const char *version) noexcept {
+    const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlvsym()(RTLD_NEXT, name, version));
+    return ours ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::dlvsym());
 }
 
 }  // namespace curb::shim

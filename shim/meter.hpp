@@ -1,10 +1,12 @@
 // The device's own figures, from NVML: what stands in nvidia-smi. The truth that the books are held against.
 //
-// NVML is loaded at the first question (6 to 9 ms) and never closed. Thread-safe.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <optional>
+#include <string>
 
 #include "cuda_abi.h"
 #include "policy/size.hpp"
@@ -18,8 +20,18 @@ using policy::Bytes;
 // One device as NVML sees it.
 class Meter {
   public:
-    // Once, before the first reading.
-    void identify(const CUuuid &device) noexcept { uuid_ = device; }
+    // Once, before the first reading: the UUID of the GPU, and that of the device itself, which is another one where it
+    // is a MIG instance.
+    void identify(const CUuuid &gpu, const CUuuid &device) noexcept {
+        gpu_ = gpu;
+        own_ = device;
+    }
+    [[nodiscard]] bool is_mig() const noexcept { return std::memcmp(&gpu_, &own_, sizeof gpu_) != 0; }
+    // As NVML and nvidia-smi spell them.
+    [[nodiscard]] std::string gpu_uuid() const;
+    [[nodiscard]] std::string mig_uuid() const;  // empty: the device is a whole GPU
+    // nvidia-smi's index of the GPU; none: NVML is not there. Loads NVML.
+    std::optional<int> index() noexcept;
 
     // What this process holds, managed memory not counted (11 us on an H200). None: NVML is not there or does not see
     // the process (another pid namespace, MIG).
@@ -27,10 +39,12 @@ class Meter {
     // What everybody holds. None: NVML is not there.
     std::optional<Bytes> used_by_all() noexcept;
 
-  private:
+    // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 
-    CUuuid uuid_{};
+  private:
+    CUuuid gpu_{};
+    CUuuid own_{};
     std::atomic<nvmlDevice_st *> device_{nullptr};
 };
 

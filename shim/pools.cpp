@@ -16,6 +16,7 @@ namespace {
 struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
+    std::unordered_map<const Device *, Pool *> of_graphs;
     std::deque<Pool> records;
 };
 
@@ -24,9 +25,22 @@ Registry &registry() {
     return made;
 }
 
-Bytes attribute(CUmemoryPool pool, CUmemPool_attribute which) noexcept {
+constinit std::atomic<std::uint64_t> trims_of_graphs{0};
+
+Bytes reserved(const Pool &pool) noexcept {
     std::uint64_t value = 0;
-    return driver().cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS ? value : 0;
+    const CUresult result =
+        pool.kind == Kind::graphs
+            ? driver().cuDeviceGetGraphMemAttribute(pool.device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                    &value)
+            : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    return result == CUDA_SUCCESS ? value : 0;
+}
+
+CUresult trim(const Pool &pool) noexcept {
+    if (pool.kind != Kind::graphs) return driver().cuMemPoolTrimTo(pool.handle, 0);
+    graphs_trimmed();
+    return driver().cuDeviceGraphMemTrim(pool.device->ordinal);
 }
 
 Pool *known(CUmemoryPool handle) noexcept {
@@ -35,14 +49,22 @@ Pool *known(CUmemoryPool handle) noexcept {
     return found == registry().by_handle.end() ? nullptr : found->second;
 }
 
+// The entry of `known` for this key, made if it is not there. The caller holds the lock.
+template <class Key>
+Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
+    auto [entry, added] = known.try_emplace(key, nullptr);
+    if (added) {
+        entry->second = &registry().records.emplace_back();
+        entry->second->kind = kind;
+        entry->second->device = device;
+    }
+    return *entry->second;
+}
+
 Pool *add(CUmemoryPool handle, Device *device) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    auto [entry, added] = registry().by_handle.try_emplace(handle, nullptr);
-    if (!added) return entry->second;
-    Pool &pool = registry().records.emplace_back();
+    Pool &pool = entry_for(registry().by_handle, handle, Kind::pools, device);
     pool.handle = handle;
-    pool.device = device;
-    entry->second = &pool;
     return &pool;
 } catch (...) {
     return nullptr;
@@ -56,6 +78,8 @@ void each_on(const Device &device, Visit visit) noexcept try {
         const std::shared_lock lock(registry().mutex);
         for (const auto &[handle, pool] : registry().by_handle)
             if (pool->device == &device) pools.push_back(pool);
+        if (const auto found = registry().of_graphs.find(&device); found != registry().of_graphs.end())
+            pools.push_back(found->second);
     }
     for (Pool *pool : pools) {
         pool->visitors.fetch_add(1, std::memory_order_seq_cst);
@@ -70,9 +94,9 @@ void each_on(const Device &device, Visit visit) noexcept try {
 void change(Pool &pool, Bytes before, Bytes after) noexcept {
     if (after == before || !pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel)) return;
     if (after > before)
-        pool.device->ledger.charge(Kind::pools, after - before);
+        pool.device->ledger.charge(pool.kind, after - before);
     else
-        pool.device->ledger.give_back(Kind::pools, before - after);
+        pool.device->ledger.give_back(pool.kind, before - after);
 }
 
 }  // namespace
@@ -80,6 +104,13 @@ void change(Pool &pool, Bytes before, Bytes after) noexcept {
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
     Pool *pool = known(handle);
     return pool ? pool : add(handle, device);
+}
+
+Pool *graphs_of(Device &device) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    return &entry_for<const Device *>(registry().of_graphs, &device, Kind::graphs, &device);
+} catch (...) {
+    return nullptr;
 }
 
 void note(CUmemoryPool handle, Device *device) noexcept { add(handle, device); }
@@ -106,11 +137,11 @@ void forget(CUmemoryPool handle) noexcept {
 
 void raise(Pool &pool) noexcept {
     const RelaxedCapture relaxed;
-    const Bytes reserved = attribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    const Bytes now = reserved(pool);
     // Only upwards: a thread that read before another one's allocation must not lower what that one raised.
-    for (Bytes charged = pool.charged.load(std::memory_order_acquire); reserved > charged;) {
-        if (!pool.charged.compare_exchange_weak(charged, reserved, std::memory_order_acq_rel)) continue;
-        pool.device->ledger.charge(Kind::pools, reserved - charged);
+    for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;) {
+        if (!pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) continue;
+        pool.device->ledger.charge(pool.kind, now - charged);
         break;
     }
 }
@@ -119,7 +150,7 @@ void look_again(Device &device) noexcept {
     const RelaxedCapture relaxed;
     each_on(device, [](Pool &pool) {
         const Bytes charged = pool.charged.load(std::memory_order_acquire);
-        change(pool, charged, attribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        change(pool, charged, reserved(pool));
         // An allocation between our reading and our writing found its memory charged already; read once more for it.
         raise(pool);
     });
@@ -127,19 +158,26 @@ void look_again(Device &device) noexcept {
 
 Bytes idle(const Pool &pool) noexcept {
     const RelaxedCapture relaxed;
-    const Bytes reserved = attribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-    return reserved - std::min(reserved, attribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+    const Bytes all = reserved(pool);
+    std::uint64_t used = 0;
+    const bool told =
+        driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS;
+    return told ? all - std::min(all, used) : 0;
 }
 
 Bytes trim(Device &device) noexcept {
     Bytes freed = 0;
     each_on(device, [&](Pool &pool) {
-        const Bytes before = attribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-        if (before == 0 || driver().cuMemPoolTrimTo(pool.handle, 0) != CUDA_SUCCESS) return;
-        freed += before - std::min(before, attribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        const Bytes before = reserved(pool);
+        if (before == 0 || trim(pool) != CUDA_SUCCESS) return;
+        freed += before - std::min(before, reserved(pool));
     });
     look_again(device);
     return freed;
 }
+
+std::uint64_t graph_trims() noexcept { return trims_of_graphs.load(std::memory_order_acquire); }
+
+void graphs_trimmed() noexcept { trims_of_graphs.fetch_add(1, std::memory_order_acq_rel); }
 
 }  // namespace curb::shim::pools

@@ -1,7 +1,9 @@
-// The stream-ordered pools of this process and what each has reserved on which device.
+// The stream-ordered pools of this process, the memory of graphs among them, and what each has reserved on which
+// device.
 //
 // A pool is charged by CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: memory that was freed but that the pool keeps is held by
-// the process all the same. Thread-safe; no lock is held while the driver is called.
+// the process all the same. The graphs of a device have one pool together, without a handle, which the driver tells of
+// by CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT. Thread-safe; no lock is held while the driver is called.
 #pragma once
 
 #include <atomic>
@@ -10,11 +12,12 @@
 
 namespace curb::shim::pools {
 
-// Pools grow in units of 32 MiB (measured on an H200, default and explicit pools alike).
+// Pools grow in units of 32 MiB (measured on an H200; default and explicit pools and the memory of graphs alike).
 inline constexpr Bytes kUnit = 32 * policy::MiB;
 
 struct Pool {
-    CUmemoryPool handle = nullptr;
+    CUmemoryPool handle = nullptr;  // null: the memory of the device's graphs
+    Kind kind = Kind::pools;
     Device *device = nullptr;  // null: its memory is on the host or another process's, and is not charged
     std::atomic<Bytes> charged{0};
     std::atomic<bool> live{true};
@@ -24,6 +27,11 @@ struct Pool {
 // The pool with this handle. One that is not known yet was made behind our back (a device's default pool): it is taken
 // to live on `device`. Null: no host memory for the record.
 Pool *find(CUmemoryPool handle, Device *device) noexcept;
+// The memory of the device's graphs. Null: no host memory for the record.
+Pool *graphs_of(Device &device) noexcept;
+// How often graph memory was trimmed: an executable that had its memory before may have to take it anew.
+std::uint64_t graph_trims() noexcept;
+void graphs_trimmed() noexcept;
 // Notes where a pool lives; `device` null: not charged.
 void note(CUmemoryPool handle, Device *device) noexcept;
 // The device a pool is charged to; null: not known or not charged.

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include "admission.hpp"
 #include "devices.hpp"
+#include "keep_errno.hpp"
 #include "log.hpp"
 #include "signals.hpp"
 #include "worker.hpp"
@@ -46,14 +47,39 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
+std::vector<policy::GpuIdentity> identities(const policy::Policy &policy) {
+    // nvidia-smi's index is only known by NVML, whose start takes 6 to 9 ms.
+    const bool with_index = policy::needs_nvml_index(policy);
+    std::vector<policy::GpuIdentity> gpus;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        gpus.push_back({ordinal, with_index ? device.meter.index() : std::nullopt, device.pci.data(),
+                        device.meter.gpu_uuid(), device.meter.mig_uuid()});
+    }
+    return gpus;
+}
+
 void publish(const policy::Policy &policy, bool unusable) {
     auto *next = new Snapshot;
     next->policy = policy;
     next->unusable = unusable;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        next->caps[static_cast<std::size_t>(ordinal)] = policy::cap_for(policy, ordinal, devices::at(ordinal).total);
+    const auto gpus = identities(policy);
+    const policy::Matched matched = policy::match(policy, gpus);
+    bool some_without_cap = false;
+    for (const policy::GpuIdentity &gpu : gpus) {
+        Snapshot::Gpu &terms = next->gpus[static_cast<std::size_t>(gpu.ordinal)];
+        terms.cap = policy::cap_for(matched.policy, gpu, devices::at(gpu.ordinal).total);
+        terms.report_device = policy::gpu_policy_for(matched.policy, gpu).report == policy::Report::device;
+        next->capped |= terms.cap.has_value();
+        some_without_cap |= !terms.cap;
+    }
     next->older = in_force.load(std::memory_order_acquire);
     in_force.store(next, std::memory_order_release);
+    for (const std::string &why : matched.ambiguous) log::write(policy::LogLevel::warning, why);
+    // One file may serve processes that see different devices. But a device that is left without a cap may be the one
+    // that was meant.
+    const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
+    for (const std::string &why : matched.unmatched) log::write(level, why);
 }
 
 void read_policy() {
@@ -91,7 +117,7 @@ const config::Source &source() noexcept { return *from.load(std::memory_order_ac
 
 void activate() noexcept {
     if (state.load(std::memory_order_acquire) != State::asleep) return;
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     std::call_once(once, [] {
         try {
             devices::discover();
@@ -105,7 +131,6 @@ void activate() noexcept {
             log::write(policy::LogLevel::error, "out of host memory while starting; caps may not be enforced");
         }
     });
-    errno = saved_errno;
 }
 
 void enforce(const policy::Policy &policy) noexcept try {

@@ -20,8 +20,15 @@ namespace curb::shim {
 struct Snapshot {
     const Snapshot *older = nullptr;
     policy::Policy policy;
-    std::array<std::optional<policy::Bytes>, 64> caps{};  // by device ordinal
-    bool unusable = false;                                // a named policy that cannot be used: refuse everything
+    struct Gpu {
+        std::optional<policy::Bytes> cap;
+        bool report_device = false;  // programs are told of the device, not of the cap
+    };
+    std::array<Gpu, 64> gpus{};  // by device ordinal
+    bool capped = false;         // one of them has a cap
+    bool unusable = false;       // a named policy that cannot be used: refuse everything
+
+    [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
 };
 
 namespace process {

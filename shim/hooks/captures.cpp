@@ -61,6 +61,12 @@ bool synchronise_current_context() noexcept {
 
 using namespace curb::shim;
 
+CUresult cuStreamBeginCapture(CUstream stream) {
+    return captures::begin([&] { return driver().cuStreamBeginCapture(stream); });
+}
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+    return captures::begin([&] { return driver().cuStreamBeginCapture_ptsz(stream); });
+}
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     return captures::begin([&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
 }
@@ -84,4 +90,11 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     return captures::end(driver().cuStreamIsCapturing_ptsz, stream,
                          [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
+}
+// A stream that captures ends its capture with itself. (A handle of 1 or 2 is a default stream, which stays.)
+CUresult cuStreamDestroy(CUstream stream) {
+    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamDestroy(stream); });
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamDestroy_v2(stream); });
 }

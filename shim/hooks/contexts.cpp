@@ -1,7 +1,15 @@
 // Contexts: what they cost is not told by any argument, so it is measured; what they own is freed with them.
 
+#include "contexts.hpp"
+
+#include <optional>
+
 #include "admission.hpp"
 #include "allocations.hpp"
+#include "arrays.hpp"
+#include "keep_errno.hpp"
+#include "log.hpp"
+#include "process.hpp"
 
 namespace curb::shim {
 namespace {
@@ -10,35 +18,6 @@ bool primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
     return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active) == CUDA_SUCCESS && active;
-}
-
-// Where NVML does not see this process, a context costs what the device had less free after its creation. Others may
-// have allocated in that moment: then the figure errs on the side of the cap.
-struct Birth {
-    Device *device;
-    std::optional<Bytes> used_before;
-
-    explicit Birth(Device *on) noexcept : device(on) {
-        if (device && admission::cap(*device)) used_before = device->meter.used_by_all();
-    }
-    void happened() const noexcept {
-        if (!device) return;
-        device->contexts.fetch_add(1, std::memory_order_relaxed);
-        if (!used_before) return;  // only observed: nothing is enforced, and NVML's start would cost 9 ms
-        devices::reconcile(*device);
-        const auto used = device->meter.used_by_all();
-        if (device->blind.load(std::memory_order_relaxed) && used && *used > *used_before)
-            device->ledger.set_overhead(device->ledger.overhead() + *used - *used_before);
-    }
-};
-
-// The context and its plain memory are gone.
-void died(Device *device, CUcontext context) noexcept {
-    allocations::drop_context(context);
-    if (!device) return;
-    const bool last = device->contexts.fetch_sub(1, std::memory_order_relaxed) == 1;
-    if (last && device->blind.load(std::memory_order_relaxed)) device->ledger.set_overhead(0);
-    if (admission::cap(*device)) devices::reconcile(*device);
 }
 
 // The primary context's handle, without keeping a reference; null: it is not active.
@@ -50,6 +29,118 @@ CUcontext primary_of(const Device &device) noexcept {
     return context;
 }
 
+// What the first context of a device takes, for all of them. Where NVML does not see this process, that is what the
+// device has less free afterwards: others may have allocated in that moment, and then it errs on the side of the cap.
+class FirstContext {
+  public:
+    explicit FirstContext(Device &device) noexcept : device_(device), used_before_(device.meter.used_by_all()) {
+        devices::reconcile(device_);
+        overhead_before_ = device_.ledger.overhead();
+    }
+    // Charges it and returns how much that was.
+    Bytes measure() const noexcept {
+        devices::reconcile(device_);
+        Bytes cost = device_.ledger.overhead() - std::min(device_.ledger.overhead(), overhead_before_);
+        const auto used = device_.meter.used_by_all();
+        if (cost == 0 && !device_.meter.held_by_process())
+            cost = used && used_before_ ? *used - std::min(*used, *used_before_) : assumed();
+        device_.ledger.charge(Kind::contexts, cost);
+        if (cost != 0) device_.context_cost.store(cost, std::memory_order_relaxed);
+        devices::reconcile(device_);
+        return cost;
+    }
+
+  private:
+    // Without NVML nothing can be measured.
+    Bytes assumed() const noexcept {
+        constexpr Bytes kContext = 518 * policy::MiB;  // measured on an H100 and an H200
+        log::write(policy::LogLevel::warning,
+                   "NVML cannot be used: a context on " + device_.name() +
+                       " is taken to cost 518 MiB, and the code of kernels to cost nothing. In a container, "
+                       "NVIDIA_DRIVER_CAPABILITIES=compute,utility brings NVML in");
+        return kContext;
+    }
+
+    KeepErrno keep_errno_;
+    Device &device_;
+    std::optional<Bytes> used_before_;
+    Bytes overhead_before_ = 0;
+};
+
+bool over_the_cap(Device &device) noexcept {
+    const auto cap = admission::cap(device);
+    return cap && device.ledger.held() > *cap;
+}
+
+// `call` makes a context, `context` tells it afterwards, `undo` destroys it.
+template <class Call, class Context, class Undo>
+CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
+    Device *device = devices::find(ordinal);
+    if (!device) return call();
+    Bytes cost = 0;
+    CUresult result = CUDA_SUCCESS;
+    if (!admission::cap(*device) || admission::terms(*device).refuse_everything) {
+        result = call();  // nothing is enforced, and NVML's start would cost 9 ms
+    } else if (const Bytes known = device->context_cost.load(std::memory_order_relaxed); known != 0) {
+        result = charged(*device, Kind::contexts, known, call, [&](Charge &charge) {
+            charge.keep(known);
+            cost = known;
+            return CUDA_SUCCESS;
+        });
+    } else {
+        const FirstContext first(*device);
+        result = call();
+        if (result == CUDA_SUCCESS) {
+            cost = first.measure();
+            if (over_the_cap(*device)) {
+                admission::report_refusal(*device, cost);
+                undo();
+                device->ledger.give_back(Kind::contexts, cost);
+                devices::reconcile(*device);
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            }
+        }
+    }
+    if (result != CUDA_SUCCESS) return result;
+    if (contexts::made(context(), *device, cost))
+        devices::context_made(*device);
+    else
+        device->ledger.give_back(Kind::contexts, cost);
+    return CUDA_SUCCESS;
+}
+
+template <class Call>
+CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
+    return create(
+        ordinal, call, [&] { return *context; },
+        [&] {
+            driver().cuCtxDestroy_v2(*context);
+            *context = nullptr;
+        });
+}
+
+// What makes the primary context if it is not there.
+template <class Call, class Undo>
+CUresult create_primary(CUdevice ordinal, Call call, Undo undo) {
+    Device *device = devices::find(ordinal);
+    if (!device || primary_is_active(*device)) return call();
+    return create(
+        ordinal, call, [&] { return primary_of(*device); }, undo);
+}
+
+// The context and what was bound to it are gone.
+void died(Device *device, CUcontext context) noexcept {
+    allocations::drop_context(context);
+    arrays::drop_context(context);
+    if (!contexts::gone(context) || !device) return;
+    if (devices::context_gone(*device)) {
+        // What the driver had taken by itself went with the last one; where there is more, NVML says so.
+        device->heap.store(0, std::memory_order_relaxed);
+        device->ledger.set_overhead(0);
+    }
+    if (admission::cap(*device)) devices::reconcile(*device);
+}
+
 // Release and reset: whatever made the primary context inactive freed its memory.
 template <class Call>
 CUresult end_primary(CUdevice ordinal, Call call) {
@@ -57,14 +148,6 @@ CUresult end_primary(CUdevice ordinal, Call call) {
     const CUcontext context = device ? primary_of(*device) : nullptr;
     const CUresult result = call();
     if (context && !primary_is_active(*device)) died(device, context);
-    return result;
-}
-
-template <class Call>
-CUresult create(CUdevice ordinal, Call call) {
-    const Birth birth(devices::find(ordinal));
-    const CUresult result = call();
-    if (result == CUDA_SUCCESS) birth.happened();
     return result;
 }
 
@@ -82,14 +165,26 @@ CUresult destroy(CUcontext context, Call call) {
 }
 
 }  // namespace
+
+CUcontext owner_of_memory() noexcept {
+    CUcontext context = nullptr;
+    driver().cuCtxGetCurrent(&context);
+    if (!contexts::is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? primary_of(*device) : context;
+}
+
 }  // namespace curb::shim
 
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    Device *device = devices::find(ordinal);
-    const auto retain = [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); };
-    return device && !primary_is_active(*device) ? create(ordinal, retain) : retain();
+    return create_primary(
+        ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
+        [&] {
+            driver().cuDevicePrimaryCtxRelease_v2(ordinal);
+            *context = nullptr;
+        });
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
     return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });
@@ -103,19 +198,49 @@ CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
     return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxReset_v2(ordinal); });
 }
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
+    return create_own(context, ordinal, [&] { return driver().cuCtxCreate(context, flags, ordinal); });
+}
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    return create(ordinal, [&] { return driver().cuCtxCreate_v2(context, flags, ordinal); });
+    return create_own(context, ordinal, [&] { return driver().cuCtxCreate_v2(context, flags, ordinal); });
 }
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
                         CUdevice ordinal) {
-    return create(ordinal, [&] { return driver().cuCtxCreate_v3(context, affinity, count, flags, ordinal); });
+    return create_own(context, ordinal,
+                      [&] { return driver().cuCtxCreate_v3(context, affinity, count, flags, ordinal); });
 }
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice ordinal) {
-    return create(ordinal, [&] { return driver().cuCtxCreate_v4(context, parameters, flags, ordinal); });
+    return create_own(context, ordinal, [&] { return driver().cuCtxCreate_v4(context, parameters, flags, ordinal); });
 }
 CUresult cuCtxDestroy(CUcontext context) {
     return destroy(context, [&] { return driver().cuCtxDestroy(context); });
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
     return destroy(context, [&] { return driver().cuCtxDestroy_v2(context); });
+}
+// A context of the old kind ends with its last user, and only cuCtxAttach makes a second one.
+CUresult cuCtxDetach(CUcontext context) {
+    return destroy(context, [&] { return driver().cuCtxDetach(context); });
+}
+// A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
+    const CUresult result = create_primary(
+        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); },
+        [&] {
+            driver().cuGreenCtxDestroy(*context);
+            *context = nullptr;
+        });
+    if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) devices::look_again_soon(*device);
+    return result;
+}
+CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+    Device *device = devices::current();
+    const CUresult result = driver().cuGreenCtxDestroy(context);
+    if (device) devices::look_again_soon(*device);
+    return result;
+}
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+    const CUresult result = driver().cuCtxFromGreenCtx(context, green);
+    if (result == CUDA_SUCCESS && process::active()) contexts::note_green(*context);
+    return result;
 }

@@ -2,6 +2,7 @@
 
 #include "admission.hpp"
 #include "allocations.hpp"
+#include "contexts.hpp"
 
 namespace curb::shim {
 namespace {
@@ -10,15 +11,9 @@ using allocations::Allocation;
 using allocations::kGranule;
 using allocations::round_up;
 
-CUcontext current_context() noexcept {
-    CUcontext context = nullptr;
-    driver().cuCtxGetCurrent(&context);
-    return context;
-}
-
 // Keeps the charge for what the driver handed out; without host memory for the record, undoes the allocation.
 CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes) {
-    const Allocation allocation{&charge.device(), current_context(), bytes, kind};
+    const Allocation allocation{&charge.device(), owner_of_memory(), bytes, kind};
     if (const auto taken = allocations::add(*pointer, allocation)) {
         charge.keep(*taken);
         return CUDA_SUCCESS;

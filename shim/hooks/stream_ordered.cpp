@@ -109,8 +109,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
                               [&] { return driver().cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(pointer, [&] { return driver().cuMemFreeAsync(pointer, stream); });
+    return free_by_pointer(
+        pointer, [&] { return driver().cuMemFreeAsync(pointer, stream); }, true);
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(pointer, [&] { return driver().cuMemFreeAsync_ptsz(pointer, stream); });
+    return free_by_pointer(
+        pointer, [&] { return driver().cuMemFreeAsync_ptsz(pointer, stream); }, true);
 }

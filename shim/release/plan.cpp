@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "admission.hpp"
 #include "control/release_report.hpp"
 #include "devices.hpp"
 #include "log.hpp"
@@ -62,6 +63,9 @@ void run(const std::string &trigger) {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0) devices::reconcile(devices::at(ordinal));
     log::write(policy::LogLevel::info, control::text(report));
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0)
+            log::write(policy::LogLevel::info, admission::books_text(devices::at(ordinal)));
 }
 
 }  // namespace curb::shim::release

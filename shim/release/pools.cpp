@@ -47,7 +47,7 @@ std::string pools() {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         shim::pools::look_again(device);
-        if (device.ledger.of(Kind::pools) == 0) continue;
+        if (device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs) == 0) continue;
         const PrimaryContext context(ordinal);
         if (context.current() && !captures::synchronise_current_context()) all_seen_complete = false;
         shim::pools::trim(device);

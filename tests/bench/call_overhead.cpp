@@ -58,6 +58,8 @@ int measure() {
     const auto free_memory = find<decltype(cuMemFree_v2)>(driver, "cuMemFree_v2");
     const auto alloc_async = find<decltype(cuMemAllocAsync)>(driver, "cuMemAllocAsync");
     const auto free_async = find<decltype(cuMemFreeAsync)>(driver, "cuMemFreeAsync");
+    const auto launch = find<decltype(cuLaunchKernel)>(driver, "cuLaunchKernel");
+    const auto launch_graph = find<decltype(cuGraphLaunch)>(driver, "cuGraphLaunch");
     const auto info = find<decltype(cuMemGetInfo_v2)>(driver, "cuMemGetInfo_v2");
     init(0);
     std::uint64_t value = 0;
@@ -76,6 +78,9 @@ int measure() {
         alloc_async(&pointer, 4096, nullptr);
         free_async(pointer, nullptr);
     });
+    const auto kernel = reinterpret_cast<CUfunction>(0x10);
+    probe("kernel launch", [&] { launch(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
+    probe("graph launch", [&] { launch_graph(nullptr, nullptr); });
     probe("mem info", [&] { info(&free_bytes, &total); });
     return 0;
 }

@@ -59,5 +59,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return CUDA_SUCCESS;
 }
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream) { return cuMemAlloc_v2(pointer, bytes); }
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                        void **, void **) {
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
 CUresult cuMemFree_v2(CUdeviceptr) { return CUDA_SUCCESS; }
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream) { return CUDA_SUCCESS; }

@@ -53,13 +53,17 @@ inline CUcontext start() {
     return context;
 }
 
-// What the program is told it holds, from cuMemGetInfo: total - free, less what curb keeps free for the driver (a 64th
-// of the cap, at most 32 MiB).
-inline std::uint64_t told_held() {
+// What curb keeps free for the driver under a cap, when that has taken `code` bytes by itself already.
+inline std::uint64_t kept_for_driver(std::uint64_t cap, std::uint64_t code) {
+    const std::uint64_t first = std::min(cap / 8, 160 * MiB), later = std::min(cap / 64, 32 * MiB);
+    return std::max(later, first - std::min(first, code));
+}
+
+// What the program is told it holds, from cuMemGetInfo: total - free, less what curb keeps free for the driver.
+inline std::uint64_t told_held(std::uint64_t code = 0) {
     std::size_t free_bytes = 0, total = 0;
     MUST(cuMemGetInfo_v2(&free_bytes, &total));
-    const std::uint64_t kept = total == 80 * GiB ? 0 : std::min<std::uint64_t>(total / 64, 32 * MiB);  // 80: not capped
-    return total - free_bytes - kept;
+    return total - free_bytes - (total == 80 * GiB ? 0 : kept_for_driver(total, code));  // 80 GiB: not capped
 }
 inline std::uint64_t told_total() {
     std::size_t free_bytes = 0, total = 0;

@@ -109,6 +109,15 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "explicit_pools_are_charged_where_they_live", "a_destroyed_pool_is_held_until_its_last_allocation_is_freed",
         "pool_memory_that_came_back_unseen_is_not_lost_to_the_cap", "mapped_memory_is_held_by_references_and_mappings",
         "host_memory_of_the_mapping_calls_is_not_charged", "imported_memory_is_not_charged_twice",
+        "arrays_are_charged_as_the_driver_backs_them", "small_arrays_share_granules_and_stop_at_the_cap",
+        "arrays_that_are_mapped_later_are_not_charged", "graph_memory_stops_at_the_cap_and_comes_back",
+        "a_graph_that_keeps_its_memory_is_launched_again_at_the_cap", "a_captured_graph_is_charged_when_it_is_launched",
+        "a_stack_is_charged_for_every_resident_thread", "local_memory_of_a_kernel_is_charged_at_its_launch",
+        "a_heap_that_would_not_fit_is_refused_and_room_is_kept_for_one_that_does",
+        "a_context_that_would_not_fit_is_refused", "a_module_that_would_not_fit_is_unloaded_again_and_refused",
+        "memory_of_a_green_context_goes_with_the_primary_one", "every_form_of_a_context_is_counted",
+        "every_form_of_a_launch_is_admitted", "every_form_of_loading_code_is_measured",
+        "whatever_is_freed_how_the_books_end_at_what_the_device_says", "nvml_tells_the_same_as_cuda",
         "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
         "programs_see_the_capped_device", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
         "threads_never_take_more_than_the_cap_together");
@@ -116,12 +125,20 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
-TEST_CASE("a cap can be smaller than the context") {
-    succeeds(Job().cap("256MiB").run("a_cap_smaller_than_the_context_refuses_and_reports_nothing_free"));
+TEST_CASE("under a cap that is smaller than a context there is none") {
+    const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("refused 518 MiB on cuda:0"));
 }
 
 TEST_CASE("without a policy the program sees the bare device") {
     succeeds(Job().run("without_a_policy_nothing_is_changed"));
+}
+
+TEST_CASE("what programs are told can be the device") {
+    succeeds(Job()
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "report": "device" } } })")
+                 .run("the_device_itself_is_reported_where_the_policy_says_so"));
 }
 
 TEST_CASE("caps are per device") {
@@ -129,6 +146,43 @@ TEST_CASE("caps are per device") {
                  .with("CURB_SIM_GPUS", "2")
                  .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" }, "cuda:1": { "cap": "2GiB" } } })")
                  .run("each_device_has_its_own_cap"));
+}
+
+TEST_CASE("memory is charged to the device it lives on") {
+    succeeds(Job().with("CURB_SIM_GPUS", "2").cap("1GiB").run("memory_is_charged_where_it_lives"));
+}
+
+TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees them") {
+    const std::string key =
+        GENERATE("nvml:1", "0000:11:00.0", "11:00.0", "GPU-c07b513d-0000-4000-8000-000000000001", "cuda:0");
+    const std::string order = GENERATE("1,0", "GPU-c07b513d-0000-4000-8000-000000000001,0");
+    CAPTURE(key, order);
+    succeeds(Job()
+                 .with("CURB_SIM_GPUS", "2")
+                 .with("CUDA_VISIBLE_DEVICES", order)
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" }, ")" + key + R"(": { "cap": "2GiB" } } })")
+                 .run("a_key_finds_its_gpu"));
+}
+
+TEST_CASE("a key that finds no GPU is said where a GPU is left without a cap") {
+    const auto run = [](const std::string &gpus) {
+        return Job().policy(R"({ "version": 1, "gpu": { )" + gpus + " } }").run("a_quiet_run");
+    };
+    const Outcome typo = run(R"("GPU-00000000": { "cap": "1GiB" })");
+    succeeds(typo);
+    CHECK_THAT(typo.err, contains("GPU-00000000") && contains("GPU-c07b513d"));
+    const Outcome shared = run(R"("*": { "cap": "1GiB" }, "nvml:7": { "cap": "2GiB" })");
+    succeeds(shared);
+    CHECK(shared.err.empty());
+}
+
+TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its GPU's") {
+    const std::string key = GENERATE("MIG-317b513d-0000-4000-8000-000000000000", "MIG-317b", "GPU-c07b513d");
+    CAPTURE(key);
+    succeeds(Job()
+                 .with("CURB_SIM_MIG", "1")
+                 .policy(R"({ "version": 1, "gpu": { ")" + key + R"(": { "cap": "1GiB" } } })")
+                 .run("a_key_finds_its_mig_instance"));
 }
 
 TEST_CASE("the driver's own errors come through") {
@@ -166,7 +220,8 @@ TEST_CASE("nothing starts before the first cuInit", "[bare]") {
 TEST_CASE("SIGUSR1 gives back what pools keep, and the program's own handler is called") {
     const std::string scenario =
         GENERATE("usr1_trims_what_pools_keep", "a_handler_set_before_cuda_is_still_called",
-                 "a_handler_set_after_cuda_is_called_and_the_release_runs", "a_graph_capture_survives_a_release");
+                 "a_handler_set_after_cuda_is_called_and_the_release_runs", "a_graph_capture_survives_a_release",
+                 "a_release_synchronises_again_after_every_form_of_a_capture");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
     succeeds(Job().run(scenario));  // without a cap too
@@ -177,7 +232,8 @@ TEST_CASE("a release says in one line what each step gave back") {
         Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("usr1_trims_what_pools_keep");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("released 256 MiB") && contains("pools 256 MiB") && contains("no Python"));
-    CHECK(lines(outcome.err) == 1);
+    CHECK_THAT(outcome.err, contains("books: cuda:0 holds") && contains("the device says"));
+    CHECK(lines(outcome.err) == 2);
 }
 
 TEST_CASE("the release signal can be another") {

@@ -11,6 +11,7 @@ namespace curb::policy {
 // The terms under which one request is judged.
 struct Terms {
     std::optional<Bytes> cap;        // ceiling of held memory on the device; none: no ceiling
+    Bytes kept_for_driver = 0;       // room under the cap that requests do not get
     bool refuse_everything = false;  // the policy that was named cannot be used
     bool released = false;           // what could be released for this request has been
 };
@@ -21,26 +22,36 @@ enum class Verdict : std::uint8_t {
     refuse,
 };
 
-// Room under a cap that requests do not get. The driver takes memory of its own at moments that no request shows: code
-// that it loads at a kernel's first launch, a stack that has to grow. A program that had filled its cap to the last
-// byte would be pushed over it by its next new kernel (measured on an H200: JAX 10 MiB over, 2 MiB a module).
-constexpr Bytes driver_reserve(Bytes cap) noexcept {
-    constexpr Bytes kMost = 32 * MiB;
-    return cap / 64 < kMost ? cap / 64 : kMost;
+// Room that is kept for what the driver takes by itself, at moments that no request shows: code that it loads at a
+// kernel's first launch, the heap of kernels that call malloc. `grown`: what it has taken so already. `heap`: how much
+// more than by default the program has asked to have for the heap.
+//
+// The first kernels take most of it (measured on an H200: 64 MiB for a module that prints, 138 for one that allocates,
+// 92 for PyTorch's first kernel, 232 for its first training step), so as much is kept until it has been taken. Later
+// ones come in small steps; but a program that had filled its cap to the last byte would still be pushed over it by its
+// next new kernel (JAX, by 10 MiB).
+inline constexpr Bytes kFirstKernels = 160 * MiB;
+constexpr Bytes driver_reserve(Bytes cap, Bytes grown, Bytes heap) noexcept {
+    constexpr Bytes kLater = 32 * MiB;
+    const Bytes first = (cap / 8 < kFirstKernels ? cap / 8 : kFirstKernels) + heap;
+    const Bytes later = cap / 64 < kLater ? cap / 64 : kLater;
+    const Bytes due = first > grown ? first - grown : 0;
+    const Bytes kept = due > later ? due : later;
+    return kept < cap ? kept : cap;
 }
 
 // What is left for requests under the cap.
-constexpr Bytes room(Bytes cap, Bytes held) noexcept {
-    const Bytes usable = cap - driver_reserve(cap);
+constexpr Bytes room(Bytes cap, Bytes kept_for_driver, Bytes held) noexcept {
+    const Bytes usable = cap - kept_for_driver;
     return held < usable ? usable - held : 0;
 }
 
 constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Verdict::refuse;
     if (!terms.cap || bytes == 0) return Verdict::grant;
-    if (bytes <= room(*terms.cap, held)) return Verdict::grant;
+    if (bytes <= room(*terms.cap, terms.kept_for_driver, held)) return Verdict::grant;
     // More than an empty device would have room for: nothing that could be released would serve it.
-    if (bytes > room(*terms.cap, 0)) return Verdict::refuse;
+    if (bytes > room(*terms.cap, terms.kept_for_driver, 0)) return Verdict::refuse;
     return terms.released ? Verdict::refuse : Verdict::release_first;
 }
 
@@ -54,8 +65,9 @@ struct Staleness {
     static constexpr std::uint64_t kFarMs = 100;
     static constexpr std::uint64_t kNearMs = 2;
 };
-constexpr bool measure_again(Bytes room, std::uint64_t age_ms) noexcept {
-    if (room < Staleness::kLast) return true;
+// `changed`: something was done since in which the driver may take memory of its own.
+constexpr bool measure_again(Bytes room, std::uint64_t age_ms, bool changed) noexcept {
+    if (room < Staleness::kLast || (changed && room < Staleness::kNear)) return true;
     return age_ms >= (room < Staleness::kNear ? Staleness::kNearMs : Staleness::kFarMs);
 }
 

@@ -1,0 +1,49 @@
+#include "arrays.hpp"
+
+#include <mutex>
+#include <unordered_map>
+
+namespace curb::shim::arrays {
+namespace {
+
+struct Books {
+    std::mutex mutex;
+    std::unordered_map<const void *, Array> arrays;
+};
+
+// Never destroyed: threads may destroy arrays until the process is gone.
+Books &books() {
+    static Books &made = *new Books;
+    return made;
+}
+
+}  // namespace
+
+bool add(const void *handle, const Array &array) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().arrays.insert_or_assign(handle, array);
+    return true;
+} catch (...) {
+    return false;
+}
+
+std::optional<Array> forget(const void *handle) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().arrays.find(handle);
+    if (found == books().arrays.end()) return std::nullopt;
+    const Array array = found->second;
+    books().arrays.erase(found);
+    return array;
+}
+
+void drop_context(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    std::erase_if(books().arrays, [=](const auto &entry) {
+        const Array &array = entry.second;
+        if (array.context != context) return false;
+        array.device->ledger.give_back(Kind::arrays, array.bytes);
+        return true;
+    });
+}
+
+}  // namespace curb::shim::arrays

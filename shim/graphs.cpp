@@ -1,0 +1,178 @@
+#include "graphs.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "allocations.hpp"
+#include "pools.hpp"
+
+namespace curb::shim::graphs {
+namespace {
+
+struct Executable {
+    Memory memory;
+    std::uint64_t trims = ~std::uint64_t{0};  // when it had its memory; ~0: never
+    bool live = false;                        // what it left to the program was not freed since
+};
+
+struct Books {
+    std::shared_mutex mutex;
+    std::unordered_map<CUgraphExec, Executable> executables;
+    std::unordered_map<CUdeviceptr, CUgraphExec> left;
+};
+
+// Never destroyed: threads may launch graphs until the process is gone.
+Books &books() {
+    static Books &made = *new Books;
+    return made;
+}
+
+constinit std::atomic<bool> any{false};
+
+// The lock is held.
+void free_now(CUdeviceptr pointer) noexcept {
+    const auto found = books().left.find(pointer);
+    if (found == books().left.end()) return;
+    Executable &executable = books().executables[found->second];
+    executable.live = false;
+    executable.trims = pools::graph_trims();  // the next trim takes it
+}
+
+// Addresses of one device that the nodes of a graph use. Allocations that do not live at the same time get the same
+// addresses, and so the same memory (measured on an H200).
+struct Range {
+    int device;
+    CUdeviceptr first, last;  // last: one past the end
+};
+
+void collect(CUgraph graph, std::vector<Range> &ranges, std::vector<CUdeviceptr> &frees) {
+    std::size_t count = 0;
+    if (driver().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
+    std::vector<CUgraphNode> nodes(count);
+    if (driver().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
+    nodes.resize(std::min(count, nodes.size()));
+    for (CUgraphNode node : nodes) {
+        CUgraphNodeType type{};
+        if (driver().cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
+        CUgraph inner = nullptr;
+        CUdeviceptr freed = 0;
+        CUDA_MEM_ALLOC_NODE_PARAMS memory{};
+        if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver().cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
+            collect(inner, ranges, frees);
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
+                 driver().cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
+            frees.push_back(freed);
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+                 driver().cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS &&
+                 memory.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+            ranges.push_back({memory.poolProps.location.id, memory.dptr, memory.dptr + memory.bytesize});
+    }
+}
+
+Needs needs_of(std::vector<Range> ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) {
+        return a.device != b.device ? a.device < b.device : a.first < b.first;
+    });
+    Needs needs;
+    const Range *before = nullptr;
+    CUdeviceptr reached = 0;
+    for (const Range &range : ranges) {
+        if (!before || before->device != range.device) {
+            needs.push_back({devices::find(range.device), 0});
+            reached = 0;
+        }
+        needs.back().bytes += range.last - std::min(range.last, std::max(range.first, reached));
+        reached = std::max(reached, range.last);
+        before = &range;
+    }
+    std::erase_if(needs, [](const Need &need) { return !need.device; });
+    // Blocks that straddle units can take one more (measured on an H200: 450 MiB in three blocks took 512).
+    for (Need &need : needs) need.bytes = allocations::round_up(need.bytes, pools::kUnit) + pools::kUnit;
+    return needs;
+}
+
+}  // namespace
+
+Memory of(CUgraph graph) noexcept try {
+    std::vector<Range> ranges;
+    Memory memory;
+    collect(graph, ranges, memory.freed);
+    // The same address can be allocated and freed several times in one graph: each free node ends one allocation.
+    for (const Range &range : ranges) {
+        const auto found = std::find(memory.freed.begin(), memory.freed.end(), range.first);
+        if (found == memory.freed.end())
+            memory.left.push_back(range.first);
+        else
+            memory.freed.erase(found);
+    }
+    memory.needs = needs_of(std::move(ranges));
+    return memory;
+} catch (...) {
+    return {};  // no host memory to look: what is taken shows in the device's figure
+}
+
+void made(CUgraphExec executable, Memory memory) noexcept try {
+    if (memory.empty()) return;
+    const std::scoped_lock lock(books().mutex);
+    for (const CUdeviceptr pointer : memory.left) books().left[pointer] = executable;
+    books().executables.insert_or_assign(executable, Executable{std::move(memory)});
+    any.store(true, std::memory_order_release);
+} catch (...) {
+    // As above.
+}
+
+void destroyed(CUgraphExec executable) noexcept {
+    if (!any.load(std::memory_order_acquire)) return;
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().executables.find(executable);
+    if (found == books().executables.end()) return;
+    for (const CUdeviceptr pointer : found->second.memory.left) books().left.erase(pointer);
+    books().executables.erase(found);
+    any.store(!books().executables.empty(), std::memory_order_release);
+}
+
+Needs missing(CUgraphExec executable) noexcept try {
+    if (!any.load(std::memory_order_acquire)) return {};
+    const std::shared_lock lock(books().mutex);
+    const auto found = books().executables.find(executable);
+    if (found == books().executables.end()) return {};
+    const Executable &one = found->second;
+    return one.live || one.trims == pools::graph_trims() ? Needs{} : one.memory.needs;
+} catch (...) {
+    return {};
+}
+
+void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {
+    if (!any.load(std::memory_order_acquire)) return;
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().executables.find(executable);
+    if (found != books().executables.end()) found->second.trims = trims;
+}
+
+void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
+    if (!any.load(std::memory_order_acquire)) return;
+    {
+        // A graph that is launched again and again changes nothing here.
+        const std::shared_lock lock(books().mutex);
+        const auto found = books().executables.find(executable);
+        if (found == books().executables.end()) return;
+        const Executable &one = found->second;
+        if (one.memory.freed.empty() && one.trims == trims && one.live == !one.memory.left.empty()) return;
+    }
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().executables.find(executable);
+    if (found == books().executables.end()) return;
+    found->second.trims = trims;
+    found->second.live = !found->second.memory.left.empty();
+    for (const CUdeviceptr pointer : found->second.memory.freed) free_now(pointer);
+}
+
+void freed(CUdeviceptr pointer) noexcept {
+    if (!any.load(std::memory_order_acquire)) return;
+    const std::scoped_lock lock(books().mutex);
+    free_now(pointer);
+}
+
+}  // namespace curb::shim::graphs

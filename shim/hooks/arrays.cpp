@@ -1,0 +1,165 @@
+// CUDA arrays. What one takes depends on how the driver lays it out, and the driver tells that only of arrays that are
+// to be mapped later. So such a twin is made for a moment, which takes nothing, and asked.
+
+#include "arrays.hpp"
+
+#include <algorithm>
+
+#include "admission.hpp"
+#include "allocations.hpp"
+#include "contexts.hpp"
+
+namespace curb::shim {
+namespace {
+
+// The bytes of one element: a format's name says it.
+Bytes element_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
+    switch (array.Format) {
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8: return array.NumChannels;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF: return Bytes{2} * array.NumChannels;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT: return Bytes{4} * array.NumChannels;
+        default: return 1;  // packed and compressed formats: no less than this
+    }
+}
+
+// The bytes of its elements, which is the least that it can take; saturated.
+Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
+    Bytes bytes = element_bytes(array);
+    for (const Bytes extent : {array.Width, array.Height, array.Depth})
+        if (__builtin_mul_overflow(bytes, std::max<Bytes>(extent, 1), &bytes)) return ~Bytes{0};
+    return bytes;
+}
+
+// Arrays of up to 1 MiB share granules of 2 MiB with each other, larger ones do not (measured on an H200). What the
+// driver says of the twin is up to 64 KiB tiles more than that, so up to a granule it can be either.
+constexpr Bytes kPerhapsShared = allocations::kGranule;
+
+// What to reserve for an array, and what to keep of it: where it may share a granule, the least, and the rest is
+// measured on the device.
+struct Size {
+    Bytes worst;
+    Bytes kept;
+};
+
+Size size_of(Bytes told, Bytes least) noexcept {
+    const Bytes whole = allocations::round_up(std::max(told, least), allocations::kGranule);
+    return {whole, told <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
+}
+
+// Asks a twin that takes no memory. 0: the driver cannot tell (older than 11.6, or a format that cannot be mapped).
+template <class Create, class Require, class Destroy>
+Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require require, Destroy destroy) noexcept {
+    const RelaxedCapture relaxed;
+    CUDA_ARRAY3D_DESCRIPTOR twin = array;
+    twin.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
+    const auto handle = create(twin);
+    if (!handle) return 0;
+    const bool told = require(&requirements, handle) == CUDA_SUCCESS;
+    destroy(handle);
+    return told ? requirements.size : 0;
+}
+
+Bytes ask_array(const CUDA_ARRAY3D_DESCRIPTOR &array, CUdevice device) noexcept {
+    return ask_twin(
+        array,
+        [](const auto &twin) {
+            CUarray handle = nullptr;
+            return driver().cuArray3DCreate_v2(&handle, &twin) == CUDA_SUCCESS ? handle : nullptr;
+        },
+        [=](auto *requirements, CUarray handle) {
+            return driver().cuArrayGetMemoryRequirements(requirements, handle, device);
+        },
+        [](CUarray handle) { driver().cuArrayDestroy(handle); });
+}
+
+Bytes ask_mipmap(const CUDA_ARRAY3D_DESCRIPTOR &array, unsigned levels, CUdevice device) noexcept {
+    return ask_twin(
+        array,
+        [=](const auto &twin) {
+            CUmipmappedArray handle = nullptr;
+            return driver().cuMipmappedArrayCreate(&handle, &twin, levels) == CUDA_SUCCESS ? handle : nullptr;
+        },
+        [=](auto *requirements, CUmipmappedArray handle) {
+            return driver().cuMipmappedArrayGetMemoryRequirements(requirements, handle, device);
+        },
+        [](CUmipmappedArray handle) { driver().cuMipmappedArrayDestroy(handle); });
+}
+
+// The device that an array of this description takes memory from; null: none, or the driver is to refuse it.
+Device *device_for(const void *handle, const CUDA_ARRAY3D_DESCRIPTOR *array) noexcept {
+    constexpr unsigned kMappedLater = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+    return handle && array && array->Width && !(array->Flags & kMappedLater) ? devices::current() : nullptr;
+}
+
+template <class Handle, class Call, class Destroy>
+CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy destroy) {
+    return charged(device, Kind::arrays, size.worst, call, [&](Charge &charge) {
+        if (!arrays::add(*handle, {&device, owner_of_memory(), size.kept})) {
+            destroy(*handle);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        charge.keep(size.kept);
+        if (size.kept != size.worst) devices::look_again_soon(device);
+        return CUDA_SUCCESS;
+    });
+}
+
+template <class Call>
+CUresult destroy(const void *handle, Call call) {
+    const auto array = process::active() ? arrays::forget(handle) : std::nullopt;
+    if (!array) return call();
+    const Ledger::Operation operation(&array->device->ledger);
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS)
+        array->device->ledger.give_back(Kind::arrays, array->bytes);
+    else
+        arrays::add(handle, *array);
+    return result;
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description) {
+    const auto call = [&] { return driver().cuArrayCreate_v2(array, description); };
+    if (!description) return call();
+    const CUDA_ARRAY3D_DESCRIPTOR same{description->Width,  description->Height,      0,
+                                       description->Format, description->NumChannels, 0};
+    Device *device = device_for(array, &same);
+    if (!device) return call();
+    return create(*device, size_of(ask_array(same, device->ordinal), least_bytes(same)), array, call,
+                  [](CUarray made) { driver().cuArrayDestroy(made); });
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {
+    const auto call = [&] { return driver().cuArray3DCreate_v2(array, description); };
+    Device *device = device_for(array, description);
+    if (!device) return call();
+    return create(*device, size_of(ask_array(*description, device->ordinal), least_bytes(*description)), array, call,
+                  [](CUarray made) { driver().cuArrayDestroy(made); });
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+    return destroy(array, [&] { return driver().cuArrayDestroy(array); });
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned levels) {
+    const auto call = [&] { return driver().cuMipmappedArrayCreate(array, description, levels); };
+    Device *device = device_for(array, description);
+    if (!device) return call();
+    const Bytes told = ask_mipmap(*description, levels, device->ordinal);
+    return create(*device, size_of(told, least_bytes(*description)), array, call,
+                  [](CUmipmappedArray made) { driver().cuMipmappedArrayDestroy(made); });
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    return destroy(array, [&] { return driver().cuMipmappedArrayDestroy(array); });
+}

@@ -1,0 +1,135 @@
+// Memory of graphs: noted when a graph is made executable, charged when that is uploaded or launched.
+
+#include "graphs.hpp"
+
+#include <deque>
+
+#include "admission.hpp"
+#include "pools.hpp"
+#include "process.hpp"
+
+namespace curb::shim {
+namespace {
+
+// `call` gives the graph its memory, if it has not got it.
+template <class Call>
+CUresult take(const graphs::Needs &needs, Call call) {
+    std::deque<Charge> charges;
+    for (const auto &need : needs) {
+        if (!admission::reserve(*need.device, Kind::graphs, need.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+        charges.emplace_back(*need.device, Kind::graphs, need.bytes);
+    }
+    CUresult result = call();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        bool freed = false;
+        for (const auto &need : needs) freed |= admission::release_on_the_spot(*need.device);
+        if (freed) result = call();
+    }
+    // What the graphs of the device have reserved is charged; what was set aside for it goes back with `charges`.
+    for (const auto &need : needs)
+        if (pools::Pool *pool = pools::graphs_of(*need.device)) pools::raise(*pool);
+    return result;
+}
+
+// `call` uploads or launches the graph, after which `note` is due. In a stream that is captured either is only noted in
+// the other graph.
+template <class IsCapturing, class Note, class Call>
+CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Note note, Call call) {
+    if (!process::active()) return call();
+    const std::uint64_t trims = pools::graph_trims();
+    const graphs::Needs needs = graphs::missing(executable);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!needs.empty()) is_capturing(stream, &status);
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE) return call();
+    const CUresult result = needs.empty() ? call() : take(needs, call);
+    if (result == CUDA_SUCCESS) note(executable, trims);
+    return result;
+}
+
+template <class IsCapturing, class Call>
+CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
+    return give_memory(executable, is_capturing, stream, graphs::uploaded, call);
+}
+template <class IsCapturing, class Call>
+CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
+    return give_memory(executable, is_capturing, stream, graphs::launched, call);
+}
+
+template <class Call>
+CUresult instantiate(CUgraphExec *executable, CUgraph graph, Call call) {
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS && process::active()) graphs::made(*executable, graphs::of(graph));
+    return result;
+}
+
+template <class Call>
+CUresult instantiate(CUgraphExec *executable, CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
+                     Call call) {
+    if (!parameters || !(parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) || !process::active())
+        return instantiate(executable, graph, call);
+    graphs::Memory memory = graphs::of(graph);
+    const std::uint64_t trims = pools::graph_trims();
+    const CUresult result = take(memory.needs, call);
+    if (result != CUDA_SUCCESS) return result;
+    graphs::made(*executable, std::move(memory));
+    graphs::uploaded(*executable, trims);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log, size_t log_bytes) {
+    return instantiate(executable, graph,
+                       [=] { return driver().cuGraphInstantiate(executable, graph, error, log, log_bytes); });
+}
+CUresult cuGraphInstantiate_v2(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log,
+                               size_t log_bytes) {
+    return instantiate(executable, graph,
+                       [=] { return driver().cuGraphInstantiate_v2(executable, graph, error, log, log_bytes); });
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags) {
+    return instantiate(executable, graph,
+                       [=] { return driver().cuGraphInstantiateWithFlags(executable, graph, flags); });
+}
+CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    return instantiate(executable, graph, parameters,
+                       [=] { return driver().cuGraphInstantiateWithParams(executable, graph, parameters); });
+}
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    return instantiate(executable, graph, parameters,
+                       [=] { return driver().cuGraphInstantiateWithParams_ptsz(executable, graph, parameters); });
+}
+CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {
+    return upload(executable, driver().cuStreamIsCapturing, stream,
+                  [=] { return driver().cuGraphUpload(executable, stream); });
+}
+CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream) {
+    return upload(executable, driver().cuStreamIsCapturing_ptsz, stream,
+                  [=] { return driver().cuGraphUpload_ptsz(executable, stream); });
+}
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
+    return launch(executable, driver().cuStreamIsCapturing, stream,
+                  [=] { return driver().cuGraphLaunch(executable, stream); });
+}
+CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
+    return launch(executable, driver().cuStreamIsCapturing_ptsz, stream,
+                  [=] { return driver().cuGraphLaunch_ptsz(executable, stream); });
+}
+CUresult cuGraphExecDestroy(CUgraphExec executable) {
+    // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
+    graphs::destroyed(executable);
+    return driver().cuGraphExecDestroy(executable);
+}
+CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
+    const CUresult result = driver().cuDeviceGraphMemTrim(ordinal);
+    if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
+        pools::graphs_trimmed();
+        pools::look_again(*device);
+    }
+    return result;
+}

@@ -1,0 +1,268 @@
+// Running kernels: the local memory of their threads, which is charged, and their code, which is measured.
+//
+// A kernel that needs more local memory than the context's stack limit raises that limit at its launch, for every
+// thread that can be resident: 64 KiB a thread are 16 GiB on an H200. The driver tells beforehand what a kernel needs.
+
+#include <array>
+
+#include "admission.hpp"
+#include "contexts.hpp"
+#include "process.hpp"
+
+namespace curb::shim {
+namespace {
+
+// Kernels whose next launch takes no more local memory than their context has. A hash table without locks, of keys
+// alone: one that finds no place is looked at again at each launch, which costs time and nothing else.
+class Settled {
+  public:
+    [[nodiscard]] bool contains(std::uintptr_t key) const noexcept {
+        for (std::size_t probe = 0; probe < kProbes; ++probe) {
+            const std::uintptr_t found = keys_[place(key, probe)].load(std::memory_order_acquire);
+            if (found == key) return true;
+            if (found == 0) return false;
+        }
+        return false;
+    }
+    void add(std::uintptr_t key) noexcept {
+        for (std::size_t probe = 0; probe < kProbes; ++probe) {
+            std::uintptr_t found = 0;
+            auto &slot = keys_[place(key, probe)];
+            if (slot.compare_exchange_strong(found, key, std::memory_order_acq_rel) || found == key) return;
+        }
+    }
+    // After a limit was lowered, or code unloaded whose handles may come again.
+    void clear() noexcept {
+        for (auto &key : keys_) key.store(0, std::memory_order_release);
+    }
+
+  private:
+    static constexpr std::size_t kPlaces = std::size_t{1} << 13, kProbes = 8;
+
+    static std::size_t place(std::uintptr_t key, std::size_t probe) noexcept {
+        return ((key * 0x9E3779B97F4A7C15ULL >> 51) + probe) % kPlaces;
+    }
+
+    std::array<std::atomic<std::uintptr_t>, kPlaces> keys_{};
+};
+constinit Settled settled;
+
+CUcontext current_context() noexcept {
+    CUcontext context = nullptr;
+    driver().cuCtxGetCurrent(&context);
+    return context;
+}
+
+// A kernel's handle can be launched in every context, so where there are several, the context is part of the key.
+std::uintptr_t key_of(CUfunction function) noexcept {
+    const auto key = reinterpret_cast<std::uintptr_t>(function);
+    return devices::contexts() > 1 ? key ^ reinterpret_cast<std::uintptr_t>(current_context()) << 1 : key;
+}
+
+Bytes stack_limit() noexcept {
+    std::size_t limit = 0;
+    return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS ? limit : 0;
+}
+
+// Local memory a thread; 0: none, or the driver does not tell.
+Bytes local_bytes(CUfunction function, const Device &device) noexcept {
+    int bytes = 0;
+    if (driver().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) != CUDA_SUCCESS &&
+        driver().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function),
+                                      device.ordinal) != CUDA_SUCCESS)
+        return 0;
+    return static_cast<Bytes>(bytes);
+}
+
+// `call` brings the context's stack to `limit` bytes a thread, from `now`.
+template <class Call>
+CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
+    const CUcontext context = current_context();
+    const Bytes due = contexts::stack_for(context, limit, now), had = contexts::stack_of(context);
+    const auto changed = [&] { contexts::set_stack(context, due); };
+    if (due > had)
+        return charged(device, Kind::stack, due - had, call, [&](Charge &) {
+            changed();
+            return CUDA_SUCCESS;
+        });
+    const Ledger::Operation operation(&device.ledger);
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) changed();
+    return result;
+}
+
+// A kernel's launch that has not been seen yet, or may have to raise the limit again.
+template <class Call>
+CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
+    Device *device = process::active() && process::snapshot().capped ? devices::current() : nullptr;
+    if (!device || !admission::cap(*device)) return call();
+    if (admission::refuses_code(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const Bytes limit = stack_limit(), local = local_bytes(function, *device);
+    const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
+    if (result == CUDA_SUCCESS) settled.add(key);
+    devices::look_again_soon(*device);
+    return result;
+}
+
+template <class Call>
+CUresult launch(CUfunction function, Call call) {
+    const std::uintptr_t key = key_of(function);
+    return settled.contains(key) ? call() : first_launch(function, key, call);
+}
+
+CUresult set_stack_limit(Device &device, std::size_t limit) {
+    const Bytes before = stack_limit();
+    const CUresult result =
+        change_stack(device, limit, before, [&] { return driver().cuCtxSetLimit(CU_LIMIT_STACK_SIZE, limit); });
+    if (result == CUDA_SUCCESS && limit < before) settled.clear();
+    devices::look_again_soon(device);
+    return result;
+}
+
+// The heap is taken when a kernel that allocates is launched. What would not fit then is refused now, and room is kept
+// for it.
+CUresult set_heap_limit(Device &device, std::size_t limit) {
+    constexpr Bytes kByDefault = 8 * policy::MiB;
+    const auto call = [&] { return driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, limit); };
+    const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
+    const auto keep_room = [&] { device.heap.store(more, std::memory_order_relaxed); };
+    if (more > kept)
+        return charged(device, Kind::stack, more - kept, call, [&](Charge &) {
+            keep_room();
+            return CUDA_SUCCESS;
+        });
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) keep_room();
+    return result;
+}
+
+// A module whose globals or code put the process above its cap is unloaded again: none of it was used yet.
+template <class Call>
+CUresult load(CUmodule *module, Call call) {
+    Device *device = devices::current();
+    const auto cap = device ? admission::cap(*device) : std::nullopt;
+    if (!cap) return call();
+    devices::reconcile(*device);
+    const Bytes before = device->ledger.overhead();
+    CUresult result = call();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
+    if (result != CUDA_SUCCESS) return result;
+    devices::reconcile(*device);
+    const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
+    if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
+    if (!passes()) return CUDA_SUCCESS;
+    admission::report_refusal(*device, device->ledger.overhead() - before);
+    driver().cuModuleUnload(*module);
+    *module = nullptr;
+    devices::reconcile(*device);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Loads something lazily, without a size and without a way back: what passes the cap is not undone, but when more than
+// `by` bytes beyond it are held, no more is loaded.
+template <class Call>
+CUresult load_lazily(Bytes by, Call call) {
+    Device *device = devices::current();
+    if (!device) return call();
+    if (admission::refuses_code(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
+    devices::look_again_soon(*device);
+    return result;
+}
+
+// Globals are data like any other, and can be of any size: the books have them before the next request.
+template <class Call>
+CUresult load_globals(Call call) {
+    const CUresult result = load_lazily(0, call);
+    Device *device = devices::current();
+    if (device && admission::cap(*device)) devices::reconcile(*device);
+    return result;
+}
+
+// A running program needs its next kernel, and one is small: it goes without only when the driver has long taken more
+// than is kept for it.
+template <class Call>
+CUresult load_kernel(Call call) {
+    return load_lazily(policy::kFirstKernels, call);
+}
+
+template <class Call>
+CUresult unload(Call call) {
+    settled.clear();
+    const CUresult result = call();
+    if (Device *device = devices::current()) devices::look_again_soon(*device);
+    return result;
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    Device *device = devices::current();
+    if (device && limit == CU_LIMIT_STACK_SIZE) return set_stack_limit(*device, value);
+    if (device && limit == CU_LIMIT_MALLOC_HEAP_SIZE) return set_heap_limit(*device, value);
+    return driver().cuCtxSetLimit(limit, value);
+}
+
+#define CURB_LAUNCH(form)                                                                                             \
+    CUresult cuLaunchKernel##form(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,             \
+                                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,              \
+                                  CUstream stream, void **arguments, void **extra) {                                  \
+        return launch(function, [=] {                                                                                 \
+            return driver().cuLaunchKernel##form(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, \
+                                                 stream, arguments, extra);                                           \
+        });                                                                                                           \
+    }                                                                                                                 \
+    CUresult cuLaunchKernelEx##form(const CUlaunchConfig *configuration, CUfunction function, void **arguments,       \
+                                    void **extra) {                                                                   \
+        return launch(function,                                                                                       \
+                      [=] { return driver().cuLaunchKernelEx##form(configuration, function, arguments, extra); });    \
+    }                                                                                                                 \
+    CUresult cuLaunchCooperativeKernel##form(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,  \
+                                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,   \
+                                             CUstream stream, void **arguments) {                                     \
+        return launch(function, [=] {                                                                                 \
+            return driver().cuLaunchCooperativeKernel##form(function, grid_x, grid_y, grid_z, block_x, block_y,       \
+                                                            block_z, shared, stream, arguments);                      \
+        });                                                                                                           \
+    }
+CURB_LAUNCH()
+CURB_LAUNCH(_ptsz)
+#undef CURB_LAUNCH
+
+CUresult cuModuleLoad(CUmodule *module, const char *file) {
+    return load(module, [=] { return driver().cuModuleLoad(module, file); });
+}
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    return load(module, [=] { return driver().cuModuleLoadData(module, image); });
+}
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values) {
+    return load(module, [=] { return driver().cuModuleLoadDataEx(module, image, count, options, values); });
+}
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    return load(module, [=] { return driver().cuModuleLoadFatBinary(module, image); });
+}
+CUresult cuModuleUnload(CUmodule module) {
+    return unload([=] { return driver().cuModuleUnload(module); });
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+    return unload([=] { return driver().cuLibraryUnload(library); });
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    return load_kernel([=] { return driver().cuModuleGetFunction(function, module, name); });
+}
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    return load_globals([=] { return driver().cuLibraryGetModule(module, library); });
+}
+CUresult cuLibraryGetGlobal(CUdeviceptr *start, size_t *bytes, CUlibrary library, const char *name) {
+    return load_globals([=] { return driver().cuLibraryGetGlobal(start, bytes, library, name); });
+}
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    return load_kernel([=] { return driver().cuKernelGetFunction(function, kernel); });
+}
+CUresult cuFuncLoad(CUfunction function) {
+    return load_kernel([=] { return driver().cuFuncLoad(function); });
+}

@@ -1,0 +1,59 @@
+#include "nvml.hpp"
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <type_traits>
+
+#include "real_libc.hpp"
+
+namespace curb::shim::nvml {
+namespace {
+
+constexpr const char *kLibrary = "libnvidia-ml.so.1";
+
+bool load(Functions &functions) noexcept {
+    void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
+    if (!library) {
+        dlerror();
+        return false;
+    }
+    const auto find = [&](auto &slot, const char *name) {
+        slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(library, name));
+    };
+    find(functions.init, "nvmlInit_v2");
+    find(functions.by_uuid, "nvmlDeviceGetHandleByUUID");
+    find(functions.index, "nvmlDeviceGetIndex");
+    find(functions.memory, "nvmlDeviceGetMemoryInfo");
+    find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+    // Drivers before 510 have the same call under its older name, with the same layout.
+    if (!functions.processes) find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+    dlerror();
+    return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes &&
+           functions.init() == NVML_SUCCESS;
+}
+
+constinit Functions the_functions;
+constinit bool usable = false;
+constinit std::once_flag once;
+
+}  // namespace
+
+const Functions *functions() noexcept {
+    std::call_once(once, [] { usable = load(the_functions); });
+    return usable ? &the_functions : nullptr;
+}
+
+void *loaded(const char *symbol) noexcept {
+    void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) {
+        dlerror();
+        return nullptr;
+    }
+    void *found = real::dlsym()(library, symbol);
+    if (!found) dlerror();
+    dlclose(library);  // only the reference that this look took
+    return found;
+}
+
+}  // namespace curb::shim::nvml
