@@ -1,0 +1,45 @@
+# conformance: every entry point by every way to reach it, bare and under curb, on each of the simulated drivers. Runs on a
+# real GPU too, from a copied build folder: build/tests/conformance, with its helpers beside it and build/lib/libcurb.so.
+set(conformance_runtime "")
+if(CURB_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so OUTPUT_VARIABLE conformance_runtime
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+
+add_executable(conformance conformance.cpp conformance_allocate.cpp conformance_run.cpp)
+target_compile_definitions(conformance PRIVATE CURB_SANITIZER_RUNTIME="${conformance_runtime}")
+
+# Three children: a program that is not linked with the driver, one that is, and a library that is.
+add_library(conformance_probe OBJECT conformance_probe.cpp conformance_allocate.cpp)
+add_library(conformance_references OBJECT conformance_references.cpp)
+add_executable(conformance_child conformance_child.cpp)
+add_executable(conformance_linked conformance_child.cpp)
+target_compile_definitions(conformance_linked PRIVATE CONFORMANCE_LINKED)
+add_library(conformance_early SHARED conformance_early.cpp)
+foreach(target conformance_child conformance_linked conformance_early)
+  target_link_libraries(${target} PRIVATE conformance_probe ${CMAKE_DL_LIBS})
+endforeach()
+foreach(target conformance_linked conformance_early)
+  target_link_libraries(${target} PRIVATE conformance_references -Wl,--no-as-needed curb_sim_cuda curb_sim_nvml)
+  # No run path: which driver it runs against is the environment's choice.
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
+endforeach()
+add_library(conformance_next SHARED conformance_next.cpp)
+target_link_libraries(conformance_next PRIVATE ${CMAKE_DL_LIBS})
+
+foreach(target conformance conformance_probe conformance_references conformance_child conformance_linked conformance_early)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/shim ${PROJECT_SOURCE_DIR}/shim/abi)
+endforeach()
+set_target_properties(conformance conformance_child conformance_linked conformance_early conformance_next PROPERTIES
+  RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+configure_file(cudart13_requests.txt ${PROJECT_BINARY_DIR}/tests/cudart13_requests.txt COPYONLY)
+add_dependencies(conformance conformance_child conformance_linked conformance_early conformance_next
+  curb_shim curb_sim_cuda curb_sim_nvml)
+
+# The newest driver, and those that lack some of it.
+foreach(driver "" 11.4 12.2 12.8)
+  string(REGEX REPLACE "^(.+)$" "_\\1" suffix "${driver}")
+  add_test(NAME conformance${suffix} COMMAND conformance --driver ${PROJECT_BINARY_DIR}/sim/${driver})
+  set_tests_properties(conformance${suffix} PROPERTIES TIMEOUT 300 LABELS contract SKIP_RETURN_CODE 77
+    ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/sim;TSAN_OPTIONS=atexit_sleep_ms=0") # not a second for each child
+endforeach()

@@ -1,0 +1,392 @@
+// Whether a program under curb finds everything where it would be without curb, except what curb stands in front of,
+// which it finds in curb, by every way there is to look a function up, and at every time of a process's life.
+//
+//   conformance [--driver DIR] [--curb FILE] [--requests FILE]
+//
+// Every question is put to the same child program bare and under curb (conformance_probe.hpp), on whatever driver the
+// loader finds: LD_LIBRARY_PATH, or DIR. What is expected under curb follows from the bare answer and the kind of the
+// row in shim/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no driver in DIR.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "conformance_probe.hpp"
+#include "conformance_rows.hpp"
+#include "conformance_run.hpp"
+
+namespace fs = std::filesystem;
+using namespace conformance;
+
+namespace {
+
+struct Options {
+    Setting setting{.curb = here() / "../lib/libcurb.so", .library_paths = {}};
+    fs::path driver;
+    fs::path requests = here() / "cudart13_requests.txt";
+};
+Options options;
+
+constexpr const char *kNext = "libconformance_next.so", *kEarly = "libconformance_early.so";
+
+// By the export's name.
+const Channel kSymbolChannels[] = {
+    {.name = "linked program", .how = "linked", .linked = true, .bound_by_loader = true},
+    {.name = "linked library", .how = "linked", .when = "constructor", .behind = kEarly, .bound_by_loader = true},
+    {.name = "dlsym of dlopen", .how = "handle"},
+    {.name = "dlsym of dlopen by path", .how = "path"},
+    {.name = "dlsym of dlopen, linked program", .how = "handle", .linked = true},
+    {.name = "dlsym of dlopen(null)", .how = "self"},
+    {.name = "dlsym of dlopen(null), linked program", .how = "self", .linked = true},
+    {.name = "RTLD_DEFAULT, driver global", .how = "default"},
+    {.name = "RTLD_DEFAULT, driver local", .how = "default-local"},
+    {.name = "RTLD_DEFAULT, no driver", .how = "default-none"},
+    {.name = "RTLD_DEFAULT, linked program", .how = "default", .linked = true},
+    {.name = "dlvsym", .how = "versioned"},
+    {.name = "dlvsym of RTLD_DEFAULT", .how = "versioned-default"},
+    {.name = "RTLD_NEXT of a preload before curb", .how = "next", .linked = true, .before = kNext},
+    {.name = "RTLD_NEXT of a preload before curb, no driver", .how = "next-none", .before = kNext},
+    {.name = "RTLD_NEXT of a preload before curb, dlvsym", .how = "versioned-next", .linked = true, .before = kNext},
+    {.name = "RTLD_NEXT of a preload behind curb", .how = "next", .linked = true, .behind = kNext, .behind_curb = true},
+    {.name = "RTLD_NEXT of a preload behind curb, dlvsym",
+     .how = "versioned-next",
+     .linked = true,
+     .behind = kNext,
+     .behind_curb = true},
+    {.name = "after fork", .how = "handle", .when = "fork"},
+    {.name = "after fork and exec", .how = "handle", .when = "exec"},
+    {.name = "after fork and exec, linked program",
+     .how = "linked",
+     .when = "exec",
+     .linked = true,
+     .bound_by_loader = true},
+    {.name = "in a library's constructor", .how = "handle", .when = "constructor", .behind = kEarly},
+    {.name = "in the constructor of a library before curb", .how = "handle", .when = "constructor", .before = kEarly},
+    {.name = "in an exit handler", .how = "handle", .when = "at-exit"},
+    {.name = "in an exit handler, linked program",
+     .how = "linked",
+     .when = "at-exit",
+     .linked = true,
+     .bound_by_loader = true},
+    {.name = "in a static object's destructor", .how = "handle", .when = "static-destructor"},
+    {.name = "in a library's destructor", .how = "handle", .when = "destructor", .behind = kEarly},
+};
+
+// By cuGetProcAddress.
+const Channel kProcChannels[] = {
+    {.name = "cuGetProcAddress", .how = "v1"},
+    {.name = "cuGetProcAddress_v2", .how = "v2"},
+    {.name = "cuGetProcAddress_v2, legacy flag", .how = "v2-legacy"},
+    {.name = "cuGetProcAddress_v2, no status", .how = "v2-no-status"},
+    {.name = "cuGetProcAddress_v2 of itself", .how = "v2-nested"},
+    {.name = "cuGetProcAddress_v2, linked program", .how = "v2", .linked = true},
+    {.name = "cuGetProcAddress_v2 in a library's constructor", .how = "v2", .when = "constructor", .behind = kEarly},
+    {.name = "cuGetProcAddress_v2 in an exit handler", .how = "v2", .when = "at-exit"},
+};
+
+// The cases, counted for each channel.
+class Cases {
+  public:
+    void begin(const std::string &channel) {
+        finish();
+        channel_ = channel;
+        held_ = made_ = 0;
+    }
+    void check(bool holds, const std::string &what, const std::string &why) {
+        ++made_;
+        held_ += holds;
+        constexpr int kShown = 12;
+        if (holds) return;
+        if (made_ - held_ <= kShown) std::printf("  %s: %s: %s\n", channel_.c_str(), what.c_str(), why.c_str());
+        if (made_ - held_ == kShown + 1) std::printf("  %s: and more\n", channel_.c_str());
+    }
+    void note(const std::string &text) { note_ = text; }
+    void finish() {
+        if (made_ || !note_.empty()) std::printf("%-55s %5d of %5d%s\n", channel_.c_str(), held_, made_, note_.c_str());
+        all_held_ += held_, all_made_ += made_;
+        held_ = made_ = 0;
+        note_.clear();
+    }
+    bool sum_up() {
+        finish();
+        std::printf("%d of %d cases hold\n", all_held_, all_made_);
+        return all_made_ > 0 && all_held_ == all_made_;
+    }
+
+  private:
+    std::string channel_, note_;
+    int held_ = 0, made_ = 0, all_held_ = 0, all_made_ = 0;
+};
+Cases cases;
+
+bool is_curbs(const Answer &answer) {
+    return answer.place.rfind(options.setting.curb.filename().string() + "+", 0) == 0;
+}
+std::string written(const Answer &answer) {
+    if (answer.place.empty()) return "no answer";
+    return answer.code + " " + answer.place + (answer.symbol.empty() ? "" : " (" + answer.symbol + ")") +
+           (answer.error ? ", an error" : "");
+}
+
+// Where in the driver's libraries the exports are that curb stands in front of. Two may be in one place.
+std::multimap<std::string, std::string> stood_in_front_of;
+
+bool is_wrapper_for(const Answer &curbed, const std::string &place) {
+    const auto [begin, end] = stood_in_front_of.equal_range(place);
+    return is_curbs(curbed) &&
+           std::any_of(begin, end, [&](const auto &entry) { return entry.second == curbed.symbol; });
+}
+
+bool asks_for_proc_address(const Channel &channel) {
+    return std::any_of(std::begin(kProcChannels), std::end(kProcChannels),
+                       [&](const Channel &one) { return std::string_view(one.how) == channel.how; });
+}
+bool without_driver(const Channel &channel) {
+    return std::string_view(channel.how).find("none") != std::string_view::npos;
+}
+// Whether it finds glibc's own functions, not what stands before them: asked of glibc itself, or by a version, which
+// only glibc's definitions have.
+bool finds_glibc(const Channel &channel) {
+    const std::string_view how = channel.how;
+    return how == "handle" || how == "path" || how.substr(0, 7) == "version";
+}
+
+// How the children ended, and what they said if it was not well.
+void check_end(const char *which, const Outcome &outcome) {
+    if (outcome.status == 0) return;
+    cases.check(false, std::string("the program ") + which,
+                "exit status " + std::to_string(outcome.status) + ": " + outcome.said);
+}
+void check_ends(const Outcome &bare, const Outcome &curbed) {
+    check_end("bare", bare);
+    check_end("under curb", curbed);
+}
+
+// Whether a symbol is where it must be under curb.
+bool is_in_place(const Channel &channel, const std::string &symbol, const Answer &bare, const Answer &curbed) {
+    const bool untouched = curbed.place == bare.place && curbed.error == bare.error;
+    const Row *row = row_of(symbol);
+    if (channel.behind_curb || !row || row->kind == Kind::pass || row->kind == Kind::call) return untouched;
+    if (row->kind == Kind::libc && finds_glibc(channel)) return untouched;
+    const bool replaced = is_curbs(curbed) && curbed.symbol == symbol;
+    // A sanitizer's interceptor stands before curb, or behind it.
+    if (row->kind == Kind::libc && bare.place.rfind("libc.so.6", 0) != 0) return untouched || replaced;
+    // The driver lacks it. A reference is bound to curb's export all the same, which nothing can prevent.
+    if (bare.place == "null") return channel.bound_by_loader ? replaced : untouched;
+    return replaced && curbed.error == bare.error;
+}
+
+void compare_places(const Channel &channel, const std::vector<std::string> &requests) {
+    const Outcome bare = run(options.setting, channel, requests, false),
+                  curbed = run(options.setting, channel, requests, true);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Answer &without = answer(bare, i), &with = answer(curbed, i);
+        bool holds = !without.place.empty() && with.code == without.code;
+        if (!asks_for_proc_address(channel))
+            holds = holds && is_in_place(channel, requests[i].substr(std::strlen("symbol ")), without, with);
+        else if (stood_in_front_of.count(without.place))
+            holds = holds && is_wrapper_for(with, without.place);
+        else
+            holds = holds && with.place == without.place;
+        cases.check(holds, requests[i], "bare " + written(without) + ", under curb " + written(with));
+    }
+    check_ends(bare, curbed);
+}
+
+// Neither cuInit nor a context: the way leads to nothing here, as the look-ups have shown.
+constexpr const char *kNotToBeHad = "777 777 777";
+
+// What a call does under curb, by what it does without.
+std::string due(const std::string &request, const std::string &bare) {
+    if (request.rfind("allocate ", 0) == 0 && bare == "0 0 0") return "0 2 0";
+    if (request.rfind("figures ", 0) == 0 && bare.rfind("0 ", 0) == 0) return std::string("0 ") + kCap;
+    return bare;
+}
+
+void compare_calls(const Channel &channel, const std::vector<std::string> &requests) {
+    const Outcome bare = run(options.setting, channel, requests, false);
+    if (answer(bare, 0).code == kNotToBeHad) return cases.note("  not to be had on this driver");
+    const Outcome curbed = run(options.setting, channel, requests, true);
+    int idle = 0;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const std::string &without = answer(bare, i).code, &with = answer(curbed, i).code;
+        const std::string expected = due(requests[i], without);
+        bool holds = !without.empty() && with == expected;
+        // The driver lacks the function that the reference is bound to: it must do nothing and say so.
+        if (without == "absent" && channel.bound_by_loader) holds = !with.empty() && with[0] != '0';
+        idle += i != 0 && expected == without;
+        cases.check(holds, requests[i], "bare " + without + ", under curb " + with + ", due " + expected);
+    }
+    if (idle) cases.note("  (" + std::to_string(idle) + " not to be had on this driver)");
+    check_ends(bare, curbed);
+}
+
+// Names that look like rows and are none.
+const char *const kForeign[] = {"cu",
+                                "cuMemAlloc_v9",
+                                "cuMemAlloc_v2_ptsz",
+                                "cuNoSuchFunction",
+                                "cudaMalloc",
+                                "cudnnCreate",
+                                "cublasCreate_v2",
+                                "cufftExecC2C",
+                                "curl_easy_init",
+                                "cumsum",
+                                "cuMemAlloc_V2",
+                                "nvmlNoSuchFunction",
+                                "nvmlInit_v9",
+                                "nvml"};
+
+// Every row, every export of the driver's libraries, and the foreign names.
+std::vector<std::string> symbol_requests() {
+    std::set<std::string> names(std::begin(kForeign), std::end(kForeign));
+    for (const Row &row : kRows) names.insert(row.symbol);
+    const Outcome where = run(options.setting, {.name = "", .how = "handle"},
+                              {"library libcuda.so.1", "library libnvidia-ml.so.1"}, false);
+    for (std::size_t i = 0; i < 2; ++i) {
+        const std::string &path = answer(where, i).code;
+        options.setting.library_paths += (i ? ":" : "") + path;
+        for (const std::string &name : exports_of(path)) names.insert(name);
+    }
+    std::vector<std::string> requests;
+    for (const std::string &name : names) requests.push_back("symbol " + name);
+    return requests;
+}
+
+// The table's rows alone: what a program can be linked with here.
+std::vector<std::string> row_requests(bool (*wanted)(const Row &)) {
+    std::vector<std::string> requests;
+    for (const Row &row : kRows)
+        if (wanted(row)) requests.push_back(std::string("symbol ") + row.symbol);
+    return requests;
+}
+
+// Each name of the table with each flag, at the version that brought each of its forms, right before it, and now.
+std::vector<std::string> proc_requests() {
+    std::set<std::string> requests;
+    for (const Row &row : kRows)
+        for (const int version : {0, row.since - 1, row.since, 13000})
+            for (const int flags : {0, 1, 2, 4})
+                if (*row.base)
+                    requests.insert(std::string("proc ") + row.base + ' ' + std::to_string(version) + ' ' +
+                                    std::to_string(flags));
+    for (const char *name : kForeign) requests.insert(std::string("proc ") + name + " 13000 0");
+    return {requests.begin(), requests.end()};
+}
+
+std::vector<std::string> recorded_requests() {
+    std::ifstream file(options.requests);
+    std::vector<std::string> requests;
+    for (std::string line; std::getline(file, line);) {
+        if (line.empty() || line[0] == '#') continue;
+        std::istringstream fields(line);
+        std::string name, flags;
+        int version = 0;
+        fields >> name >> version >> flags;
+        if (name == "\"\"") name.clear();
+        requests.push_back("proc " + name + ' ' + std::to_string(version) + ' ' + flags.substr(1));
+    }
+    if (requests.empty()) {
+        std::fprintf(stderr, "conformance: no requests in %s\n", options.requests.c_str());
+        std::exit(2);
+    }
+    return requests;
+}
+
+std::vector<std::string> call_requests(bool with_nvml) {
+    std::vector<std::string> requests{"init"};
+    for (const Row &row : kRows) {
+        if (row.kind == Kind::wrap && way_of(row.symbol)) requests.push_back(std::string("allocate ") + row.symbol);
+        if (tells_memory(row.symbol) && (row.kind == Kind::wrap || (row.kind == Kind::nvml && with_nvml)))
+            requests.push_back(std::string("figures ") + row.symbol);
+    }
+    return requests;
+}
+
+[[noreturn]] void usage() {
+    std::fputs("usage: conformance [--driver DIR] [--curb FILE] [--requests FILE]\n", stderr);
+    std::exit(2);
+}
+
+void read_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i += 2) {
+        const std::string_view option = argv[i];
+        if (i + 1 == argc) usage();
+        if (option == "--driver")
+            options.driver = argv[i + 1];
+        else if (option == "--curb")
+            options.setting.curb = argv[i + 1];
+        else if (option == "--requests")
+            options.requests = argv[i + 1];
+        else
+            usage();
+    }
+    options.setting.curb = fs::weakly_canonical(options.setting.curb);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    read_options(argc, argv);
+    if (!fs::exists(options.setting.curb)) {
+        std::fprintf(stderr, "conformance: no %s\n", options.setting.curb.c_str());
+        return 2;
+    }
+    if (!options.driver.empty()) {
+        if (!fs::exists(options.driver / "libcuda.so.1")) {
+            std::printf("no libcuda.so.1 in %s\n", options.driver.c_str());
+            return 77;
+        }
+        // Before what is there already: a driver's folder need not have an NVML of its own.
+        const char *path = std::getenv("LD_LIBRARY_PATH");
+        setenv("LD_LIBRARY_PATH", (options.driver.string() + (path ? std::string(":") + path : "")).c_str(), 1);
+    }
+
+    const std::vector<std::string> symbols = symbol_requests();
+    const Outcome there = run(options.setting, {.name = "", .how = "handle"}, symbols, false);
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
+        const Row *row = row_of(symbols[i].substr(std::strlen("symbol ")));
+        if (row && (row->kind == Kind::wrap || row->kind == Kind::nvml) && answer(there, i).place != "null")
+            stood_in_front_of.emplace(answer(there, i).place, row->symbol);
+    }
+    if (stood_in_front_of.empty()) {
+        std::fprintf(stderr, "conformance: no driver: %s\n", there.said.c_str());
+        return 2;
+    }
+
+    const auto rows = row_requests([](const Row &) { return true; });
+    for (const Channel &channel : kSymbolChannels) {
+        cases.begin(channel.name);
+        compare_places(channel, channel.bound_by_loader ? rows : symbols);
+    }
+    const auto own = row_requests([](const Row &row) { return *row.base != 0; });
+    auto swept = proc_requests(), recorded = recorded_requests();
+    for (const Channel &channel : kProcChannels) {
+        cases.begin(channel.name);
+        compare_places(channel, own);
+        compare_places(channel, swept);
+    }
+    // As the runtime asks, before cuInit; and after it.
+    for (const bool initialised : {false, true}) {
+        cases.begin(initialised ? "what libcudart 13.0 asks, after cuInit" : "what libcudart 13.0 asks");
+        if (initialised) recorded.insert(recorded.begin(), "init");
+        compare_places(kProcChannels[1], recorded);
+    }
+    for (const Channel &channel : kSymbolChannels) {
+        if (channel.behind_curb || without_driver(channel)) continue;
+        cases.begin(std::string("calls, ") + channel.name);
+        compare_calls(channel, call_requests(true));
+    }
+    for (const Channel &channel : kProcChannels) {
+        cases.begin(std::string("calls, ") + channel.name);
+        compare_calls(channel, call_requests(false));
+    }
+    return cases.sum_up() ? 0 : 1;
+}

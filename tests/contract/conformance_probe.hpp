@@ -1,0 +1,53 @@
+// The child's side of the conformance suite: it looks functions up in one way, and calls them, and writes down what
+// came of it. The same child is run bare and under curb; conformance.cpp compares.
+//
+// Requests are lines on stdin, each answered by one line on stdout:
+//
+//   init                         cuInit, with the primary context of device 0 current
+//   symbol NAME                  where the export NAME is
+//   proc NAME VERSION FLAGS      what cuGetProcAddress says
+//   allocate NAME                512 MiB by this way, twice; all given back; once more
+//   figures NAME                 the device's memory as this function tells it
+//   library SONAME               the path of the library that is loaded under this name, as the code
+//
+// An answer is `code TAB place TAB symbol TAB error`: the code is "result/status" or "-", the place "object+offset" or
+// "null", the symbol the name of the export at exactly this place, and the error 1 when dlerror has one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace conformance {
+
+// Answers all requests. `how` is the way to look up:
+//   linked                       references bound by the loader
+//   handle, path, self           dlsym of dlopen("libcuda.so.1"), of its full path, of dlopen(null)
+//   default, default-local       dlsym(RTLD_DEFAULT), the driver opened RTLD_GLOBAL or RTLD_LOCAL
+//   default-none, next-none      the driver not opened at all
+//   versioned, versioned-default dlvsym
+//   next, versioned-next         RTLD_NEXT, asked by libconformance_next.so
+//   v1, v2, v2-no-status         cuGetProcAddress, _v2, and _v2 without a status
+//   v2-nested, v2-legacy         a _v2 that _v2 itself gave out, and with the explicit flag for the legacy stream
+void answer_requests(const char *how);
+
+// Does what `when` says: answers now (main), in a child or a new program (fork, exec), or at the end (at-exit,
+// static-destructor: after cuInit now). The exit status of the program.
+int answer_when(std::string_view when, const char *how, char **argv);
+
+// The reference of this program or library to a row's export; only in what is linked with conformance_references.cpp.
+extern void *(*reference)(const char *symbol);
+void *linked_reference(const char *symbol);
+
+// How to come by a driver function; null: it is not to be had in this way.
+using Find = void *(*)(const char *symbol);
+
+// The way that an export is the essential call of; null: it is none that allocates.
+const char *way_of(std::string_view symbol);
+// Whether it tells how much memory the device has.
+bool tells_memory(std::string_view symbol);
+
+std::string allocate(Find find, const std::string &way);
+std::string figures(Find find, const std::string &function);
+std::string initialise(Find find);
+
+}  // namespace conformance

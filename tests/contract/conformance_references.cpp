@@ -1,0 +1,42 @@
+// What a program or a library that is linked with the driver reaches: an undefined reference to each row's export,
+// bound by the loader. Weak, so that the program starts on a driver that lacks some. Declared without their types,
+// since not every row has one in shim/abi: only the addresses are wanted here.
+#include <cstring>
+
+#include "conformance_probe.hpp"
+
+extern "C" {
+#define DECLARE(symbol) __attribute__((weak)) void symbol();
+#define CURB_WRAP(symbol, base, since, stream, rule) DECLARE(symbol)
+#define CURB_PASS(symbol, base, since, stream, why) DECLARE(symbol)
+#define CURB_CALL(symbol) DECLARE(symbol)
+#define CURB_NVML(symbol, rule) DECLARE(symbol)
+#define CURB_LIBC(symbol, why) DECLARE(symbol)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_PASS
+#undef CURB_CALL
+#undef CURB_NVML
+#undef CURB_LIBC
+}
+
+namespace conformance {
+
+void *linked_reference(const char *symbol) {
+#define ANSWER(name) \
+    if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void *>(&::name);
+#define CURB_WRAP(symbol, base, since, stream, rule) ANSWER(symbol)
+#define CURB_PASS(symbol, base, since, stream, why) ANSWER(symbol)
+#define CURB_CALL(symbol) ANSWER(symbol)
+#define CURB_NVML(symbol, rule) ANSWER(symbol)
+#define CURB_LIBC(symbol, why) ANSWER(symbol)
+#include "entry_points.def"
+#undef CURB_WRAP
+#undef CURB_PASS
+#undef CURB_CALL
+#undef CURB_NVML
+#undef CURB_LIBC
+    return nullptr;
+}
+
+}  // namespace conformance
