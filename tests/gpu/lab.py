@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,21 +35,29 @@ class Lab:
     quick: bool
     _compiled: dict[str, Path] = field(default_factory=dict)
 
-    def job(self, name: str, cap: str) -> Job:
+    def job(self, name: str, cap: str, **more: object) -> Job:
+        """`more`: further members of the policy."""
         folder = self._folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
-        job = Job(folder, cap)
+        job = Job(folder, cap, more)
         job.policy.write_text(job.text())
         job.log_file.unlink(missing_ok=True)  # of an earlier run with --keep: curb appends
         return job
 
     def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
-        return Session(argv, self._environment(env), self.device, self._folder_of(name))
+        return Session(argv, self._environment(env), [self.device], self._folder_of(name))
 
-    def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
-        """The bare form: the two variables, nothing else."""
-        preload = {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
-        return Session(argv, self._environment(env) | preload, self.device, job.folder)
+    def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
+        """The bare form: the two variables, nothing else. `devices`: watched in place of the one."""
+        return Session(argv, self.capped_environment(job, env), devices or [self.device], job.folder)
+
+    def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
+        return self._environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
+
+    def preloaded(self, argv: list[str], name: str, library: Path, env: dict[str, str]) -> Session:
+        """Under another preload than curb."""
+        environment = self._environment(env) | {"LD_PRELOAD": str(library)}
+        return Session(argv, environment, [self.device], self._folder_of(name))
 
     def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
         """`curb run`, which becomes the program."""
@@ -57,7 +65,7 @@ class Lab:
             raise Unavailable(f"there is no {self.curb}")
         command = [str(self.curb), "run", "--policy", str(job.policy), "--", *argv]
         environment = self._environment(env) | {"CURB_LIBRARY": str(self.library)}
-        return Session(command, environment, self.device, job.folder)
+        return Session(command, environment, [self.device], job.folder)
 
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]
@@ -70,17 +78,17 @@ class Lab:
         """Compiles a program with nvcc, once for each set of options, for the GPU that is here."""
         name = "-".join([Path(source).stem, *(option.strip("-") for option in options)])
         if name not in self._compiled:
-            output = self.folder / name
             nvcc = _nvcc()
             # By rpath, not LD_LIBRARY_PATH: that would also give the frameworks other libraries than their own.
             runtime = f"-rpath={Path(nvcc).resolve().parent.parent}/lib64"
             command = [nvcc, "-O2", "-std=c++17", "-arch=native", "-Xlinker", runtime]
-            command += [str(PROGRAMS / source), *options, "-o", str(output)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-1500:]}")
-            self._compiled[name] = output
+            self._compiled[name] = _compile([*command, str(PROGRAMS / source), *options], self.folder / name)
         return [str(self._compiled[name])]
+
+    def cubin(self, source: str) -> Path:
+        """An image for the GPU that is here, to be loaded as a module."""
+        output = self.folder / Path(source).with_suffix(".cubin").name
+        return _compile([_nvcc(), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
 
     def _folder_of(self, name: str) -> Path:
         return self.folder / "".join(c if c.isalnum() else "-" for c in name)
@@ -90,6 +98,21 @@ class Lab:
         # NVML counts devices in the order of the bus; CUDA does so only when told.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+
+
+def library_in(build: Path) -> Path:
+    library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()
+    if not library.exists():
+        sys.exit(f"gpu-test: there is no {library}; run scripts/build, or name another one in CURB_LIBRARY")
+    return library
+
+
+def _compile(command: list[str], output: Path) -> Path:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-1500:]}")
+    return output
 
 
 def _nvcc() -> str:

@@ -25,6 +25,10 @@ class _ProcessInfo(ctypes.Structure):
     ]
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
 class Device:
     """One GPU as NVML sees it, by nvidia-smi's index. Safe to use from several threads, but for `held`."""
 
@@ -45,8 +49,17 @@ class Device:
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), self._processes)
         return {p.pid: p.used for p in self._processes[: count.value] if p.used != _UNKNOWN}
 
+    def used(self) -> int:
+        """Bytes that are in use on the device, whoever has them: the one figure that managed memory is in."""
+        memory = _Memory()
+        self._call("nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(memory))
+        return int(memory.used)
+
     def name(self) -> str:
         return self._text("nvmlDeviceGetName", self._handle)
+
+    def uuid(self) -> str:
+        return self._text("nvmlDeviceGetUUID", self._handle)
 
     def driver_version(self) -> str:
         return self._text("nvmlSystemGetDriverVersion")

@@ -11,8 +11,9 @@ from row import CAP_MIB, Row
 
 _HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
 _EXPLANATION = f"""\
-Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; the driver calls: 64 GiB). *Peak* is the most
-that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB. *Gave back*
+Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; the driver calls: 64 GiB; two GPUs: each its own,
+and the peak is that of both together). *Peak* is the most that NVML showed for the process from outside, context included,
+and must not exceed the cap by more than 2 MiB. *Gave back*
 is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
 """
 
@@ -35,27 +36,38 @@ def table(rows: list[Row]) -> str:
 
 
 def write(result: Result, folder: Path) -> list[Path]:
+    content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
+    return write_files(result.machine, folder, "gpu", json.dumps(content, indent=1), _markdown(result))
+
+
+def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, as_markdown: str) -> list[Path]:
     """Both files, named after the day and the GPU."""
     folder.mkdir(parents=True, exist_ok=True)
-    gpu = re.sub(r"[^a-z0-9]+", "-", result.machine["gpu"].lower()).strip("-")
-    base = folder / f"gpu-{result.machine['date']}-{gpu}"
-    as_json, as_markdown = base.with_name(base.name + ".json"), base.with_name(base.name + ".md")
-    content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
-    as_json.write_text(json.dumps(content, indent=1) + "\n")
-    as_markdown.write_text(_markdown(result))
-    return [as_json, as_markdown]
+    gpu = re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-")
+    base = folder / f"{kind}-{machine['date']}-{gpu}"
+    written = [base.with_name(base.name + ".json"), base.with_name(base.name + ".md")]
+    written[0].write_text(as_json + "\n")
+    written[1].write_text(as_markdown)
+    return written
+
+
+def versions(machine: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in machine.items() if name not in ("gpu", "date")) + "."
 
 
 def _markdown(result: Result) -> str:
     machine = result.machine
     lines = [f"# {machine['gpu']}, {machine['date']}", "", _EXPLANATION]
-    lines += [", ".join(f"{name} {value}" for name, value in machine.items() if name not in ("gpu", "date")) + ".", ""]
+    lines += [versions(machine), ""]
     lines += ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for row in result.rows]
     failed = [row for row in result.rows if row.wrong]
     if failed:
         lines += ["", "## What is wrong", ""]
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
+    for row in result.rows:
+        if row.section:
+            lines += ["", f"## {row.name}", "", *row.section]
     logs = [(row.name, row.details.get("log")) for row in result.rows if row.details.get("log")]
     if logs:
         lines += ["", "## What curb said of the releases", ""]

@@ -8,7 +8,6 @@ never stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -18,10 +17,12 @@ import report
 from cases.capture import capture_case
 from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
-from cases.driver import call_times, contract
+from cases.driver import call_times, conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
+from cases.paths import paths
 from cases.training import training, training_released
-from lab import Case, Lab, Unavailable
+from cases.two_gpus import TWO_GPUS
+from lab import Case, Lab, Unavailable, library_in
 from machine import describe
 from nvml import Device, NvmlError
 from row import Row
@@ -46,6 +47,10 @@ CASES: dict[str, Case] = {
     "training, SIGUSR1 every 100 ms": training_released,
     "driver calls": call_times,
     "contract suite on the real driver": contract,
+    "contract suite under curb": contract_under_curb,
+    "conformance": conformance,
+    "paths": paths,
+    **TWO_GPUS,
 }
 
 
@@ -73,7 +78,11 @@ def chosen(words: list[str]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="gpu-test", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="gpu-test",
+        description=__doc__.splitlines()[0],
+        epilog="`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help.",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one of these")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
@@ -92,9 +101,7 @@ def main() -> int:
         print("skipped: no NVIDIA GPU here (nvidia-smi not found or no device)")
         return 77 if options.strict else 0
     build = ROOT / "build"
-    library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()
-    if not library.exists():
-        sys.exit(f"gpu-test: there is no {library}; run scripts/build, or name another one in CURB_LIBRARY")
+    library = library_in(build)
 
     with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ class Job:
 
     folder: Path
     cap: str
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further members of the policy, or others in place of those below."""
 
     @property
     def policy(self) -> Path:
@@ -76,6 +79,7 @@ class Job:
                 "version": 1,
                 "gpu": {"*": {"cap": cap or self.cap}},
                 "log": {"level": "info", "file": str(self.log_file)},
+                **self.more,
             },
             indent=2,
         )
@@ -84,7 +88,7 @@ class Job:
 class Session:
     """A running program. Leaving the `with` block ends it, whatever happened."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], device: Device, folder: Path) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], devices: Sequence[Device], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / "stderr.txt"
         self._events: queue.Queue[Event | None] = queue.Queue()
@@ -101,7 +105,7 @@ class Session:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.watch = Watch(device, self.pid)
+        self.watch = Watch(devices, self.pid)
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Session:

@@ -2,7 +2,7 @@
 
 The point of watching from outside is that neither the program nor curb can be wrong about it. A thread asks NVML every
 2 ms; the driver itself can keep it waiting (while a context is made, say), so the gaps between samples are recorded and
-reported beside the peak.
+reported beside the peak. With several devices each is asked in turn.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvml import Device, NvmlError
@@ -20,10 +21,15 @@ _LATE_S = 0.005
 
 
 class Watch:
-    """Samples while it is entered. `held`, `peak` in bytes; times are time.monotonic()'s, which all processes share."""
+    """Samples while it is entered. `held`, `peak` in bytes; times are time.monotonic()'s, which all processes share.
 
-    def __init__(self, device: Device, root_pid: int) -> None:
-        self._device = device
+    Both are sums over the devices and the processes. By NVML's index: `held_on` has what is held of each device, `peak_of`
+    the most that each process held there. `peak_used` is the most that was in use on the first device, whoever had it, and
+    `used_before` what was in use at first.
+    """
+
+    def __init__(self, devices: Sequence[Device], root_pid: int) -> None:
+        self._devices = devices
         self._root = root_pid
         self._ours: dict[int, bool] = {root_pid: True}
         self._stop = threading.Event()
@@ -33,6 +39,10 @@ class Watch:
         self._trouble = ""
         self.held = 0
         self.peak = 0
+        self.held_on: dict[int, int] = {}
+        self.peak_of: dict[tuple[int, int], int] = {}
+        self.used_before = devices[0].used()
+        self.peak_used = self.used_before
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -55,6 +65,10 @@ class Watch:
             now = time.monotonic()
         return self.held
 
+    def peak_on(self, index: int) -> int:
+        """The most that one of the processes held of that device."""
+        return max((peak for (_, where), peak in self.peak_of.items() if where == index), default=0)
+
     def sampling(self) -> dict[str, float | int | str]:
         """How closely it was watched, for the report."""
         gaps = self._gaps or [0.0]
@@ -70,7 +84,8 @@ class Watch:
         last = time.monotonic()
         while not self._stop.is_set():
             try:
-                held = sum(used for pid, used in self._device.held().items() if self._is_ours(pid))
+                held = sum(map(self._held_of, self._devices))
+                self.peak_used = max(self.peak_used, self._devices[0].used())
             except NvmlError as error:
                 self._trouble = str(error)
                 held = self.held
@@ -82,6 +97,14 @@ class Watch:
                 self.peak = max(self.peak, held)
             last = now
             time.sleep(max(0.0005, _INTERVAL_S - (time.monotonic() - now)))
+
+    def _held_of(self, device: Device) -> int:
+        ours = {pid: used for pid, used in device.held().items() if self._is_ours(pid)}
+        for pid, used in ours.items():
+            key = (pid, device.index)
+            self.peak_of[key] = max(self.peak_of.get(key, 0), used)
+        self.held_on[device.index] = sum(ours.values())
+        return self.held_on[device.index]
 
     def _is_ours(self, pid: int) -> bool:
         """Whether `pid` is the watched process or descends from it. Only looked up the first time that NVML names it."""

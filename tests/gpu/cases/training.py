@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from books import REPORT_ONLY, Comparison, NoBooks, compare, worst
 from lab import Lab
 from row import CAP, Row
 from session import Event
@@ -17,20 +18,31 @@ def training(lab: Lab, row: Row) -> None:
     argv = lab.python("train.py", str(steps))
     bare: list[Event] = []
     capped: list[Event] = []
+    books: list[Comparison] = []
     for turn in range(pairs):
         with lab.bare(argv, f"training bare {turn}") as session:
             session.expect("training", 120)
             bare.append(session.expect("done", 120))
+            session.tell("end")
             session.finish()
-        with lab.capped(argv, lab.job(f"training capped {turn}", CAP)) as session:
+        job = lab.job(f"training capped {turn}", CAP, **REPORT_ONLY)
+        with lab.capped(argv, job) as session:
             session.expect("training", 120)
             capped.append(session.expect("done", 120))
+            try:
+                books.append(compare(session, job.log))
+            except NoBooks as missing:
+                row.expect(False, str(missing))
+            session.tell("end")
             session.finish()
             row.watched(session.watch)
+    identical = all(run["losses"] == bare[0]["losses"] for run in bare + capped)
     losses = bare[0]["losses"]
     row.expect(all(run["losses"] == losses for run in bare), "the bare runs differ: the script is not deterministic here")
     row.expect(all(run["losses"] == losses for run in capped), "the losses differ from those without curb")
     row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
+    for one in books:
+        row.expect(one.agrees, f"the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}: {one.line}")
     ratios = [b["steps_per_s"] / a["steps_per_s"] for a, b in zip(bare, capped, strict=True)]
     without, with_curb = (statistics.median(run["steps_per_s"] for run in runs) for runs in (bare, capped))
     row.goes_on = True
@@ -43,10 +55,13 @@ def training(lab: Lab, row: Row) -> None:
         "ratios": ratios,
     }
     row.add_note(
-        f"{steps} losses {'identical' if not row.wrong else 'compared'}, {losses[0]:.3f} -> {losses[-1]:.3f}; "
+        f"{steps} losses {'identical' if identical else 'DIFFERENT'}, {losses[0]:.3f} -> {losses[-1]:.3f}; "
         f"{with_curb:.1f} steps/s against {without:.1f} bare: ratio {with_curb / without:.3f} "
         f"(pairs {min(ratios):.3f} to {max(ratios):.3f})"
     )
+    if furthest := worst(books):
+        row.details["books"] = [one.line for one in books]
+        row.add_note(f"books and device differ by {furthest.off_mib:+.1f} MiB at the most")
 
 
 def training_released(lab: Lab, row: Row) -> None:
@@ -56,6 +71,7 @@ def training_released(lab: Lab, row: Row) -> None:
     with lab.bare(argv, "released bare") as session:
         session.expect("training", 120)
         bare = session.expect("done", 120)
+        session.tell("end")
         session.finish()
     job = lab.job("released capped", CAP)
     sent = 0
@@ -67,6 +83,7 @@ def training_released(lab: Lab, row: Row) -> None:
                 sent += 1
                 time.sleep(0.1)
             capped = session.expect("done", 120)
+            session.tell("end")
             session.finish()
         finally:
             row.watched(session.watch)

@@ -9,33 +9,41 @@ OUT_OF_MEMORY = 2
 
 
 class Cuda:
-    """The driver with device 0's primary context current."""
+    """The driver with the primary context of one device, which becomes current."""
 
-    def __init__(self) -> None:
+    def __init__(self, ordinal: int = 0) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
-        self._must("cuInit", 0)
-        context = ctypes.c_void_p()
-        self._must("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self._must("cuCtxSetCurrent", context)
+        self.must("cuInit", 0)
+        self.ordinal = ordinal
+        self.context = ctypes.c_void_p()
+        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), ordinal)
+        self.make_current()
+
+    def make_current(self) -> None:
+        self.must("cuCtxSetCurrent", self.context)
 
     def allocate(self, mib: int) -> int | None:
         """The address; None: out of memory."""
         pointer = ctypes.c_uint64()
-        result = self._driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
-        if result not in (0, OUT_OF_MEMORY):
-            raise RuntimeError(f"cuMemAlloc_v2 returned {result}")
-        return pointer.value if result == 0 else None
+        served = self.served("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+        return pointer.value if served else None
 
     def free(self, pointer: int) -> None:
-        self._must("cuMemFree_v2", ctypes.c_uint64(pointer))
+        self.must("cuMemFree_v2", ctypes.c_uint64(pointer))
 
     def total_mib(self) -> int:
         """What the program is told that the device has."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self._must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        self.must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return total.value // MIB
 
-    def _must(self, name: str, *arguments: object) -> None:
+    def served(self, name: str, *arguments: object) -> bool:
+        """Makes a call that may be refused for want of memory, and for nothing else."""
         result = getattr(self._driver, name)(*arguments)
-        if result != 0:
+        if result not in (0, OUT_OF_MEMORY):
             raise RuntimeError(f"{name} returned {result}")
+        return bool(result == 0)
+
+    def must(self, name: str, *arguments: object) -> None:
+        if not self.served(name, *arguments):
+            raise RuntimeError(f"{name} found no memory")

@@ -1,7 +1,7 @@
 """A small transformer language model on synthetic text, deterministic to the last bit: `train.py STEPS`.
 
 Knows nothing of curb. The losses stay on the device until the end, so that the steps run as closely as they can, which
-is when what curb costs would show most.
+is when what curb costs would show most. At the end it waits for a command, with all that it holds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what torch asks for before 
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from talk import say  # noqa: E402
+from talk import say, wait  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 _VOCABULARY, _LENGTH, _BATCH, _WIDTH, _HEADS, _LAYERS = 512, 128, 32, 768, 12, 4
@@ -90,6 +90,7 @@ def main(steps: int) -> None:
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     say("done", losses=torch.stack(losses).tolist(), steps_per_s=(steps - _UNTIMED_STEPS) / seconds)
+    wait()
 
 
 main(int(sys.argv[1]))

@@ -1,0 +1,28 @@
+"""Every way of getting memory under curb, as one case. `scripts/gpu-test paths` runs them under other preloads too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import paths_report
+from lab import Lab
+from path_probe import CURB, PATHS, Found, probe, program
+from row import Row
+
+
+def paths(lab: Lab, row: Row) -> None:
+    program(lab)  # once for all, so that it fails once if it does not compile
+    table: dict[str, Found] = {}
+    for path in PATHS:
+        found = table[path.name] = probe(lab, path, CURB)
+        for wrong in found.wrong:
+            row.expect(False, f"{path.name}: {wrong}")
+        if not path.device_figure:
+            row.peak_mib = max(row.peak_mib or 0.0, found.peak_mib)
+    ran = [found for found in table.values() if not found.skipped]
+    row.error = ", ".join(sorted({found.error for found in ran if found.error}))
+    row.goes_on = all(found.goes_on for found in ran)
+    row.details["paths"] = {name: asdict(found) for name, found in table.items()}
+    row.section = paths_report.lines({CURB.label: table})
+    row.add_note(f"{sum(not found.wrong for found in ran)} of {len(ran)} paths keep to the cap and give what has room")
+    row.add_note(paths_report.furthest(table).removesuffix("."))

@@ -1,0 +1,228 @@
+"""Every way of getting memory, up to a cap of 4,096 MiB and past it: one program a path, watched from outside."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+from books import REPORT_ONLY, Comparison, NoBooks, compare, worst
+from lab import PROGRAMS, Lab, Unavailable
+from row import CAP, CAP_MIB, UNUSED_MIB
+from session import Event, Session
+from watch import MIB
+
+_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+_GRANULE_MIB = 2
+# What the walk must have met, or it was not near the cap: refusals, and a peak so close.
+_WALK_REFUSALS, _WALK_SHORT_MIB = 100, 256
+
+
+@dataclass(frozen=True)
+class Path:
+    """`row` is the program's word for it. `expected`: `fills` up to the cap and is refused there, or is `refused`, or is
+    `served` at once; `walks` at random."""
+
+    name: str
+    row: str
+    expected: str = "fills"
+    device_figure: bool = False
+    """Judged by what is in use on the device: NVML counts managed memory for no process."""
+    over_mib: int = 0
+    """By how much it may pass the cap: a library is loaded lazily, and nothing tells the size of its globals before."""
+
+
+PATHS = (
+    Path("cuMemAlloc 256 MiB", "plain"),
+    Path("cuMemAlloc 2 MiB", "plain-2MiB"),
+    Path("cuMemAlloc 1 MiB + 1 B", "plain-1MiB+1"),
+    Path("cuMemAllocPitch", "pitch"),
+    Path("cuMemAllocManaged, touched (device figure)", "managed", device_figure=True),
+    Path("cuMemAllocAsync", "async"),
+    Path("cuMemAllocFromPoolAsync", "pool"),
+    Path("freed but reserved by the pool, then cuMemAlloc", "reserved"),
+    Path("cuMemCreate, handle released after mapping", "vmm"),
+    Path("cuArrayCreate", "array"),
+    Path("cuArrayCreate, 256 x 256", "array-small"),
+    Path("cuArray3DCreate", "array-3d"),
+    Path("cuMipmappedArrayCreate, 1 level", "mipmap-1"),
+    Path("cuMipmappedArrayCreate, all levels", "mipmap-all"),
+    Path("graph memory node", "graph"),
+    Path("graph memory, captured", "graph-captured"),
+    Path("CU_LIMIT_STACK_SIZE 192 KiB", "stack-192KiB", "refused"),
+    Path("CU_LIMIT_STACK_SIZE 8 KiB", "stack-8KiB", "served"),
+    Path("kernel with 64 KiB of local memory", "local-64KiB", "refused"),
+    Path("kernel with 8 KiB of local memory", "local-8KiB", "served"),
+    Path("cuCtxCreate", "contexts"),
+    Path("module with a 256 MiB array, PTX", "module"),
+    Path("module with a 256 MiB array, cubin", "module-cubin"),
+    Path("library with a 256 MiB array", "library", over_mib=256),
+    Path("all of them at random, 20,000 steps", "mixed", "walks"),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands in front of the driver: curb, another preload, or nothing."""
+
+    label: str
+    library: File | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_curb(self) -> bool:
+        return self == CURB
+
+
+CURB = Column("curb")
+BARE = Column("bare")
+
+
+@dataclass
+class Found:
+    """What one path gave under one column. `wrong` is judged for curb alone."""
+
+    peak_mib: float = 0.0
+    served: int = 0
+    tried: int = 0
+    error: str = ""
+    goes_on: bool | None = None
+    books: dict[str, dict[str, Any]] = field(default_factory=dict)
+    worst_off_mib: float | None = None
+    details: Event = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    skipped: str = ""
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+    def expect(self, right: bool, otherwise: str) -> None:
+        if not right:
+            self.wrong.append(otherwise)
+
+
+def program(lab: Lab) -> list[str]:
+    return lab.compiled("paths.cpp", "-cudart", "none", "-lcuda")
+
+
+def probe(lab: Lab, path: Path, column: Column) -> Found:
+    found = Found()
+    try:
+        _probe(lab, path, column, found)
+    except Unavailable as why:
+        found.skipped = str(why)
+    except RuntimeError as failure:  # one path's failure must not cost the others
+        found.goes_on = False
+        found.wrong.append(_without_folders(str(failure), lab, column))
+    return found
+
+
+def _without_folders(text: str, lab: Lab, column: Column) -> str:
+    """What is reported is kept, and read on other machines."""
+    folders = [lab.folder, PROGRAMS, lab.build.parent, *([column.library.parent] if column.library else [])]
+    for folder in folders:
+        text = text.replace(f"{folder}/", "")
+    return text
+
+
+def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
+    argv = [*program(lab), path.row]
+    if path.row == "module-cubin":
+        argv.append(str(lab.cubin("large_global.cu")))
+    name = f"{column.label} {path.row}"
+    job = lab.job(name, CAP, **REPORT_ONLY)
+    if column.is_curb:
+        session = lab.capped(argv, job)
+    elif column.library:
+        session = lab.preloaded(argv, name, column.library, column.env)
+    else:
+        session = lab.bare(argv, name)
+    books: dict[str, Comparison] = {}
+
+    def ask(when: str) -> None:
+        session.watch.settle()  # whatever the column is: the peak is to be seen
+        if column.is_curb:
+            try:
+                books[when] = compare(session, job.log)
+            except NoBooks as missing:
+                found.wrong.append(f"{when}: {missing}")
+
+    with session:
+        try:
+            session.expect("warm", 60)
+            warm_mib = session.watch.settle() / MIB
+            session.tell("fill")
+            full = session.expect("full", 120)
+            _take_over(found, full)
+            ask("at the cap")
+            session.tell("free")
+            freed = session.expect("freed", 60)
+            found.goes_on = full["works"] and freed["works"] and freed["again"]
+            ask("after the frees")
+            session.tell("end")
+            session.finish()
+        finally:
+            found.peak_mib = _peak_mib(session, path)
+            found.sampling = session.watch.sampling()
+            found.books = {when: asdict(one) | {"off_mib": one.off_mib} for when, one in books.items()}
+            furthest = worst(books.values())
+            found.worst_off_mib = furthest.off_mib if furthest else None
+            if column.is_curb:
+                _judge_peak(found, path)
+    if column.is_curb:
+        _judge(found, path, full, warm_mib)
+        for when, one in books.items():
+            found.expect(
+                one.agrees,
+                f"{when} the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}: {one.line}",
+            )
+
+
+def _take_over(found: Found, full: Event) -> None:
+    found.details = {name: value for name, value in full.items() if name != "event"}
+    found.served, found.tried = full["served"], full["tried"]
+    if "by_error" in full:
+        found.error = ", ".join(sorted({error.split(": ")[-1] for error in full["by_error"]}))
+    else:
+        found.error = full["error"]
+
+
+def _peak_mib(session: Session, path: Path) -> float:
+    watch = session.watch
+    peak = watch.peak_used - watch.used_before if path.device_figure else watch.peak
+    return round(peak / MIB, 1)
+
+
+def _judge_peak(found: Found, path: Path) -> None:
+    found.expect(found.peak_mib > 0, "NVML never showed the process: it was not watched")
+    over = found.peak_mib - CAP_MIB - _GRANULE_MIB - path.over_mib
+    found.expect(over <= 0, f"held {found.peak_mib:,.0f} MiB under a cap of {CAP_MIB:,} MiB")
+
+
+def _judge(found: Found, path: Path, full: Event, warm_mib: float) -> None:
+    if path.expected == "served":
+        found.expect(found.served == 1 and not found.error, f"fits and was refused: {full['call']} {found.error}")
+    else:
+        found.expect(found.error == _OUT_OF_MEMORY, f"refused with '{found.error}', not with {_OUT_OF_MEMORY} alone")
+    if path.expected == "refused":
+        found.expect(found.served == 0, "was served")
+    if path.expected == "fills":
+        least = _least(path, full, warm_mib)
+        found.expect(found.served >= least, f"only {found.served:,} pieces served, {least:,} have room")
+    if path.expected == "walks":
+        refusals = found.tried - found.served
+        near = refusals >= _WALK_REFUSALS and found.peak_mib >= CAP_MIB - _WALK_SHORT_MIB
+        found.expect(near, f"was not near the cap: {refusals} refusals, peak {found.peak_mib:,.0f} MiB")
+    found.expect(bool(full["works"]), "a memset or a kernel went wrong at the cap")
+    found.expect(found.goes_on is not False, "does not go on after everything was given back")
+
+
+def _least(path: Path, full: Event, warm_mib: float) -> int:
+    """The pieces that have room, counted in what one takes of the device."""
+    piece_mib = full["piece_bytes"] / MIB
+    if path.row == "contexts":
+        piece_mib = warm_mib  # that is a context, and little else
+    elif piece_mib > 1:
+        piece_mib = math.ceil(piece_mib / _GRANULE_MIB) * _GRANULE_MIB
+    if piece_mib == 0:
+        return 1  # nothing was served, so nothing is known of a piece
+    return int((CAP_MIB - UNUSED_MIB - warm_mib) / piece_mib)
