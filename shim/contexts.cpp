@@ -1,5 +1,6 @@
 #include "contexts.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,9 +12,10 @@ namespace {
 
 struct Record {
     Device *device = nullptr;
-    Bytes cost = 0;
-    Bytes stack = 0;
-    Bytes first_limit = 0;  // 0: not seen yet
+    Bytes cost = 0;         // charged for the context as it was made
+    Bytes first_limit = 0;  // of the stack then; 0: not seen yet
+    Bytes stack = 0;        // charged for what the stack has more than then
+    Bytes saved = 0;        // given back of `cost` for what it has less
 };
 
 struct Books {
@@ -30,14 +32,26 @@ Books &books() {
 
 constinit std::atomic<bool> any_green{false};
 
-// Stacks come in units of 16 bytes a thread (measured on an H200: a limit of 8200 reads back as 8208).
-constexpr Bytes kStackUnit = 16;
+// What the stack of a limit takes more, or less, than that of the beginning.
+struct Stack {
+    Bytes more = 0;
+    Bytes less = 0;
+};
+
+Stack stack_of(const Record &record, Bytes limit) noexcept {
+    // Stacks come in units of 16 bytes a thread (measured on an H200: a limit of 8200 reads back as 8208).
+    constexpr Bytes kUnit = 16;
+    const Bytes rounded = allocations::round_up(limit, kUnit), threads = record.device->resident_threads;
+    Bytes taken = 0;
+    if (rounded <= record.first_limit) return {0, std::min(record.cost, (record.first_limit - rounded) * threads)};
+    return {__builtin_mul_overflow(rounded - record.first_limit, threads, &taken) ? ~Bytes{0} : taken, 0};
+}
 
 }  // namespace
 
 bool made(CUcontext context, Device &device, Bytes cost) noexcept try {
     const std::scoped_lock lock(books().mutex);
-    return books().contexts.try_emplace(context, Record{&device, cost, 0, 0}).second;
+    return books().contexts.try_emplace(context, Record{&device, cost}).second;
 } catch (...) {
     return false;  // no host memory for the record: what it takes shows in the device's figure
 }
@@ -47,39 +61,38 @@ bool gone(CUcontext context) noexcept {
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return false;
     const Record &record = found->second;
-    record.device->ledger.give_back(Kind::contexts, record.cost);
+    record.device->ledger.give_back(Kind::contexts, record.cost - record.saved);
     record.device->ledger.give_back(Kind::stack, record.stack);
     books().contexts.erase(found);
     return true;
 }
 
-Bytes stack_for(CUcontext context, Bytes limit, Bytes now) noexcept {
+Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return 0;  // it was made behind our back
     Record &record = found->second;
     if (record.first_limit == 0) record.first_limit = now;
-    const Bytes rounded = allocations::round_up(limit, kStackUnit);
-    Bytes taken = 0;
-    if (rounded <= record.first_limit) return 0;
-    return __builtin_mul_overflow(rounded - record.first_limit, record.device->resident_threads, &taken) ? ~Bytes{0}
-                                                                                                         : taken;
+    const Stack after = stack_of(record, limit);
+    const Bytes gone = record.saved - std::min(record.saved, after.less);  // of what had come back
+    const Bytes more = after.more - std::min(after.more, record.stack);
+    return more > ~Bytes{0} - gone ? ~Bytes{0} : more + gone;
 }
 
-Bytes stack_of(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    return found == books().contexts.end() ? 0 : found->second.stack;
-}
-
-void set_stack(CUcontext context, Bytes bytes) noexcept {
+void stack_set(CUcontext context, Bytes limit) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return;
     Record &record = found->second;
-    if (bytes > record.stack) record.device->ledger.charge(Kind::stack, bytes - record.stack);
-    if (bytes < record.stack) record.device->ledger.give_back(Kind::stack, record.stack - bytes);
-    record.stack = bytes;
+    const Stack after = stack_of(record, limit);
+    const auto change = [&](Kind kind, Bytes from, Bytes to) {
+        if (to > from) record.device->ledger.charge(kind, to - from);
+        if (to < from) record.device->ledger.give_back(kind, from - to);
+    };
+    change(Kind::stack, record.stack, after.more);
+    change(Kind::contexts, record.cost - record.saved, record.cost - after.less);
+    record.stack = after.more;
+    record.saved = after.less;
 }
 
 void note_green(CUcontext context) noexcept try {

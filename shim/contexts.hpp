@@ -15,12 +15,12 @@ bool made(CUcontext context, Device &device, Bytes cost) noexcept;
 // The context is gone: gives back what was charged for it. False: it was not known.
 bool gone(CUcontext context) noexcept;
 
-// How much more than from the beginning a limit of `limit` bytes a thread takes in this context. `now`: its limit,
-// which is taken for that of the beginning when the context is seen here for the first time.
-Bytes stack_for(CUcontext context, Bytes limit, Bytes now) noexcept;
-// What the context is charged for its stack, and the change of it.
-Bytes stack_of(CUcontext context) noexcept;
-void set_stack(CUcontext context, Bytes bytes) noexcept;
+// What more a limit of `limit` bytes a thread takes in this context than it has now; 0: nothing, or it is not known.
+// `now`: its limit, which is taken for that of the beginning when the context is seen here for the first time.
+Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept;
+// That is its limit from here on: charges it, or gives back. Below the limit of the beginning a part of what the context
+// itself cost has come back.
+void stack_set(CUcontext context, Bytes limit) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.

@@ -78,16 +78,14 @@ Bytes local_bytes(CUfunction function, const Device &device) noexcept {
 template <class Call>
 CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     const CUcontext context = current_context();
-    const Bytes due = contexts::stack_for(context, limit, now), had = contexts::stack_of(context);
-    const auto changed = [&] { contexts::set_stack(context, due); };
-    if (due > had)
-        return charged(device, Kind::stack, due - had, call, [&](Charge &) {
-            changed();
+    if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0)
+        return charged(device, Kind::stack, growth, call, [&](Charge &) {
+            contexts::stack_set(context, limit);
             return CUDA_SUCCESS;
         });
     const Ledger::Operation operation(&device.ledger);
     const CUresult result = call();
-    if (result == CUDA_SUCCESS) changed();
+    if (result == CUDA_SUCCESS) contexts::stack_set(context, limit);
     return result;
 }
 

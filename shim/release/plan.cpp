@@ -18,12 +18,17 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+// Memory of pools and of the mapping calls outlives the contexts.
+bool in_use(const Device &device) noexcept {
+    return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
+}
+
 // What this process holds of all devices, as the device says; where it does not see the process, what everybody holds.
 std::int64_t held_on_devices() {
     std::int64_t sum = 0;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        if (device.contexts.load(std::memory_order_relaxed) <= 0) continue;
+        if (!in_use(device)) continue;
         auto figure = device.meter.held_by_process();
         if (!figure) figure = device.meter.used_by_all();
         sum += static_cast<std::int64_t>(figure.value_or(0));
@@ -61,10 +66,10 @@ void run(const std::string &trigger) {
     }
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0) devices::reconcile(devices::at(ordinal));
+        if (in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0)
+        if (in_use(devices::at(ordinal)))
             log::write(policy::LogLevel::info, admission::books_text(devices::at(ordinal)));
 }
 

@@ -17,7 +17,9 @@ inline constexpr int64_t kKiB = 1024;
 inline constexpr int64_t kMiB = 1024 * kKiB;
 inline constexpr int64_t kGiB = 1024 * kMiB;
 
-// Bytes of device 0 that this process holds: NVML's figure.
+// Bytes of device 0 that this process holds: NVML's figure. With CONTRACT_BOOKS=FILE, the log of a curb in front whose
+// policy says `"release": {"steps": []}` and "log": {"level": "info"}, curb's own account is asked for at the same
+// time, and a line on stderr says for each case by how much the two differed at the most.
 int64_t held();
 // What `total - free` says of device 0.
 int64_t device_used();

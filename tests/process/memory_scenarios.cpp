@@ -501,6 +501,15 @@ SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
     EXPECT_EQ(told_held(), kContext);
+    // Below the limit of the beginning a part of the context itself comes back.
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512));
+    EXPECT_EQ(curb_sim_held(0), kContext - 132 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    const CUdeviceptr block = take(500 * MiB);
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemFree_v2(block));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1536));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
     // A context's stack goes with it.
     MUST(cuDevicePrimaryCtxReset_v2(0));
     CUcontext own = nullptr;

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 from lab import Lab, Unavailable
 from row import Row
-from session import Job
 
-# Cases that are meant to differ under curb, by how their names begin.
-_BY_DESIGN = {
-    "what a pool keeps, unused and seen complete,": "curb sees frees complete and trims before it passes a refusal on",
-}
+sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
+import under_curb  # noqa: E402
 
 
 def call_times(lab: Lab, row: Row) -> None:
@@ -36,8 +33,9 @@ def call_times(lab: Lab, row: Row) -> None:
 
 def contract(lab: Lab, row: Row) -> None:
     """The suite that says what the driver does, which the simulated driver passes too, on the real one and without curb."""
-    suite, names = _contract_suite(lab)
-    failed = _failed(suite, names, None)
+    suite = _contract_suite(lab)
+    names = under_curb.names(suite)
+    failed = {case.name: case.said for case in under_curb.run(suite, names, None) if not case.holds}
     row.details = {"cases": len(names), "failed": failed}
     row.expect(bool(names), f"{suite.name} lists no cases")
     row.expect(not failed, f"{len(failed)} of {len(names)}: " + "; ".join(failed))
@@ -45,32 +43,29 @@ def contract(lab: Lab, row: Row) -> None:
 
 
 def contract_under_curb(lab: Lab, row: Row) -> None:
-    """The same with curb in front and nothing to refuse: what the driver does, it still does."""
-    suite, names = _contract_suite(lab)
-    job = lab.job(row.name, "100%", gpu={"*": {"cap": "100%", "report": "device"}})
-    limit = "a cap of 100 %, the device's own figures reported"
-    if not _is_valid(lab, job):
-        job = lab.job(row.name, "100%", gpu={})
-        limit = "no cap"
-    failed = _failed(suite, names, lab.capped_environment(job))
+    """The same with curb in front and nothing to refuse: what the driver does, it still does, and the books agree."""
+    suite = _contract_suite(lab)
+    names = under_curb.names(suite)
+    job = lab.job(row.name, "100%")
+    job.policy.write_text(under_curb.policy(job.log_file))
+    cases = under_curb.run(suite, names, lab.capped_environment(job) | {"CONTRACT_BOOKS": str(job.log_file)})
+    failed = {case.name: case for case in cases if not case.holds}
     # What fails bare too is not curb's doing.
-    bare = _failed(suite, list(failed), None)
-    differ = {name: said for name, said in failed.items() if name not in bare}
-    meant = [name for name in differ if name.startswith(tuple(_BY_DESIGN))]
+    bare = {case.name for case in under_curb.run(suite, failed, None) if not case.holds}
+    differ = [case for case in failed.values() if case.name not in bare]
+    wrong = [case.name for case in differ if not case.by_design]
     row.details = {
         "cases": len(names),
-        "policy": limit,
-        "differ_from_bare": differ,
-        "by_design": meant,
-        "fail_bare_too": list(bare),
+        "differ_from_bare": {case.name: case.said for case in differ},
+        "fail_bare_too": sorted(bare),
+        "books_off_mib": {case.name: case.off_mib for case in cases if case.off_mib is not None},
     }
-    wrong = [name for name in differ if name not in meant]
     row.expect(bool(names), f"{suite.name} lists no cases")
     row.expect(job.log_file.exists(), "curb wrote no log: it was not there")
     row.expect(not wrong, f"{len(wrong)} of {len(names)} hold bare and not under curb: " + "; ".join(wrong))
-    row.add_note(f"{len(names) - len(failed)} of {len(names)} cases hold under curb ({limit})")
-    for begins, why in _BY_DESIGN.items():
-        if any(name.startswith(begins) for name in meant):
+    row.add_note(f"{len(names) - len(failed)} of {len(names)} cases hold under curb; {under_curb.furthest(cases)}")
+    for begins, why in under_curb.BY_DESIGN.items():
+        if any(case.name.startswith(begins) for case in differ):
             row.add_note(f"by design not: '{begins} …': {why}")
     if bare:
         row.add_note(f"{len(bare)} fail without curb too")
@@ -90,31 +85,8 @@ def conformance(lab: Lab, row: Row) -> None:
     row.add_note(lines[-1] if lines else "it said nothing")
 
 
-def _contract_suite(lab: Lab) -> tuple[Path, list[str]]:
-    """The program and the names of its cases."""
+def _contract_suite(lab: Lab) -> Path:
     suite = lab.build / "tests" / "driver_contract"
     if not suite.exists():
         raise Unavailable("there is no tests/driver_contract in the build")
-    listed = subprocess.run([suite, "--list-test-names-only"], capture_output=True, text=True, check=False)
-    return suite, [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-
-
-def _failed(suite: Path, names: list[str], env: dict[str, str] | None) -> dict[str, list[str]]:
-    """The cases that fail, with what they said. A process for each: what the driver answers with a crash is one case's
-    failure, not the end of the rest."""
-    failed = {}
-    for name in names:
-        try:
-            command = [str(suite), re.sub(r"([,\[\]\\])", r"\\\1", name)]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=30, check=False)
-            if done.returncode != 0:
-                failed[name] = done.stdout.strip().splitlines()[-30:] or [f"status {done.returncode}"]
-        except subprocess.TimeoutExpired:
-            failed[name] = ["did not end within 30 s"]
-    return failed
-
-
-def _is_valid(lab: Lab, job: Job) -> bool:
-    """Whether this curb knows every member of the policy."""
-    check = [str(lab.curb), "policy", "check", str(job.policy)]
-    return lab.curb.exists() and subprocess.run(check, capture_output=True, check=False).returncode == 0
+    return suite

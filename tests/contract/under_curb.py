@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The driver contract suite with curb in front and nothing to refuse, a process for each case: what the driver does it
+still does, and curb's books agree with the device's figure.
+
+usage: under_curb.py DRIVER_CONTRACT LIBCURB DRIVER_FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Cases that are meant to differ under curb, by how their names begin.
+BY_DESIGN = {
+    "what a pool keeps, unused and seen complete,": "curb sees frees complete and trims before it passes a refusal on",
+    "a refused launch of a graph keeps what it could take": "curb trims it before it passes the refusal on",
+    "a module for which the device has no room is refused": "curb keeps room for the first kernels, in which it fits",
+}
+
+_BOOKS = re.compile(r"^books: (?P<off>[+-][\d.]+) MiB of (?P<device>\d+) MiB: ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    said: list[str]
+    """What a case that does not hold has said; of one that holds nothing."""
+    off_mib: float | None
+    """By how much books and device differed at the most; None: there was nothing to compare."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.said
+
+    @property
+    def by_design(self) -> bool:
+        return self.name.startswith(tuple(BY_DESIGN))
+
+
+def policy(log: Path) -> str:
+    """A cap that nothing reaches, the device's own figures, and a signal that only asks for the books."""
+    return json.dumps(
+        {
+            "version": 1,
+            "gpu": {"*": {"cap": "100%", "report": "device"}},
+            "release": {"steps": []},
+            "log": {"level": "info", "file": str(log)},
+        }
+    )
+
+
+def names(suite: Path, env: dict[str, str] | None = None) -> list[str]:
+    listed = subprocess.run([suite, "--list-test-names-only"], env=env, capture_output=True, text=True, check=False)
+    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+
+
+def run(suite: Path, cases: Iterable[str], env: dict[str, str] | None) -> list[Case]:
+    """What the driver answers with a crash is one case's failure, not the end of the rest."""
+    return [_run(suite, name, env) for name in cases]
+
+
+def _run(suite: Path, name: str, env: dict[str, str] | None) -> Case:
+    command = [str(suite), re.sub(r"([,\[\]\\])", r"\\\1", name)]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        return Case(name, ["did not end within 30 s"], None)
+    books = _BOOKS.search(done.stderr)
+    said = [] if done.returncode == 0 else done.stdout.strip().splitlines()[-30:] or [f"status {done.returncode}"]
+    return Case(name, said, float(books["off"]) if books else None)
+
+
+def furthest(cases: Iterable[Case]) -> str:
+    """The case in which books and device differed most."""
+    compared = [case for case in cases if case.off_mib is not None]
+    if not compared:
+        return "there are no books to compare with the device"
+    worst = max(compared, key=lambda case: abs(case.off_mib or 0.0))
+    return f"books and device differ by {worst.off_mib:+.1f} MiB at the most in {len(compared)} cases ('{worst.name}')"
+
+
+def main() -> int:
+    suite, library, driver = (Path(argument).resolve() for argument in sys.argv[1:4])
+    with tempfile.TemporaryDirectory(prefix="curb-contract-") as folder:
+        log, file = Path(folder) / "curb.log", Path(folder) / "job.json"
+        file.write_text(policy(log))
+        bare = os.environ | {"LD_LIBRARY_PATH": str(driver)}
+        curb = {"LD_PRELOAD": str(library), "CURB_POLICY": str(file), "CONTRACT_BOOKS": str(log)}
+        cases = run(suite, names(suite, bare), bare | curb)
+        there = log.exists()
+    for case in cases:
+        off = "" if case.off_mib is None else f"{case.off_mib:+6.1f} MiB"
+        print(f"{'holds' if case.holds else 'differs':8}{off:12}{case.name}", *([] if case.by_design else case.said), sep="\n    ")
+    wrong = [case for case in cases if not case.holds and not case.by_design]
+    meant = sum(not case.holds and case.by_design for case in cases)
+    print(furthest(cases))
+    print(f"{len(cases) - len(wrong) - meant} of {len(cases)} cases hold under curb, {meant} differ by design")
+    if not there:
+        print("curb wrote no log: it was not there")
+    return 1 if wrong or not cases or not there else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
