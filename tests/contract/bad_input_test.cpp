@@ -34,13 +34,16 @@ TEST_CASE("cuMemFree takes a stream-ordered block, which goes back to its pool")
     CUdeviceptr block = 0;
     CUmemoryPool pool = nullptr;
     REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    const uint64_t used_before = attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
     REQUIRE(cuMemAllocAsync(&block, 64 * kMiB, stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
-    CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
     REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
+    CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+    // The pool goes on counting it as used.
+    CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == used_before + 64 * kMiB);
 }
 
 TEST_CASE("cuMemFreeAsync takes a plain block, whose memory is back when the stream was synchronised") {

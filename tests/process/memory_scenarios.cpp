@@ -335,6 +335,36 @@ SCENARIO_NAMED(imported_memory_is_not_charged_twice) {
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
+SCENARIO_NAMED(an_imported_pool_is_not_charged) {
+    start();
+    CUmemPoolProps properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool own = nullptr, imported = nullptr;
+    MUST(cuMemPoolCreate(&own, &properties));
+    CUdeviceptr block = 0, same = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, own, nullptr));
+    MUST(cuCtxSynchronize());
+    int fd = -1;
+    CUmemPoolPtrExportData exported;
+    MUST(cuMemPoolExportToShareableHandle(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    MUST(cuMemPoolExportPointer(&exported, block));
+    MUST(cuMemPoolImportFromShareableHandle(&imported, reinterpret_cast<void *>(static_cast<std::intptr_t>(fd)),
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    MUST(cuMemPoolImportPointer(&same, imported, &exported));
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemFreeAsync(same, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuCtxSynchronize());
+    std::uint64_t reserved = 1;  // a pool tells the truth about itself
+    MUST(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    EXPECT_EQ(reserved, 0U);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
 SCENARIO_NAMED(contexts_are_measured_and_take_their_memory_with_them) {
     CUcontext primary = start();
     EXPECT_EQ(told_held(), kContext);

@@ -120,7 +120,7 @@ void Pool::give(CUdeviceptr start, const Stream *stream) {
     const auto found = live.find(start);
     const uint64_t size = found->second;
     live.erase(found);
-    used -= size;
+    if (stream) used -= size;  // what cuMemFree frees the driver counts as used for ever (docs/results/driver.md)
     insert_free(start, {size, stream ? stream->id : 0, stream ? ++driver().last_ticket : 0});
 }
 
