@@ -67,8 +67,8 @@ policy::Terms terms(const Device &device) noexcept {
 }
 
 bool has_room(Device &device, Bytes bytes) noexcept {
-    const policy::Terms asked = terms(device);
-    if (asked.cap && !asked.refuse_everything) freshen(device, *asked.cap, bytes);
+    policy::Terms asked = terms(device);
+    if (asked.cap && !asked.refuse_everything && freshen(device, *asked.cap, bytes)) asked = terms(device);
     return policy::decide(asked, device.ledger.held(), bytes) == Verdict::grant;
 }
 
@@ -105,8 +105,7 @@ bool release_on_the_spot(Device &device) noexcept {
     // A pool gives back only what the host has seen complete; a request that would be refused is worth waiting for the
     // work already queued, as the driver itself does before it reports that it is out of memory.
     captures::synchronise_current_context();
-    const bool freed = pools::trim(device) > 0;
-    return freed;
+    return pools::trim(device) > 0;
 }
 
 std::string books_text(Device &device) {

@@ -18,8 +18,8 @@ bool gone(CUcontext context) noexcept;
 // What more a limit of `limit` bytes a thread takes in this context than it has now; 0: nothing, or it is not known.
 // `now`: its limit, which is taken for that of the beginning when the context is seen here for the first time.
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept;
-// That is its limit from here on: charges it, or gives back. Below the limit of the beginning a part of what the context
-// itself cost has come back.
+// That is its limit from here on: charges it, or gives back. Below the limit of the beginning a part of what the
+// context itself cost has come back.
 void stack_set(CUcontext context, Bytes limit) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
