@@ -95,15 +95,17 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]
     row.expect(idle["correct"], "computes wrongly after the refusal")
-    # Some frameworks give a part back by themselves once it is free (a pool, down to its release threshold).
+    # Some give a part back by themselves once it is free: a pool, down to its release threshold; PyTorch, its whole cache
+    # when one more block is refused.
     back_already = max(0.0, held - session.watch.settle() / 2**20)
     back = release(session, job.log)
     row.released_mib, row.released_ms = back.mib, back.ms
     row.details |= {"cached_mib": idle["cached_mib"], "log": back.log_line}
     row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
     if fill.gives_back:
-        share = back.mib / max(full["filled_mib"] - back_already, 1)
+        share = (back.mib + back_already) / full["filled_mib"]
         row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")
+        row.details["given_back_before_mib"] = round(back_already)
     session.tell("again")
     done = session.expect("done", 60)
     row.goes_on = row.goes_on and done["correct"]
