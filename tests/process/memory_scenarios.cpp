@@ -964,6 +964,29 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
     EXPECT_EQ(told_held(), kContext);
 }
 
+SCENARIO_NAMED(the_process_ends_with_everything_live) {
+    start();
+    CUstream stream = nullptr, capturing = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    take(32 * MiB);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocManaged(&block, 32 * MiB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocAsync(&block, 32 * MiB, stream));
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    MUST(cuMemCreate(&handle, 32 * MiB, &properties, 0));
+    CUarray array = nullptr;
+    const CUDA_ARRAY3D_DESCRIPTOR description = floats(1024, 1024, 8, 0);
+    MUST(cuArray3DCreate_v2(&array, &description));
+    const AllocatingGraph graph(32 * MiB);
+    MUST(cuGraphLaunch(graph.executable, stream));
+    MUST(launch(kernel_of(load_module("curb-sim-module\nkernel k\n"), "k")));
+    EXPECT_EQ(told_held(curb_sim_held(0) - kContext - 160 * MiB),
+              curb_sim_held(0) + 32 * MiB);  // managed memory is charged
+    MUST(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
 SCENARIO_NAMED(the_drivers_own_errors_come_through_and_the_books_balance) {  // CURB_SIM_FAULT makes calls fail
     start();
     CUdeviceptr pointer = 0;

@@ -186,6 +186,16 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
                  .run("a_key_finds_its_mig_instance"));
 }
 
+TEST_CASE("a process that ends with everything live ends, and leaves nothing on the device") {
+    Job job;
+    job.with("CURB_SIM_STATE",
+             (fs::temp_directory_path() / ("curb-shim-test-state-" + std::to_string(getpid()))).string());
+    succeeds(job.cap("1GiB").run("the_process_ends_with_everything_live"));
+    // On the same machine there is room for nearly all of the device again.
+    succeeds(job.with("LD_PRELOAD", "").run("without_a_policy_nothing_is_changed"));
+    fs::remove(fs::temp_directory_path() / ("curb-shim-test-state-" + std::to_string(getpid())));
+}
+
 TEST_CASE("the driver's own errors come through") {
     succeeds(
         Job()

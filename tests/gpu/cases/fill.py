@@ -46,7 +46,7 @@ FILLS = {
     "torch expandable segments": _torch("expandable_segments:True"),
     "torch cudaMallocAsync": _torch("backend:cudaMallocAsync"),
     "torch native, cold": _torch(
-        "", arguments=("cold",), judged=False, note="memory first, code at the cap: the overshoot is the driver's own"
+        "", arguments=("cold",), judged=False, note="memory first, code at the cap, where cuBLAS finds no room for its own memory"
     ),
     "jax default": _jax(
         "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
