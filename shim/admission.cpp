@@ -116,6 +116,11 @@ std::string books_text(Device &device) {
            "; the device says " + (figure ? bytes(*figure) : std::string("nothing of this process"));
 }
 
+bool is_over(const Device &device) noexcept {
+    const auto limit = cap(device);
+    return limit && device.ledger.held() > *limit - kept_for_driver(device, *limit);
+}
+
 Bytes room(const Device &device, Bytes limit) noexcept {
     return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
 }

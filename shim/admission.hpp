@@ -57,6 +57,8 @@ void report_refusal(Device &device, Bytes bytes) noexcept;
 // The cap in force on the device; none: no cap.
 std::optional<Bytes> cap(const Device &device) noexcept;
 policy::Terms terms(const Device &device) noexcept;
+// Whether more is held than requests may take.
+bool is_over(const Device &device) noexcept;
 // What requests can still get under this cap.
 Bytes room(const Device &device, Bytes cap) noexcept;
 

@@ -156,14 +156,21 @@ void look_again(Device &device) noexcept {
     });
 }
 
-Bytes idle(const Pool &pool) noexcept {
+Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     const RelaxedCapture relaxed;
-    const Bytes all = reserved(pool);
     std::uint64_t used = 0;
+    // Counted before the driver is asked: whoever asks later sees the claim.
+    const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
+    const Bytes all = reserved(pool);
     const bool told =
         driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS;
-    return told ? all - std::min(all, used) : 0;
+    if (told && used <= all && claimed <= all - used)
+        bytes_ = bytes;
+    else
+        pool.claimed.fetch_sub(bytes, std::memory_order_acq_rel);
 }
+
+Claim::~Claim() { pool_.claimed.fetch_sub(bytes_, std::memory_order_acq_rel); }
 
 Bytes trim(Device &device) noexcept {
     Bytes freed = 0;

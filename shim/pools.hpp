@@ -20,6 +20,7 @@ struct Pool {
     Kind kind = Kind::pools;
     Device *device = nullptr;  // null: its memory is on the host or another process's, and is not charged
     std::atomic<Bytes> charged{0};
+    std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
     std::atomic<bool> live{true};
     std::atomic<int> visitors{0};  // threads that are asking the driver about it
 };
@@ -43,8 +44,20 @@ void forget(CUmemoryPool handle) noexcept;
 void raise(Pool &pool) noexcept;
 // Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
 void look_again(Device &device) noexcept;
-// Bytes that the pool has reserved and does not use.
-Bytes idle(const Pool &pool) noexcept;
+// Bytes that the pool has reserved and does not use, for one request alone while the claim lives: two that counted on
+// the same bytes would make the pool grow.
+class Claim {
+  public:
+    Claim(Pool &pool, Bytes bytes) noexcept;
+    ~Claim();
+    Claim(const Claim &) = delete;
+    Claim &operator=(const Claim &) = delete;
+    explicit operator bool() const noexcept { return bytes_ != 0; }  // whether there were so many
+
+  private:
+    Pool &pool_;
+    Bytes bytes_ = 0;
+};
 
 // Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done
 // what it may to have frees seen complete.

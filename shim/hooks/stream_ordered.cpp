@@ -35,15 +35,17 @@ bool capturing(const Form &form, CUstream stream) noexcept {
 // No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it
 // in pieces (or still in use by another stream) and grow all the same: then the allocation is undone.
 template <class Call>
-CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, CUstream stream, Call call) {
+CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
+                            Call call) {
+    const pools::Claim claim(pool, bytes);
+    if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);
     const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
     pools::raise(pool);
-    const auto cap = admission::cap(*pool.device);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !cap || pool.device->ledger.held() <= *cap) return CUDA_SUCCESS;
+    if (!grew || !admission::is_over(*pool.device)) return CUDA_SUCCESS;
     (driver().*form.free)(*pointer, stream);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -57,8 +59,8 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
         pools::raise(pool);
         return CUDA_SUCCESS;
     };
-    if (!admission::has_room(device, worst) && pools::idle(pool) >= bytes &&
-        allocate_from_idle(form, pool, pointer, stream, call) == CUDA_SUCCESS)
+    if (!admission::has_room(device, worst) &&
+        allocate_from_idle(form, pool, pointer, bytes, stream, call) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     return charged(device, Kind::pools, worst, call, record);
 }

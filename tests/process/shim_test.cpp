@@ -121,7 +121,8 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "whatever_is_freed_how_the_books_end_at_what_the_device_says", "nvml_tells_the_same_as_cuda",
         "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
         "programs_see_the_capped_device", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
-        "threads_never_take_more_than_the_cap_together");
+        "threads_never_take_more_than_the_cap_together",
+        "threads_that_take_every_kind_never_hold_more_than_the_cap_together");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
 }
