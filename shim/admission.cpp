@@ -54,6 +54,21 @@ std::string remedy() {
     return text;
 }
 
+constinit std::atomic<bool> said_once{false};
+
+// Says that something was refused, the first time as a warning: `what` is what, and what to do about it.
+template <class What>
+void report(const Device &device, What what) noexcept try {
+    const std::optional<Bytes> limit = cap(device);
+    if (!limit) return;
+    const auto level = said_once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
+    if (!log::enabled(level)) return;
+    const KeepErrno keep_errno;
+    log::write(level, "refused " + what(*limit));
+} catch (...) {
+    // Out of host memory: the refusal stands, its report is lost.
+}
+
 }  // namespace
 
 std::optional<Bytes> cap(const Device &device) noexcept { return process::snapshot().of(device.ordinal).cap; }
@@ -125,22 +140,26 @@ Bytes room(const Device &device, Bytes limit) noexcept {
     return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
 }
 
-void report_refusal(Device &device, Bytes bytes) noexcept try {
-    static constinit std::atomic<bool> said{false};
-    const std::optional<Bytes> limit = cap(device);
+void report_refusal(Device &device, Bytes bytes) noexcept {
     // Programs probe for free memory with sizes that no device has; there is nothing to act on in that.
-    if (!limit || bytes > device.total) return;
-    const auto level = said.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
-    if (!log::enabled(level)) return;
-    const KeepErrno keep_errno;
-    const Ledger &books = device.ledger;
-    const auto human = [](Bytes amount) { return policy::format_human(amount); };
-    log::write(level, "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
-                          human(books.held()) + " of the cap of " + human(*limit) + " is held (" +
-                          held_text(books, human) +
-                          "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy());
-} catch (...) {
-    // Out of host memory: the refusal stands, its report is lost.
+    if (bytes > device.total) return;
+    report(device, [&](Bytes limit) {
+        const Ledger &books = device.ledger;
+        const auto human = [](Bytes amount) { return policy::format_human(amount); };
+        return (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " + human(books.held()) +
+               " of the cap of " + human(limit) + " is held (" + held_text(books, human) +
+               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy();
+    });
+}
+
+void report_context_refused(Device &device, Bytes cost) noexcept {
+    report(device, [&](Bytes limit) {
+        const std::string &file = process::source().file;
+        return "a context on " + device.name() + ": it takes " + policy::format_human(cost) +
+               " by itself, and the cap is " + policy::format_human(limit) +
+               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: raise the cap" +
+               (file.empty() ? "" : " in " + file);
+    });
 }
 
 }  // namespace curb::shim::admission

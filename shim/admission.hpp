@@ -53,6 +53,8 @@ bool release_on_the_spot(Device &device) noexcept;
 
 // Says once on stderr (and again in the log at level info) that a request was refused, with the figures.
 void report_refusal(Device &device, Bytes bytes) noexcept;
+// The same of a context that alone takes more than the cap.
+void report_context_refused(Device &device, Bytes cost) noexcept;
 
 // The cap in force on the device; none: no cap.
 std::optional<Bytes> cap(const Device &device) noexcept;

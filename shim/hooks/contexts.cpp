@@ -93,7 +93,7 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
         if (result == CUDA_SUCCESS) {
             cost = first.measure();
             if (over_the_cap(*device)) {
-                admission::report_refusal(*device, cost);
+                admission::report_context_refused(*device, cost);
                 undo();
                 device->ledger.give_back(Kind::contexts, cost);
                 devices::reconcile(*device);

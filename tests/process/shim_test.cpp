@@ -130,7 +130,8 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
 TEST_CASE("under a cap that is smaller than a context there is none") {
     const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
     succeeds(outcome);
-    CHECK_THAT(outcome.err, contains("refused 518 MiB on cuda:0"));
+    CHECK_THAT(outcome.err,
+               contains("refused a context on cuda:0: it takes 518 MiB by itself, and the cap is 256 MiB"));
 }
 
 TEST_CASE("without a policy the program sees the bare device") {
