@@ -1,0 +1,138 @@
+// What programs are told of their devices, and which device is charged.
+
+#include "memory.hpp"
+#include "nvml_abi.h"
+
+using namespace scenario;
+
+SCENARIO_NAMED(nvml_tells_the_same_as_cuda) {
+    start();
+    take(64 * MiB);
+    nvmlDevice_t device = nullptr;
+    EXPECT_EQ(nvmlInit_v2(), NVML_SUCCESS);
+    EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    nvmlMemory_t first{};
+    EXPECT_EQ(nvmlDeviceGetMemoryInfo(device, &first), NVML_SUCCESS);
+    EXPECT_EQ(first.total, total);
+    EXPECT_EQ(first.free, free_bytes);
+    EXPECT_EQ(first.used, total - free_bytes);
+    nvmlMemory_v2_t second{};
+    second.version = sizeof second | 2U << 24;
+    EXPECT_EQ(nvmlDeviceGetMemoryInfo_v2(device, &second), NVML_SUCCESS);
+    EXPECT_EQ(second.total, total);
+    EXPECT_EQ(second.free, free_bytes);
+    EXPECT_EQ(second.used + second.free + second.reserved, total);
+    EXPECT_EQ(nvmlDeviceGetMemoryInfo(device, nullptr), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
+}
+
+SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap: 1 GiB, report: device
+    start();
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT_EQ(total, 80 * GiB);
+    EXPECT(free_bytes > 70 * GiB);
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, 80 * GiB);
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the cap holds all the same
+}
+
+SCENARIO_NAMED(programs_see_the_capped_device) {
+    start();
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, kCap);
+    EXPECT_EQ(told_total(), kCap);
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
+    start();
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT_EQ(total, 80 * GiB);
+    const CUdeviceptr large = take(70 * GiB);
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 20 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the driver's own
+    MUST(cuMemFree_v2(large));
+}
+
+SCENARIO_NAMED(each_device_has_its_own_cap) {  // "*": 1 GiB, "cuda:1": 2 GiB
+    start();
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, 1 * GiB);
+    MUST(cuDeviceTotalMem_v2(&total, 1));
+    EXPECT_EQ(total, 2 * GiB);
+    CUcontext second = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    const CUdeviceptr here = take(300 * MiB);
+    MUST(cuCtxSetCurrent(second));
+    const CUdeviceptr there = take(1 * GiB);
+    EXPECT_EQ(curb_sim_held(1), kContext + 1 * GiB);
+    // Freed with the other device current: the device that was charged is credited.
+    MUST(cuMemFree_v2(here));
+    EXPECT_EQ(told_held(), kContext + 1 * GiB);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    MUST(cuMemFree_v2(there));
+    const CUmemAllocationProp properties = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_EQ(cuMemCreate(&handle, 600 * MiB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);  // device 0's cap, not 1's
+}
+
+SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
+    start();
+    CUcontext second = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 1);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(curb_sim_held(1), kContext + 64 * MiB);
+    EXPECT_EQ(told_held(), kContext);
+    const CUmemAllocationProp properties = on_device(1);
+    CUmemGenericAllocationHandle handle = 0;
+    MUST(cuMemCreate(&handle, 64 * MiB, &properties, 0));
+    EXPECT_EQ(told_held(), kContext);
+    MUST(cuCtxSetCurrent(second));
+    EXPECT_EQ(told_held(), kContext + 128 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(1));
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&block, 512 * MiB, pool, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    // A graph's memory as well.
+    const AllocatingGraph graph(64 * MiB);
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    EXPECT_EQ(told_held(), curb_sim_held(1));
+    MUST(cuCtxSetCurrent(nullptr));
+    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+}
+
+SCENARIO_NAMED(a_key_finds_its_gpu) {  // two devices in reverse order, "*": 1 GiB, nvidia-smi's GPU 1: 2 GiB
+    start();
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, 2 * GiB);
+    MUST(cuDeviceTotalMem_v2(&total, 1));
+    EXPECT_EQ(total, 1 * GiB);
+    take(1 * GiB);
+    EXPECT_EQ(told_held(), kContext + 1 * GiB);
+    EXPECT_EQ(curb_sim_held(0), kContext + 1 * GiB);
+}
+
+SCENARIO_NAMED(a_key_finds_its_mig_instance) {  // MIG, a GPU of 80 GiB, its instance: 1 GiB
+    start();
+    EXPECT_EQ(told_total(), kCap);
+    EXPECT_EQ(told_held(), kContext);
+    fill([] {
+        CUdeviceptr pointer = 0;
+        return cuMemAlloc_v2(&pointer, 32 * MiB);
+    });
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // The growth of code is measured there too.
+    load_module("curb-sim-module global=64MiB\n");
+    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));
+}

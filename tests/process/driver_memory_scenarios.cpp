@@ -1,0 +1,423 @@
+// Memory that the driver takes by a rule of its own, under a cap: contexts, stacks, arrays, graphs, code.
+
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+
+#include "memory.hpp"
+
+using namespace scenario;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::size_t stack_limit() {
+    std::size_t limit = 0;
+    MUST(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE));
+    return limit;
+}
+
+}  // namespace
+
+SCENARIO_NAMED(contexts_are_measured_and_take_their_memory_with_them) {
+    CUcontext primary = start();
+    EXPECT_EQ(told_held(), kContext);
+    take(64 * MiB);
+    CUcontext own = nullptr;
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    take(64 * MiB);
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuCtxDestroy_v2(own));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(told_held(), kContext);
+    take(64 * MiB);
+    // The last release frees; the memory is not charged to the next life of the context.
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(arrays_are_charged_as_the_driver_backs_them) {
+    start();
+    for (const CUDA_ARRAY3D_DESCRIPTOR &description :
+         {floats(1024, 1024, 0, 0), floats(1000, 1000, 0, 0), floats(131072, 0, 0, 0), floats(500, 300, 100, 0),
+          floats(300, 300, 17, 0), floats(1000, 1000, 6, CUDA_ARRAY3D_LAYERED)}) {
+        CUarray array = nullptr;
+        MUST(cuArray3DCreate_v2(&array, &description));
+        EXPECT(curb_sim_held(0) > kContext);
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        MUST(cuArrayDestroy(array));
+        EXPECT_EQ(told_held(), kContext);
+        CUmipmappedArray mipmap = nullptr;
+        MUST(cuMipmappedArrayCreate(&mipmap, &description, 4));
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        MUST(cuMipmappedArrayDestroy(mipmap));
+        EXPECT_EQ(told_held(), kContext);
+    }
+    CUarray array = nullptr;
+    const CUDA_ARRAY_DESCRIPTOR flat{4096, 4096, CU_AD_FORMAT_FLOAT, 1};
+    EXPECT_EQ(fill([&] { return cuArrayCreate_v2(&array, &flat); }), 5);  // (1024 - 128 - 518) / 64
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(small_arrays_share_granules_and_stop_at_the_cap) {
+    start();
+    const CUDA_ARRAY3D_DESCRIPTOR small = floats(64, 64, 0, 0);
+    constexpr std::uint64_t kLeast = 64 * 64 * 4;
+    CUarray array = nullptr;
+    for (int i = 0; i < 1000; ++i) MUST(cuArray3DCreate_v2(&array, &small));
+    const std::uint64_t held = curb_sim_held(0);
+    EXPECT(held < kContext + 32 * MiB);  // not a granule each
+    EXPECT_EQ(told_held(held - kContext - 1000 * kLeast), held);
+    const CUDA_ARRAY3D_DESCRIPTOR larger = floats(256, 256, 0, 0);
+    EXPECT(fill([&] { return cuArray3DCreate_v2(&array, &larger); }) > 1200);  // 256 KiB each
+}
+
+SCENARIO_NAMED(arrays_that_are_mapped_later_are_not_charged) {
+    start();
+    for (const unsigned flag : {CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING}) {
+        const CUDA_ARRAY3D_DESCRIPTOR description = floats(32768, 16384, 0, flag);  // 2 GiB
+        CUarray array = nullptr;
+        MUST(cuArray3DCreate_v2(&array, &description));
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(told_held(), kContext);
+        MUST(cuArrayDestroy(array));
+    }
+}
+
+SCENARIO_NAMED(graph_memory_stops_at_the_cap_and_comes_back) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    std::vector<AllocatingGraph> graphs;
+    const int served = fill([&] {
+        graphs.emplace_back(64 * MiB);
+        const CUresult result = cuGraphLaunch(graphs.back().executable, stream);
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        return result;
+    });
+    EXPECT_EQ(served, 5);  // (1024 - 128 - 518) / 64
+    // The one that was refused was not launched: it can be as soon as another has gone, and its memory was trimmed.
+    MUST(cuMemFree_v2(graphs.front().block));
+    MUST(cuGraphLaunch(graphs.back().executable, stream));
+    EXPECT(curb_sim_held(0) <= kCap);
+    for (std::size_t i = 1; i < graphs.size(); ++i) MUST(cuMemFreeAsync(graphs[i].block, stream));
+    MUST(cuStreamSynchronize(stream));
+    for (const AllocatingGraph &one : graphs) MUST(cuGraphExecDestroy(one.executable));
+    EXPECT_EQ(told_held(), curb_sim_held(0));  // still reserved
+    EXPECT(curb_sim_held(0) > kContext);
+    MUST(cuMemFree_v2(take(352 * MiB)));  // trimmed before anything is refused
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
+    start();
+    const AllocatingGraph graph(256 * MiB, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    MUST(cuCtxSynchronize());
+    // The refusal trims the memory of graphs, but not what is in use.
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemAlloc_v2(&pointer, 64 * MiB));
+    for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(graph.executable, nullptr));
+    EXPECT_EQ(told_held(), kContext + 320 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // Freed by the program and trimmed, it has to be asked for again.
+    MUST(cuMemFree_v2(graph.block));
+    MUST(cuDeviceGraphMemTrim(0));
+    const CUdeviceptr other = take(300 * MiB);
+    EXPECT_EQ(cuGraphLaunch(graph.executable, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemFree_v2(other));
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
+    start();
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const auto captured = [&](std::uint64_t bytes) {
+        CUdeviceptr block = 0;
+        CUgraph graph = nullptr;
+        CUgraphExec executable = nullptr;
+        MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(cuMemAllocAsync(&block, bytes, stream));
+        MUST(cuMemFreeAsync(block, stream));
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+        return executable;
+    };
+    const CUgraphExec fits = captured(256 * MiB), does_not = captured(512 * MiB);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(cuGraphUpload(does_not, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(cuGraphLaunch(does_not, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    MUST(cuGraphUpload(fits, stream));
+    EXPECT_EQ(told_held(), kContext + 256 * MiB);
+    for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(fits, stream));
+    MUST(cuDeviceGraphMemTrim(0));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // After a trim a launch takes the memory anew, so it is asked again.
+    const CUdeviceptr block = take(350 * MiB);
+    EXPECT_EQ(cuGraphLaunch(fits, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemFree_v2(block));
+    MUST(cuGraphLaunch(fits, stream));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
+    start();
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+    EXPECT_EQ(curb_sim_held(0), kContext + 264 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 64 * KiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, ~std::size_t{0}), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(stack_limit(), 2048U);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
+    EXPECT_EQ(told_held(), kContext);
+    // Below the limit of the beginning a part of the context itself comes back.
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512));
+    EXPECT_EQ(curb_sim_held(0), kContext - 132 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    const CUdeviceptr block = take(500 * MiB);
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuMemFree_v2(block));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1536));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    // A context's stack goes with it.
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    CUcontext own = nullptr;
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuCtxDestroy_v2(own));
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(local_memory_of_a_kernel_is_charged_at_its_launch) {
+    start();
+    const CUmodule module =
+        load_module("curb-sim-module\nkernel small\nkernel some local=2048\nkernel much local=65536\n");
+    const CUfunction small = kernel_of(module, "small"), some = kernel_of(module, "some"),
+                     much = kernel_of(module, "much");
+    const std::uint64_t code = curb_sim_held(0) - kContext;
+    MUST(launch(small));
+    EXPECT_EQ(launch(much), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), kContext + code);
+    MUST(launch(some));
+    EXPECT_EQ(curb_sim_held(0), kContext + code + 264 * MiB);
+    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    EXPECT_EQ(launch(much), CUDA_ERROR_OUT_OF_MEMORY);
+    // Given back, it is taken again by the next launch, and that is asked for again.
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
+    const CUdeviceptr block = take(300 * MiB);
+    EXPECT_EQ(launch(some), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(launch(small));
+    MUST(cuMemFree_v2(block));
+    MUST(launch(some));
+    EXPECT_EQ(told_held(code), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(a_heap_that_would_not_fit_is_refused_and_room_is_kept_for_one_that_does) {
+    start();
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 108 * MiB));
+    const int served = fill([&] {
+        CUdeviceptr pointer = 0;
+        return cuMemAlloc_v2(&pointer, 2 * MiB);
+    });
+    EXPECT_EQ(served, (1024 - 518 - 128 - 100) / 2);
+    MUST(launch(kernel_of(load_module("curb-sim-module\nkernel alloc malloc\n"), "alloc")));
+    EXPECT(curb_sim_held(0) > 900 * MiB);
+    EXPECT(curb_sim_held(0) <= kCap);
+}
+
+SCENARIO_NAMED(a_context_that_would_not_fit_is_refused) {
+    const CUcontext primary = start();
+    CUcontext second = nullptr;
+    EXPECT_EQ(cuCtxCreate_v2(&second, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CUcontext current = nullptr;
+    MUST(cuCtxGetCurrent(&current));
+    EXPECT(current == primary);
+    EXPECT_EQ(told_held(), kContext);
+    MUST(cuMemFree_v2(take(352 * MiB)));
+}
+
+SCENARIO_NAMED(a_module_that_would_not_fit_is_unloaded_again_and_refused) {
+    start();
+    const char image[] = "curb-sim-module global=256MiB\nkernel k\n";
+    const CUmodule module = load_module(image);
+    const std::uint64_t held = curb_sim_held(0);
+    EXPECT(held >= kContext + 256 * MiB);
+    CUmodule second = nullptr;
+    EXPECT_EQ(cuModuleLoadData(&second, image), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(second == nullptr);
+    EXPECT_EQ(curb_sim_held(0), held);
+    EXPECT_EQ(told_held(held - kContext), held);
+    MUST(cuModuleUnload(module));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(memory_of_a_green_context_goes_with_the_primary_one) {
+    start();
+    CUdevResource all, some;
+    CUdevResourceDesc resources = nullptr;
+    CUgreenCtx green = nullptr;
+    CUcontext context = nullptr;
+    unsigned groups = 1;
+    MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevSmResourceSplitByCount(&some, &groups, &all, nullptr, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&resources, &some, 1));
+    MUST(cuGreenCtxCreate(&green, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    MUST(cuCtxFromGreenCtx(&context, green));
+    const std::uint64_t code = curb_sim_held(0) - kContext;
+    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    MUST(cuCtxPushCurrent_v2(context));
+    const CUdeviceptr freed = take(64 * MiB);
+    take(64 * MiB);
+    MUST(cuCtxPopCurrent_v2(&context));
+    MUST(cuGreenCtxDestroy(green));
+    EXPECT_EQ(told_held(code), kContext + code + 128 * MiB);
+    MUST(cuMemFree_v2(freed));
+    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    start();
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(code_that_the_driver_loads_is_counted) {
+    start();
+    CUmodule module = nullptr;
+    const char image[64] = "not a real module";
+    MUST(cuModuleLoadData(&module, image));
+    EXPECT(curb_sim_held(0) > kContext);
+    EXPECT(within(std::chrono::seconds(2), [] { return told_held(2 * MiB) == curb_sim_held(0); }));
+    fill([&] {
+        CUdeviceptr pointer = 0;
+        return cuMemAlloc_v2(&pointer, 2 * MiB);
+    });
+    EXPECT_EQ(curb_sim_held(0), kCap - kept_for_driver(kCap, 2 * MiB));  // what is kept for more code
+}
+
+SCENARIO_NAMED(a_cap_smaller_than_a_context_refuses_the_context) {  // cap: 256 MiB
+    CUcontext context = nullptr;
+    MUST(cuInit(0));
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(context == nullptr);
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    std::size_t total = 0;
+    MUST(cuDeviceTotalMem_v2(&total, 0));
+    EXPECT_EQ(total, 256 * MiB);
+}
+
+SCENARIO_NAMED(every_form_of_a_context_is_counted) {
+    MUST(cuInit(0));
+    const std::vector<CUresult (*)(CUcontext *)> forms = {
+        [](CUcontext *context) { return cuCtxCreate_v2(context, 0, 0); },
+        [](CUcontext *context) { return cuCtxCreate_v3(context, nullptr, 0, 0, 0); },
+        [](CUcontext *context) { return cuCtxCreate_v4(context, nullptr, 0, 0); },
+    };
+    for (const auto create : forms)
+        for (const auto destroy : {cuCtxDestroy_v2, cuCtxDestroy, cuCtxDetach}) {
+            CUcontext context = nullptr, second = nullptr;
+            MUST(create(&context));
+            take(64 * MiB);
+            EXPECT_EQ(told_held(), kContext + 64 * MiB);
+            EXPECT_EQ(create(&second), CUDA_ERROR_OUT_OF_MEMORY);
+            EXPECT_EQ(cuCtxCreate(&second, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+            MUST(destroy(context));
+            EXPECT_EQ(curb_sim_held(0), 0U);
+        }
+    for (const auto end : {cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset,
+                           cuDevicePrimaryCtxReset_v2}) {
+        start();
+        EXPECT_EQ(told_held(), kContext);
+        take(64 * MiB);
+        MUST(end(0));
+        EXPECT_EQ(curb_sim_held(0), 0U);
+    }
+    start();
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
+    start();
+    const CUfunction function = kernel_of(load_module("curb-sim-module\nkernel much local=65536\n"), "much");
+    CUlaunchConfig configuration;
+    std::memset(&configuration, 0, sizeof configuration);
+    configuration.gridDimX = configuration.gridDimY = configuration.gridDimZ = 1;
+    configuration.blockDimX = configuration.blockDimY = configuration.blockDimZ = 1;
+    for (const auto launch : {cuLaunchKernel, cuLaunchKernel_ptsz})
+        EXPECT_EQ(launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    for (const auto launch : {cuLaunchKernelEx, cuLaunchKernelEx_ptsz})
+        EXPECT_EQ(launch(&configuration, function, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    for (const auto launch : {cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz})
+        EXPECT_EQ(launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    // By the handle that is good in every context, too.
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    MUST(cuLibraryLoadData(&library, "curb-sim-module\nkernel much local=65536\n", nullptr, nullptr, 0, nullptr,
+                           nullptr, 0));
+    MUST(cuLibraryGetKernel(&kernel, library, "much"));
+    EXPECT_EQ(launch(reinterpret_cast<CUfunction>(kernel)), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) < kContext + 16 * MiB);
+}
+
+SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
+    start();
+    const char image[] = "curb-sim-module global=256MiB\nkernel k\n";
+    const fs::path file = fs::temp_directory_path() / ("curb-scenario-" + std::to_string(getpid()));
+    std::ofstream(file) << image;
+    CUmodule module = nullptr;
+    const std::vector<std::function<CUresult()>> forms = {
+        [&] { return cuModuleLoad(&module, file.c_str()); },
+        [&] { return cuModuleLoadData(&module, image); },
+        [&] { return cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr); },
+        [&] { return cuModuleLoadFatBinary(&module, image); },
+    };
+    for (const auto &load : forms) {
+        MUST(load());
+        const CUmodule first = module;
+        const std::uint64_t held = curb_sim_held(0);
+        EXPECT_EQ(told_held(held - kContext), held);
+        EXPECT_EQ(load(), CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(curb_sim_held(0), held);
+        MUST(cuModuleUnload(first));
+        EXPECT_EQ(told_held(), kContext);
+    }
+    fs::remove(file);
+    // What is loaded lazily is not undone; but while more than the cap is held there is no more of it.
+    std::vector<CUlibrary> libraries;
+    int served = 0;
+    CUdeviceptr start = 0;
+    std::size_t bytes = 0;
+    for (CUresult result = CUDA_SUCCESS; result == CUDA_SUCCESS && served < 20; served += result == CUDA_SUCCESS) {
+        libraries.push_back(nullptr);
+        MUST(cuLibraryLoadData(&libraries.back(), image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        result = served % 2 ? cuLibraryGetGlobal(&start, &bytes, libraries.back(), "global")
+                            : cuLibraryGetModule(&module, libraries.back());
+    }
+    EXPECT_EQ(served, 2);
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    MUST(cuLibraryGetKernel(&kernel, libraries.front(), "k"));
+    MUST(cuKernelGetFunction(&function, kernel));
+    MUST(cuFuncLoad(function));
+    for (const CUlibrary library : libraries) MUST(cuLibraryUnload(library));
+    EXPECT_EQ(told_held(), kContext);
+}

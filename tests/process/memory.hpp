@@ -1,0 +1,97 @@
+// What the scenarios about memory share: ways to take it, and to fill a device up to the cap.
+#pragma once
+
+#include <cstring>
+
+#include "scenario.hpp"
+#include "sim.h"
+
+namespace scenario {
+
+inline constexpr std::uint64_t kCap = 1 * GiB;  // set by shim_test.cpp for these scenarios
+
+inline CUdeviceptr take(std::uint64_t bytes) {
+    CUdeviceptr pointer = 0;
+    MUST(cuMemAlloc_v2(&pointer, bytes));
+    return pointer;
+}
+
+// Fills up by `allocate` until it is refused; returns how often it was served.
+template <class Allocate>
+int fill(Allocate allocate) {
+    int served = 0;
+    CUresult result = CUDA_SUCCESS;
+    while ((result = allocate()) == CUDA_SUCCESS) {
+        ++served;
+        EXPECT(curb_sim_held(0) <= kCap);
+        if (served > 100'000) break;
+    }
+    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) <= kCap);
+    return served;
+}
+
+inline CUmemAllocationProp on_device(int device) {
+    CUmemAllocationProp properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    return properties;
+}
+
+inline CUmemoryPool make_pool(CUmemLocationType where, int id) {
+    CUmemPoolProps properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {where, id};
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+// An array of single floats.
+inline CUDA_ARRAY3D_DESCRIPTOR floats(std::size_t width, std::size_t height, std::size_t depth, unsigned flags) {
+    return {width, height, depth, CU_AD_FORMAT_FLOAT, 1, flags};
+}
+
+// A graph that allocates `bytes` and leaves them to the program.
+struct AllocatingGraph {
+    explicit AllocatingGraph(std::uint64_t bytes, unsigned long long flags = 0) {
+        CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+        std::memset(&parameters, 0, sizeof parameters);
+        parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        parameters.bytesize = bytes;
+        CUgraphNode node = nullptr;
+        MUST(cuGraphCreate(&graph, 0));
+        MUST(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters));
+        block = parameters.dptr;
+        MUST(cuGraphInstantiateWithFlags(&executable, graph, flags));
+    }
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    CUdeviceptr block = 0;
+};
+
+inline CUmodule load_module(const char *image) {
+    CUmodule module = nullptr;
+    MUST(cuModuleLoadData(&module, image));
+    return module;
+}
+
+inline CUfunction kernel_of(CUmodule module, const char *name) {
+    CUfunction function = nullptr;
+    MUST(cuModuleGetFunction(&function, module, name));
+    return function;
+}
+
+inline CUresult launch(CUfunction function) {
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
+
+inline void keep_everything(CUmemoryPool pool) {
+    std::uint64_t threshold = ~0ULL;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+}
+
+}  // namespace scenario
