@@ -312,3 +312,13 @@ TEST_CASE("where NVML cannot see the process the context is still counted") {
                  .with("CURB_SIM_NVML", "nopids")
                  .run("where_nvml_cannot_see_the_process_the_context_still_counts"));
 }
+
+TEST_CASE("without NVML a context is taken to cost what one does, which is said once") {
+    const Outcome outcome = Job()
+                                .cap("1GiB")
+                                .with("CURB_SIM_NVML", "broken")
+                                .run("where_nvml_cannot_see_the_process_the_context_still_counts");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("NVML cannot be used: a context on cuda:0 is taken to cost 518 MiB"));
+    CHECK(lines(outcome.err) == 2);  // and the refusal
+}

@@ -86,10 +86,12 @@ nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
     return NVML_ERROR_NOT_FOUND;
 }
 
-bool hides_processes() {
+bool setting_is(std::string_view value) {
     const char *setting = std::getenv("CURB_SIM_NVML");
-    return setting && std::string_view(setting) == "nopids";
+    return setting && setting == value;
 }
+
+bool hides_processes() { return setting_is("nopids"); }
 
 }  // namespace
 
@@ -97,7 +99,7 @@ bool hides_processes() {
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
     const std::lock_guard lock(state);
-    if (!machine()) return NVML_ERROR_UNKNOWN;
+    if (!machine() || setting_is("broken")) return NVML_ERROR_UNKNOWN;
     if (users++ == 0) spend_time_of("nvmlInit_v2", 0);
     return NVML_SUCCESS;
 }

@@ -9,7 +9,8 @@
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
- *   CURB_SIM_NVML=nopids       NVML lists no processes, as inside a container's own pid namespace
+ *   CURB_SIM_NVML=nopids|broken
+ *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
  *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
  *                              the GPU, "GPU-…", it tells no process's memory
