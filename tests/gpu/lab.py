@@ -18,7 +18,10 @@ from session import Job, Session
 PROGRAMS = Path(__file__).parent / "programs"
 
 # Variables that must not come from the shell that runs the tests: "default" is to mean the default.
-_DECIDED_BY_CASES = ("LD_PRELOAD", "CURB_CAP", "CURB_POLICY", "PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_")
+_DECIDED_BY_CASES = (
+    *("LD_PRELOAD", "CURB_CAP", "CURB_POLICY"),
+    *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR"),
+)
 
 
 class Unavailable(RuntimeError):
@@ -35,11 +38,11 @@ class Lab:
     quick: bool
     _compiled: dict[str, Path] = field(default_factory=dict)
 
-    def job(self, name: str, cap: str, **more: object) -> Job:
-        """`more`: further members of the policy."""
+    def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
+        """`cap` None: no cap. `growth`: beside it, for every device. `more`: further members of the policy."""
         folder = self._folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
-        job = Job(folder, cap, more)
+        job = Job(folder, cap, more, growth)
         job.policy.write_text(job.text())
         job.log_file.unlink(missing_ok=True)  # of an earlier run with --keep: curb appends
         return job

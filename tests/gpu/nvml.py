@@ -51,9 +51,14 @@ class Device:
 
     def used(self) -> int:
         """Bytes that are in use on the device, whoever has them: the one figure that managed memory is in."""
-        memory = _Memory()
-        self._call("nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(memory))
-        return int(memory.used)
+        return int(self._memory().used)
+
+    def free(self) -> int:
+        """Bytes that nobody has."""
+        return int(self._memory().free)
+
+    def total(self) -> int:
+        return int(self._memory().total)
 
     def name(self) -> str:
         return self._text("nvmlDeviceGetName", self._handle)
@@ -69,6 +74,11 @@ class Device:
         version = ctypes.c_int()
         self._call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
         return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+    def _memory(self) -> _Memory:
+        memory = _Memory()
+        self._call("nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(memory))
+        return memory
 
     def _text(self, name: str, *before: ctypes.c_void_p) -> str:
         buffer = ctypes.create_string_buffer(96)

@@ -11,10 +11,10 @@ from row import CAP_MIB, Row
 
 _HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
 _EXPLANATION = f"""\
-Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; the driver calls: 64 GiB; two GPUs: each its own,
-and the peak is that of both together). *Peak* is the most that NVML showed for the process from outside, context included,
-and must not exceed the cap by more than 2 MiB. *Gave back*
-is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
+Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; the driver calls: 64 GiB; growth: 8,192;
+keep_free: 10,240 for each job; steer: none; two GPUs: each its own, and the peak is that of both together). *Peak* is the
+most that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB.
+*Gave back* is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
 """
 
 
@@ -37,18 +37,31 @@ def table(rows: list[Row]) -> str:
 
 def write(result: Result, folder: Path) -> list[Path]:
     content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
-    return write_files(result.machine, folder, "gpu", json.dumps(content, indent=1), _markdown(result))
+    written = write_files(result.machine, folder, "gpu", json.dumps(content, indent=1), _markdown(result))
+    for row in result.rows:
+        for name, svg in row.figures.items():
+            written.append(folder / _figure_file(result.machine, name))
+            written[-1].write_text(svg)
+    return written
 
 
 def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, as_markdown: str) -> list[Path]:
     """Both files, named after the day and the GPU."""
     folder.mkdir(parents=True, exist_ok=True)
-    gpu = re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-")
-    base = folder / f"{kind}-{machine['date']}-{gpu}"
-    written = [base.with_name(base.name + ".json"), base.with_name(base.name + ".md")]
+    base = _base(machine, kind)
+    written = [folder / f"{base}.json", folder / f"{base}.md"]
     written[0].write_text(as_json + "\n")
     written[1].write_text(as_markdown)
     return written
+
+
+def _base(machine: dict[str, str], kind: str) -> str:
+    gpu = re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-")
+    return f"{kind}-{machine['date']}-{gpu}"
+
+
+def _figure_file(machine: dict[str, str], name: str) -> str:
+    return f"{_base(machine, name)}.svg"
 
 
 def versions(machine: dict[str, str]) -> str:
@@ -66,8 +79,9 @@ def _markdown(result: Result) -> str:
         lines += ["", "## What is wrong", ""]
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
     for row in result.rows:
-        if row.section:
-            lines += ["", f"## {row.name}", "", *row.section]
+        figures = [f"![{row.name}]({_figure_file(machine, name)})" for name in row.figures]
+        if row.section or figures:
+            lines += ["", f"## {row.name}", "", *figures, *([""] if row.section and figures else []), *row.section]
     logs = [(row.name, row.details.get("log")) for row in result.rows if row.details.get("log")]
     if logs:
         lines += ["", "## What curb said of the releases", ""]

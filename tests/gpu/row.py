@@ -32,6 +32,8 @@ class Row:
     details: dict[str, Any] = field(default_factory=dict)
     section: list[str] = field(default_factory=list)
     """Markdown lines of its own in the results."""
+    figures: dict[str, str] = field(default_factory=dict)
+    """SVG texts by name, each written to a file of its own beside the results."""
     seconds: float = 0.0
 
     def expect(self, right: bool, otherwise: str) -> None:
@@ -53,4 +55,4 @@ class Row:
         self.note = f"{self.note}; {text}" if self.note else text
 
     def json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "section"}
+        return {name: value for name, value in asdict(self).items() if name not in ("section", "figures")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curb on a real GPU: every framework at the cap, releases, live edits, signal handlers, and what it all costs.
+"""curb on a real GPU: every framework at the cap, growth, steering, releases, live edits, signals, and what it all costs.
 
 Runs the cases of `CASES` in order, judges each, prints a table, and writes it as JSON and as Markdown. One failing case
 never stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
@@ -19,7 +19,9 @@ from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
 from cases.driver import call_times, conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
+from cases.growth import growth_staircase, keep_free
 from cases.paths import paths
+from cases.steer import STEER
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable, library_in
@@ -45,6 +47,9 @@ CASES: dict[str, Case] = {
     },
     "training": training,
     "training, SIGUSR1 every 100 ms": training_released,
+    "growth staircase": growth_staircase,
+    "keep_free, two jobs": keep_free,
+    **STEER,
     "driver calls": call_times,
     "contract suite on the real driver": contract,
     "contract suite under curb": contract_under_curb,

@@ -6,6 +6,7 @@ the policy at a moment that both know. See programs/talk.py for the program's si
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import queue
@@ -23,11 +24,21 @@ from watch import Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
+_STAMP = len("2026-11-21 16:31:00.123")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProgramFailed(RuntimeError):
     """The program ended, or did not say in time what was expected. The text holds the end of its stderr."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a log."""
+
+    at: float
+    """On time.monotonic()'s clock, to the millisecond below."""
+    message: str
 
 
 class Log:
@@ -40,6 +51,19 @@ class Log:
         """Its lines without the date, the pid and the level."""
         lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
         return [line.split(": ", 1)[-1] for line in lines]
+
+    def entries(self) -> list[Entry]:
+        """The lines with their times."""
+        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
+        ahead = time.time() - time.monotonic()  # the log is written by the wall clock
+        found = []
+        for line in lines:
+            try:
+                at = datetime.datetime.strptime(line[:_STAMP], "%Y-%m-%d %H:%M:%S.%f").timestamp() - ahead
+            except ValueError:
+                continue  # the rest of a message of several lines
+            found.append(Entry(at, line.split(": ", 1)[-1]))
+        return found
 
     def wait_for(self, text: str, after: int, timeout_s: float) -> str | None:
         """The first message from number `after` on that holds `text`; None: none came."""
@@ -57,9 +81,10 @@ class Job:
     """The folder of one program's run, and the policy in it."""
 
     folder: Path
-    cap: str
+    cap: str | None
     more: dict[str, Any] = field(default_factory=dict)
     """Further members of the policy, or others in place of those below."""
+    growth: dict[str, str] | None = None
 
     @property
     def policy(self) -> Path:
@@ -74,10 +99,11 @@ class Job:
         return Log(self.log_file)
 
     def text(self, cap: str | None = None) -> str:
+        rule = {"cap": cap or self.cap, "growth": self.growth}
         return json.dumps(
             {
                 "version": 1,
-                "gpu": {"*": {"cap": cap or self.cap}},
+                "gpu": {"*": {name: value for name, value in rule.items() if value is not None}},
                 "log": {"level": "info", "file": str(self.log_file)},
                 **self.more,
             },
@@ -144,6 +170,10 @@ class Session:
         if self._process.poll() is None:
             os.kill(self.pid, number)
         return now
+
+    def stderr_lines(self, text: str) -> list[str]:
+        """What the program has said so far on its stderr that holds `text`."""
+        return [line for line in self._stderr.read_text(errors="replace").splitlines() if text in line]
 
     def running(self) -> bool:
         return self._process.poll() is None

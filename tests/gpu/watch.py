@@ -52,6 +52,10 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
+    def changes(self) -> list[tuple[float, int]]:
+        """What was held from each moment on at which that changed."""
+        return list(self._changes)
+
     def last_change_since(self, moment: float) -> float | None:
         """When the held amount last changed after `moment`; None: it did not."""
         when, _ = self._changes[-1] if self._changes else (moment, 0)
@@ -68,6 +72,10 @@ class Watch:
     def peak_on(self, index: int) -> int:
         """The most that one of the processes held of that device."""
         return max((peak for (_, where), peak in self.peak_of.items() if where == index), default=0)
+
+    def sampling_gap_s(self) -> float:
+        """The longest time between two samples."""
+        return max(self._gaps, default=0.0)
 
     def sampling(self) -> dict[str, float | int | str]:
         """How closely it was watched, for the report."""

@@ -1,0 +1,68 @@
+"""What curb allowed a process to hold of a device over time, as its log tells, against what NVML showed of it."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from session import Entry
+from watch import MIB
+
+Series = Sequence[tuple[float, int]]
+"""What holds from each moment on, in bytes; the moments on time.monotonic()'s clock."""
+
+# The log's times are cut to the millisecond and written by a thread that may have to wait for a core.
+_LOG_LATE_S = 0.010
+
+_BEGINS = ("allowance", "grown")
+_LINE = re.compile(r"cuda:(?P<ordinal>\d+).*?(?P<number>\d+(?:\.\d+)?) (?P<unit>B|KiB|MiB|GiB|TiB)")
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@dataclass(frozen=True)
+class Change:
+    at: float
+    bytes: int
+    """The allowance from then on."""
+    fell: bool
+    """Back after a release, rather than up by a step."""
+
+
+def read(entries: Iterable[Entry], start: int, ordinal: int = 0) -> list[Change]:
+    """The lines on the allowance of that device, which begins at `start`."""
+    found: list[Change] = []
+    for entry in entries:
+        if not entry.message.startswith(_BEGINS):
+            continue
+        line = _LINE.search(entry.message)
+        if line is None:
+            raise ValueError(f"this line on an allowance cannot be read: {entry.message[:200]}")
+        if int(line["ordinal"]) == ordinal:
+            size = round(float(line["number"]) * _UNITS[line["unit"]])
+            found.append(Change(entry.at, size, size < (found[-1].bytes if found else start)))
+    return found
+
+
+def series(begin: float, start: int, changes: Iterable[Change]) -> list[tuple[float, int]]:
+    return [(begin, start), *((change.at, change.bytes) for change in changes)]
+
+
+def furthest_over_mib(held: Series, allowed: Series, sampling_s: float) -> float:
+    """By how much more was held than was allowed, at the worst moment; below zero: never.
+
+    `sampling_s`: the longest time between two samples. What a sample shows may have come about at any moment since the
+    one before, so it is held against the most that was allowed in that time; a lowered allowance against the least that
+    was held around that moment.
+    """
+    rises = [amount - max(_within(allowed, at - sampling_s, at + _LOG_LATE_S)) for at, amount in held]
+    falls = [min(_within(held, at - _LOG_LATE_S, at + sampling_s)) - amount for at, amount in allowed]
+    return max([*rises, *falls], default=0) / MIB
+
+
+def _within(of: Series, begin: float, end: float) -> list[int]:
+    """Every amount that held at some moment between the two; before the first, nothing did."""
+    first = bisect.bisect_right(of, begin, key=lambda one: one[0])
+    before = of[first - 1][1] if first else 0
+    return [before, *(amount for at, amount in of[first:] if at <= end)]

@@ -1,0 +1,122 @@
+"""Draws amounts over time as an SVG text: no package needed, and readable on a light and on a dark page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+Series = Sequence[tuple[float, float]]
+"""Seconds, and GiB from then on."""
+
+_WIDTH, _HEIGHT = 760, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 92, 44, 48
+_LABEL_GAP = 15  # between the names at the right edge, so that they can be read
+
+_STYLE = """
+  text { font: 12px system-ui, sans-serif; fill: #333 }
+  .title { font-weight: 600; font-size: 14px }
+  .grid { stroke: #888; stroke-opacity: 0.3; fill: none }
+  .held { fill: #3b7dd8; fill-opacity: 0.35; stroke: #2f6fc4; stroke-width: 1.5 }
+  .allowance { fill: none; stroke: #c2571a; stroke-width: 2; stroke-dasharray: 6 4 }
+  .cap { fill: none; stroke: #b3261e; stroke-width: 1.5 }
+  .mark { fill: none; stroke: #777; stroke-dasharray: 2 3 }
+  text.held { fill: #2f6fc4; fill-opacity: 1; stroke: none } text.allowance { fill: #c2571a; stroke: none }
+  text.cap { fill: #b3261e; stroke: none }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #ddd }
+    .held { fill: #6aa5f4; stroke: #7db2f8 } .allowance { stroke: #f0a065 } .cap { stroke: #f2877f }
+    .mark { stroke: #aaa }
+    text.held { fill: #7db2f8 } text.allowance { fill: #f0a065 } text.cap { fill: #f2877f }
+  }
+"""
+
+
+def held_and_allowed(
+    title: str, held: Series, allowance: Series, cap_gib: float, marks: Sequence[tuple[float, str]], end_s: float
+) -> str:
+    """Held memory as a filled step line from 0 to `end_s`, the allowance as a dashed one, the cap, and moments that are
+    marked with a word."""
+    held, allowance = ([one for one in series if one[0] < end_s] for series in (held, allowance))
+    most = max([cap_gib, *(amount for _, amount in [*held, *allowance])])
+    frame = _Frame(end_s, math.ceil(most + 0.01))
+    steps = frame.steps(held, end_s)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{_STYLE}</style>",
+        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
+        *frame.axes(),
+        f'<path class="held" d="{steps} L{frame.x(end_s):.1f} {frame.y(0):.1f} L{frame.x(0):.1f} {frame.y(0):.1f} Z"/>',
+        f'<path class="cap" d="M{frame.x(0):.1f} {frame.y(cap_gib):.1f} H{frame.x(end_s):.1f}"/>',
+        f'<path class="allowance" d="{frame.steps(allowance, end_s)}"/>',
+        *(line for at, word in marks for line in frame.mark(at, word)),
+        *frame.names([("cap", cap_gib), ("allowance", _last(allowance)), ("held", _last(held))]),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _last(series: Series) -> float:
+    return series[-1][1] if series else 0.0
+
+
+class _Frame:
+    """Where seconds and GiB lie in the picture."""
+
+    def __init__(self, seconds: float, gib: int) -> None:
+        self._seconds = max(seconds, 1e-3)
+        self._gib = gib
+
+    def x(self, seconds: float) -> float:
+        within = min(max(seconds, 0.0), self._seconds)
+        return _LEFT + within / self._seconds * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, gib: float) -> float:
+        return _HEIGHT - _BOTTOM - gib / self._gib * (_HEIGHT - _TOP - _BOTTOM)
+
+    def steps(self, series: Series, end_s: float) -> str:
+        """From 0 s on: what held before that moment holds at it."""
+        at_first = [amount for seconds, amount in series if seconds <= 0]
+        path = f"M{self.x(0):.1f} {self.y(at_first[-1] if at_first else 0):.1f}"
+        for seconds, amount in series:
+            if seconds > 0:
+                path += f" H{self.x(seconds):.1f} V{self.y(amount):.1f}"
+        return path + f" H{self.x(end_s):.1f}"
+
+    def axes(self) -> list[str]:
+        left, right, bottom = self.x(0), self.x(self._seconds), self.y(0)
+        lines = []
+        for gib in range(0, self._gib + 1, _round_step(self._gib)):
+            y = self.y(gib)
+            lines.append(f'<path class="grid" d="M{left:.1f} {y:.1f} H{right:.1f}"/>')
+            lines.append(f'<text x="{left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{gib}</text>')
+        for seconds in range(0, int(self._seconds) + 1, _round_step(self._seconds)):
+            x = self.x(seconds)
+            lines.append(f'<path class="grid" d="M{x:.1f} {bottom:.1f} v5"/>')
+            lines.append(f'<text x="{x:.1f}" y="{bottom + 20:.1f}" text-anchor="middle">{seconds}</text>')
+        lines.append(f'<text x="{(left + right) / 2:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">seconds</text>')
+        lines.append(f'<text x="{left - 8:.1f}" y="{_TOP - 10}" text-anchor="end">GiB</text>')
+        return lines
+
+    def mark(self, seconds: float, word: str) -> list[str]:
+        x = self.x(seconds)
+        return [
+            f'<path class="mark" d="M{x:.1f} {_TOP - 4} V{self.y(0):.1f}"/>',
+            f'<text x="{x:.1f}" y="{_TOP - 8}" text-anchor="middle">{escape(word)}</text>',
+        ]
+
+    def names(self, lines: Sequence[tuple[str, float]]) -> list[str]:
+        """At the right end of each line, from the uppermost down, moved apart where they would touch."""
+        placed: list[str] = []
+        above = -math.inf
+        for name, gib in sorted(lines, key=lambda line: -line[1]):
+            y = max(self.y(gib) + 4, above + _LABEL_GAP)
+            above = y
+            placed.append(f'<text class="{name}" x="{_WIDTH - _RIGHT + 8}" y="{y:.1f}">{name}</text>')
+        return placed
+
+
+def _round_step(length: float) -> int:
+    """Between the numbers of an axis: at most ten of them."""
+    return next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if length / step <= 10 or step == 1000)

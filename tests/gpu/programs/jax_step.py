@@ -1,0 +1,64 @@
+"""A jitted training step of a perceptron in JAX, deterministic to the last bit: `jax_step.py STEPS`.
+
+Knows nothing of curb. Which memory JAX takes, and how, is for its environment to say. After the training its arrays stay
+until it is told `delete`, and then it waits with nothing but what JAX keeps.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+# Without it XLA tries several kernels for each product and takes the one that was faster this time, with other roundings.
+os.environ["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true"
+
+import jax
+import jax.numpy as jnp
+from talk import say, wait
+
+_WIDTH, _LAYERS, _BATCH = 4096, 8, 4096
+_RATE, _KEPT = 0.3, 0.9
+_UNTIMED_STEPS = 5
+
+Layers = list[jax.Array]
+
+
+def loss_of(layers: Layers, x: jax.Array, y: jax.Array) -> jax.Array:
+    for weights in layers[:-1]:
+        x = x + jnp.tanh(x @ weights)
+    return jnp.square(x @ layers[-1] - y).mean()
+
+
+def step(layers: Layers, momenta: Layers, x: jax.Array, y: jax.Array) -> tuple[Layers, Layers, jax.Array]:
+    loss, slopes = jax.value_and_grad(loss_of)(layers, x, y)
+    momenta = [_KEPT * momentum + slope for momentum, slope in zip(momenta, slopes, strict=True)]
+    return [w - _RATE * momentum for w, momentum in zip(layers, momenta, strict=True)], momenta, loss
+
+
+def main(steps: int) -> None:
+    keys = jax.random.split(jax.random.key(1), _LAYERS + 2)
+    layers = [jax.random.normal(key, (_WIDTH, _WIDTH)) * 0.01 for key in keys[:_LAYERS]]
+    momenta = [jnp.zeros_like(weights) for weights in layers]
+    x, y = (jax.random.normal(key, (_BATCH, _WIDTH)) for key in keys[_LAYERS:])
+    jitted = jax.jit(step)
+    losses = []
+    start = 0.0
+    for number in range(steps):
+        if number == _UNTIMED_STEPS:
+            jax.block_until_ready(layers)
+            start = time.perf_counter()
+        layers, momenta, loss = jitted(layers, momenta, x, y)
+        losses.append(loss)
+    jax.block_until_ready(layers)
+    seconds = time.perf_counter() - start
+    said = [float(loss) for loss in losses]
+    say("trained", losses=said, ms_per_step=seconds / (steps - _UNTIMED_STEPS) * 1e3)
+    wait()
+    for array in jax.live_arrays():
+        array.delete()
+    say("deleted")
+    wait()
+
+
+main(int(sys.argv[1]))
