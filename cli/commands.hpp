@@ -23,12 +23,32 @@ struct RunOptions {
 // Becomes the command, so it returns only when it could not (or with dry_run).
 int run(const RunOptions &options);
 
+// Files are named as in a shell; "-": standard input. Those of show and explain may be empty: the policy that this
+// environment names.
 struct CheckOptions {
-    std::string file;  // "-": standard input
+    std::vector<std::string> files;
     bool json = false;
 };
-// 0: valid, 1: not.
+// 0: all are valid, 1: some are not, 2: some cannot be read.
 int policy_check(const CheckOptions &options);
+
+struct ShowOptions {
+    std::string file;
+    bool json = false;
+};
+// 0, or as policy_check.
+int policy_show(const ShowOptions &options);
+
+struct ExplainOptions {
+    std::string file;
+    bool json = false;
+    std::vector<std::string> command;
+};
+// 0, or as policy_check.
+int policy_explain(const ExplainOptions &options);
+
+// Prints the schema of policy files.
+int policy_schema();
 
 // One line on stderr, after "curb: ".
 void complain(std::string_view message);

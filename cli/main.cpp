@@ -1,11 +1,13 @@
 // What is typed -> one call of commands.hpp.
 //
-// The command of `curb run` never passes through CLI11, whose options would be looked for in it: argv is split first,
-// at the first `--` or, without one, at the first word that is neither an option of ours nor its value.
+// The command of `curb run` or `curb policy explain` never passes through CLI11, whose options would be looked for in
+// it: argv is split first, at the first `--` or, for `run` without one, at the first word that is neither an option of
+// ours nor its value.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
 
 #include "commands.hpp"
 
@@ -18,6 +20,8 @@ Examples:
   curb run --policy job.json -- ./train.sh    a policy that can be edited while it runs
   curb run --sim --cap 1GiB -- ./a.out        try it without a GPU
   curb policy check job.json                  every error of a policy file, with its place
+  curb policy show                            the policy of this environment, and where each value comes from
+  curb policy explain job.json -- ./train.sh  which rule of the policy a command would get, and why
   kill -USR1 PID                              make a program give back memory that it caches
 
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
@@ -26,7 +30,39 @@ constexpr const char *kRunFooter = R"(
 The command replaces curb: same pid, signals and exit status. 125: curb itself failed (a policy that cannot be used,
 a library that is not there), 126: the command cannot be executed, 127: there is no such command.
 
-Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.)";
+Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
+/etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.)";
+
+constexpr const char *kPolicyFooter = R"(
+docs/POLICY.md describes every field; curb policy schema prints the same for editors.)";
+
+constexpr const char *kCheckFooter = R"(
+Exit status 0: all are valid, 1: some are not, 2: some cannot be read.
+Fields that are right but have no effect in this version are noted on standard error.
+
+Examples:
+  curb policy check job.json
+  curb policy check --json *.json             one answer a line
+  generate-policy | curb policy check -)";
+
+constexpr const char *kShowFooter = R"(
+Each field has its value and where it comes from: "default", a place in a file, CURB_CAP. What the machine's ceiling
+(/etc/curb/policy.json) says of the same field stands beside it; on a device the lower of two caps holds.
+Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: which one a
+command gets, curb policy explain says. Exit status as of curb policy check.
+
+Examples:
+  curb policy show job.json
+  CURB_CAP=8GiB curb policy show              what a program would get that is started here)";
+
+constexpr const char *kExplainFooter = R"(
+The command is not run. It is taken as the kernel would take it: found in PATH, symbolic links followed, of a script the
+interpreter. Every rule is held against it, and what comes of the policy is shown as by curb policy show, with the
+environment variables that would be set. Without FILE: as curb policy show. Exit status as of curb policy check.
+
+Examples:
+  curb policy explain job.json -- python train_bert.py --lr 1e-4
+  SLURM_JOB_NAME=bert curb policy explain --json job.json -- ./train.sh)";
 
 using Words = std::vector<std::string>;
 
@@ -47,6 +83,12 @@ Words::const_iterator command_begin(const Words &words, const CLI::App &run) {
     return words.end();
 }
 
+// At `--` alone, for commands that take words of their own.
+Split split_at_dashes(const Words &words) {
+    const auto dashes = std::find(words.begin(), words.end(), "--");
+    return {{words.begin(), dashes}, {dashes == words.end() ? dashes : dashes + 1, words.end()}};
+}
+
 Split split(const Words &words, const CLI::App &run) {
     const auto begin = command_begin(words, run);
     if (begin == words.end()) return {words, {}};
@@ -55,41 +97,74 @@ Split split(const Words &words, const CLI::App &run) {
     return {{words.begin(), begin}, {begin + (dashes ? 1 : 0), words.end()}, clear};
 }
 
+// What was asked for, once all of it has been read.
+using Chosen = std::function<int()>;
+
+CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...");
+    command->footer(kRunFooter);
+    command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
+        ->type_name("SIZE");
+    command->add_option("--policy", options.policy, "Policy file")->type_name("FILE");
+    command->add_flag("--sim", options.sim, "Use the simulated driver: no GPU is needed or touched");
+    command->add_flag("--dry-run", options.dry_run, "Print what would be set and run, and stop");
+    command->callback([&] { chosen = [&] { return run(options); }; });
+    return command;
+}
+
+// A subcommand of `curb policy` that reads one file or several and answers programs too.
+template <class File, class Options>
+CLI::Option *add_reader(CLI::App &policy, const char *name, const char *what, const char *footer, File Options::*file,
+                        Options &options, int (*body)(const Options &), Chosen &chosen) {
+    CLI::App *command = policy.add_subcommand(name, what);
+    command->footer(footer);
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&chosen, &options, body] { chosen = [&options, body] { return body(options); }; });
+    return command->add_option("file", options.*file, "Policy file; -: standard input")->type_name("FILE");
+}
+
+struct PolicyOptions {
+    CheckOptions check;
+    ShowOptions show;
+    ExplainOptions explain;
+};
+void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
+    CLI::App &policy = *app.add_subcommand("policy", "Work with policy files");
+    policy.require_subcommand(1);
+    policy.footer(kPolicyFooter);
+    add_reader(policy, "check", "Say whether policies are valid, or every error and its place", kCheckFooter,
+               &CheckOptions::files, options.check, policy_check, chosen)
+        ->required();
+    add_reader(policy, "show", "Show every field, its value and its source", kShowFooter, &ShowOptions::file,
+               options.show, policy_show, chosen);
+    add_reader(policy, "explain",
+               "Say which rule a command would get, and why: curb policy explain [FILE] -- COMMAND...", kExplainFooter,
+               &ExplainOptions::file, options.explain, policy_explain, chosen);
+    policy.add_subcommand("schema", "Print the JSON Schema of policy files")->callback([&] { chosen = policy_schema; });
+}
+
 int dispatch(const Words &words) {
     CLI::App app("Keeps a process's GPU memory within a policy, without changing the process.", "curb");
     app.footer(kExamples);
     app.set_version_flag("--version", "curb " CURB_VERSION);
     app.require_subcommand(1);
-
+    Chosen chosen;
     RunOptions run_options;
-    CLI::App *run_command = app.add_subcommand("run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...");
-    run_command->footer(kRunFooter);
-    run_command->add_option("--cap", run_options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
-        ->type_name("SIZE");
-    run_command->add_option("--policy", run_options.policy, "Policy file")->type_name("FILE");
-    run_command->add_flag("--sim", run_options.sim, "Use the simulated driver: no GPU is needed or touched");
-    run_command->add_flag("--dry-run", run_options.dry_run, "Print what would be set and run, and stop");
-
-    CheckOptions check_options;
-    CLI::App *policy_command = app.add_subcommand("policy", "Work with policy files");
-    policy_command->require_subcommand(1);
-    CLI::App *check_command = policy_command->add_subcommand("check", "Say whether a policy is valid, or every error");
-    check_command->add_option("file", check_options.file, "Policy file; -: standard input")
-        ->required()
-        ->type_name("FILE");
-    check_command->add_flag("--json", check_options.json, "Machine-readable answer on standard output");
-    check_command->footer("\nExit status 0: valid, 1: not.");
+    const CLI::App *run_command = add_run(app, run_options, chosen);
+    PolicyOptions policy_options;
+    add_policy(app, policy_options, chosen);
 
     Split parts{words, {}};
     if (!words.empty() && words.front() == "run") parts = split(words, *run_command);
-    run_options.command = parts.command;
+    if (words.size() > 1 && words[0] == "policy" && words[1] == "explain") parts = split_at_dashes(words);
+    run_options.command = policy_options.explain.command = parts.command;
     std::reverse(parts.ours.begin(), parts.ours.end());  // as CLI11 wants them
     try {
         app.parse(std::move(parts.ours));
     } catch (const CLI::ParseError &error) {
         if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
         complain(error.what());
-        complain("see curb --help, curb run --help, curb policy check --help");
+        complain("see curb --help, curb run --help, curb policy show --help");
         return kFailure;
     }
     if (!parts.clear) {
@@ -97,8 +172,7 @@ int dispatch(const Words &words) {
         complain("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
         return kFailure;
     }
-    if (run_command->parsed()) return run(run_options);
-    return policy_check(check_options);
+    return chosen();
 }
 
 }  // namespace

@@ -13,7 +13,9 @@
 #include "commands.hpp"
 #include "config/load.hpp"
 #include "policy/size.hpp"
+#include "policy/steer.hpp"
 #include "policy/words.hpp"
+#include "subject.hpp"
 
 namespace curb::cli {
 namespace {
@@ -98,26 +100,33 @@ Result<fs::path> find_sim() {
     return driver->parent_path();
 }
 
-// Every error of the policy that the program would get, on stderr.
-bool usable(const config::Source &source, const RunOptions &options) {
-    const auto policy = config::load(source);
-    if (policy) return true;
-    for (config::Diagnostic diagnostic : policy.error()) {
-        if (options.cap && diagnostic.file == "CURB_CAP") diagnostic.file = "--cap";
-        complain(diagnostic.text());
-    }
-    return false;
-}
-
-// What the program will find, the options taken for the variables that they become.
-Result<config::Source> locate(const RunOptions &options) {
-    if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
-    if (options.policy && options.policy->empty()) return Error("--policy: the path is empty; name a file");
-    return config::locate([&](const char *name) -> const char * {
+// The environment as the program will have it: the options taken for the variables that they become.
+Environment environment_with(const RunOptions &options) {
+    return [&](const char *name) -> const char * {
         if (options.cap && std::strcmp(name, "CURB_CAP") == 0) return options.cap->c_str();
         if (options.policy && std::strcmp(name, "CURB_POLICY") == 0) return options.policy->c_str();
         return std::getenv(name);
-    });
+    };
+}
+
+// What the program will find.
+Result<config::Source> locate(const RunOptions &options, const Environment &environment) {
+    if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
+    if (options.policy && options.policy->empty()) return Error("--policy: the path is empty; name a file");
+    return config::locate(environment);
+}
+
+// The policy that the program will get; none: every error of it is told.
+std::optional<policy::Policy> load(const config::Source &source, const RunOptions &options,
+                                   const Environment &environment) {
+    const Program program = program_of(options.command, environment);
+    auto loaded = config::load(source, who_is(program, environment));
+    if (loaded) return std::move(loaded).value().policy;
+    for (config::Diagnostic diagnostic : loaded.error()) {
+        if (options.cap && diagnostic.file == "CURB_CAP") diagnostic.file = "--cap";
+        complain(diagnostic.text());
+    }
+    return std::nullopt;
 }
 
 Result<Settings> settings(const config::Source &source, const RunOptions &options) {
@@ -187,17 +196,22 @@ int run(const RunOptions &options) {
         complain("usage: curb run [--cap SIZE] [--policy FILE] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
         return kFailure;
     }
-    const auto source = locate(options);
+    const Environment variables = environment_with(options);
+    const auto source = locate(options, variables);
     if (!source) {
         complain(source.error());
         return kFailure;
     }
-    if (!usable(*source, options)) return kFailure;
-    const auto environment = settings(*source, options);
+    const auto policy = load(*source, options, variables);
+    if (!policy) return kFailure;
+    auto environment = settings(*source, options);
     if (!environment) {
         complain(environment.error());
         return kFailure;
     }
+    // curb's own come first: none of the policy's has a name of theirs.
+    for (auto &steering : policy::variables_to_set(policy->frameworks, variables))
+        environment.value().push_back(std::move(steering));
     if (options.dry_run) {
         show(*environment, options.command);
         return 0;

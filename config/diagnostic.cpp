@@ -13,7 +13,7 @@ std::string Diagnostic::text() const {
 
 Diagnostics out_of_memory(std::string_view file) noexcept {
     try {
-        return {{std::string(file), 0, 0, {}, "there is too little memory to read it"}};
+        return {{std::string(file), 0, 0, {}, "there is too little memory to read it", true}};
     } catch (...) {
         return {};
     }

@@ -15,6 +15,7 @@
 namespace curb::config {
 namespace {
 
+using policy::pointer_token;
 using policy::quote;
 
 constexpr int kNumberOverflow = 406;  // nlohmann's out_of_range for a number that no double holds
@@ -370,20 +371,6 @@ Lines::Lines(std::string_view text) : starts_{0} {
 Lines::Place Lines::place(std::size_t offset) const {
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
     return {static_cast<unsigned>(next - starts_.begin()), static_cast<unsigned>(offset - *(next - 1) + 1)};
-}
-
-std::string pointer_token(std::string_view key) {
-    std::string out;
-    for (const char c : key) {
-        if (c == '~') {
-            out += "~0";
-        } else if (c == '/') {
-            out += "~1";
-        } else {
-            out += c;
-        }
-    }
-    return out;
 }
 
 policy::Result<Node, Fault> read_document(std::string_view text) {

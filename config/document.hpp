@@ -48,7 +48,4 @@ inline constexpr std::size_t kDepth = 32;
 // Reads JSON (RFC 8259) with // and /* */ comments. May throw std::bad_alloc.
 policy::Result<Node, Fault> read_document(std::string_view text);
 
-// `key` as a reference token of a JSON pointer (RFC 6901).
-std::string pointer_token(std::string_view key);
-
 }  // namespace curb::config

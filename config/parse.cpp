@@ -1,17 +1,18 @@
-// A policy file's tree -> policy::Policy, along the table of fields (policy/fields.def): whatever the table does not
-// name is an unknown key, and each field is read by the function read_TYPE below.
+// A policy file's tree -> policy::File, along the table of fields (policy/fields.def): whatever the table does not name
+// is an unknown key (keys.hpp), and each field is read by the function of its type (values.hpp).
 #include <algorithm>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "config/load.hpp"
 #include "diagnostic.hpp"
 #include "document.hpp"
+#include "faults.hpp"
+#include "keys.hpp"
 #include "policy/fields.hpp"
-#include "policy/names.hpp"
 #include "policy/words.hpp"
+#include "values.hpp"
 
 namespace curb::config {
 namespace {
@@ -19,286 +20,220 @@ namespace {
 using policy::quote;
 using Kind = Node::Kind;
 
-// One thing that a policy file says, where it stands.
-struct Value {
-    const Node &node;
-    const std::string &pointer;
+// Where what is read goes.
+struct Into {
+    policy::Layer *layer;
+    policy::Rule *rule;      // null: the file itself
+    policy::GpuPolicy *gpu;  // null: not within a device
 };
-
-std::string shown(const Node &node) {
-    switch (node.kind) {
-        case Kind::null: return "null";
-        case Kind::boolean: return node.text;
-        case Kind::number: return "the number " + node.text;
-        case Kind::string: return "the string " + quote(node.text, '"');
-        case Kind::object: return "an object";
-        case Kind::array: return "an array";
-    }
-    return "?";
-}
 
 class Reader {
   public:
-    Reader(std::string_view text, std::string_view file, policy::Policy &into)
-        : lines_(text), file_(file), policy_(into) {}
+    Reader(Faults &faults, policy::File &file) : faults_(faults), file_(file) {}
 
     void read(const Node &root);
-    // In the order of the text; none: the policy is right.
-    Diagnostics diagnostics() &&;
+    // What fields of the file say against each other. For a file that is right otherwise.
+    void check_conflicts();
 
-    void fault(std::size_t at, const std::string &pointer, std::string message);
+    [[nodiscard]] std::map<std::string, Place> places() const;
 
   private:
-    void wrong_kind(const Value &value, const std::string &right);
+    void read_object(const Value &object, const std::string &pattern, const Into &into);
+    void read_member(const Value &member, const std::string &pattern, const Into &into);
+    void read_field(const Value &value, std::string_view pattern, const Into &into);
+    void read_devices(const Value &object, const std::string &pattern, const Into &into);
+    void read_rules(const Value &array);
+    void step_or_factor(const Value &growth);
 
-    void read_object(const Value &object, const std::string &pattern, policy::GpuPolicy &gpu);
-    void read_member(const Value &member, const std::string &pattern, policy::GpuPolicy &gpu);
-    void read_gpu(const Value &rule, const std::string &pattern);
-    void one_rule_each(const policy::GpuKey &device, const Value &rule);
-    void read_field(const Value &value, std::string_view pattern, policy::GpuPolicy &gpu);
-    void unknown_key(const Value &member, std::string_view pattern);
+    struct Spot {
+        std::size_t at;
+        std::string pointer;  // as the text spells it
+    };
+    // Of the file with the rule laid over; null: without one.
+    [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule *rule) const;
+    [[nodiscard]] const Spot *spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const;
+    void tell(const policy::Conflict &conflict, const policy::Rule *rule);
 
-    // Takes what `parse` makes of the string, or reports why not.
-    template <class Parse, class Member>
-    void read_text(const Value &value, const char *right, Parse parse, Member &member);
-
-    using Nothing = decltype(std::ignore);
-    void read_ignored(const Value &value, const Nothing &member);
-    void read_version(const Value &value, const Nothing &member);
-    void read_size(const Value &value, std::optional<policy::Size> &member);
-    void read_report(const Value &value, std::optional<policy::Report> &member);
-    void read_signal(const Value &value, int &member);
-    void read_steps(const Value &value, std::vector<policy::Step> &member);
-    void read_level(const Value &value, policy::LogLevel &member);
-    void read_path(const Value &value, std::string &member);
-
-    Lines lines_;
-    std::string file_;
-    policy::Policy &policy_;
-    std::map<std::string, const Node *> devices_;  // that have a rule, in the one spelling of keys
-    Diagnostics diagnostics_;
+    Faults &faults_;
+    policy::File &file_;
+    std::map<std::string, Spot> fields_;   // by their places' names; where the values stand
+    std::map<std::string, Spot> devices_;  // the same of devices; where the keys stand
 };
 
-// ---- the fields ----
-
-template <class Parse, class Member>
-void Reader::read_text(const Value &value, const char *right, Parse parse, Member &member) {
-    if (value.node.kind != Kind::string) return wrong_kind(value, right);
-    if (auto parsed = parse(value.node.text)) {
-        member = *parsed;
-    } else {
-        fault(value.node.at, value.pointer, parsed.error());
-    }
+void Reader::read(const Node &root) {
+    const Value file{root, {}, {}};
+    if (root.kind != Kind::object) return faults_.wrong_kind(file, R"(a policy is an object, as in { "version": 1 })");
+    read_object(file, {}, {&file_.base, nullptr, nullptr});
+    const bool versioned = std::any_of(root.children.begin(), root.children.end(),
+                                       [](const Node &child) { return child.key == "version"; });
+    if (!versioned) faults_.add(root.at, {}, R"(the version is missing; add "version": 1)");
 }
 
-void Reader::read_ignored(const Value &value, const Nothing & /*member*/) {
-    if (value.node.kind != Kind::string) wrong_kind(value, "this is a string");
+void Reader::read_object(const Value &object, const std::string &pattern, const Into &into) {
+    for (const Value &member : members(object, faults_)) read_member(member, pattern, into);
 }
 
-void Reader::read_version(const Value &value, const Nothing & /*member*/) {
-    const Node &node = value.node;
-    if (node.kind == Kind::number && node.text == "1") return;
-    if (node.kind == Kind::number && node.text.find_first_of(".eE") == std::string::npos) {
-        return fault(node.at, value.pointer, "version " + node.text + " is not known; this curb reads version 1");
-    }
-    wrong_kind(value, "the version is written 1");
-}
-
-void Reader::read_size(const Value &value, std::optional<policy::Size> &member) {
-    if (value.node.kind == Kind::number && value.node.text.front() == '-') {
-        return fault(value.node.at, value.pointer, value.node.text + ": sizes are not negative");
-    }
-    read_text(value, R"(a size is a string with a unit, as in "8GiB" or "75%")", policy::parse_size, member);
-}
-
-void Reader::read_report(const Value &value, std::optional<policy::Report> &member) {
-    read_text(value, R"(what is reported is "cap" or "device")", policy::parse_report, member);
-}
-
-void Reader::read_signal(const Value &value, int &member) {
-    read_text(value, R"(a signal is a name, as in "SIGUSR1" or "none")", policy::parse_signal, member);
-}
-
-void Reader::read_steps(const Value &value, std::vector<policy::Step> &member) {
-    if (value.node.kind != Kind::array) {
-        return wrong_kind(value, R"(the steps are an array of names, as in ["pools"])");
-    }
-    member.clear();
-    for (std::size_t i = 0; i < value.node.children.size(); ++i) {
-        const Node &item = value.node.children[i];
-        const std::string pointer = value.pointer + "/" + std::to_string(i);
-        policy::Step step{};
-        const std::size_t before = diagnostics_.size();
-        read_text({item, pointer}, "a step is a name", policy::parse_step, step);
-        if (diagnostics_.size() > before) continue;
-        if (std::find(member.begin(), member.end(), step) != member.end()) {
-            fault(item.at, pointer, "the step " + quote(item.text, '"') + " stands here twice");
-        }
-        member.push_back(step);
-    }
-}
-
-void Reader::read_level(const Value &value, policy::LogLevel &member) {
-    read_text(value, R"(a log level is a name, as in "warning")", policy::parse_log_level, member);
-}
-
-void Reader::read_path(const Value &value, std::string &member) {
-    if (value.node.kind != Kind::string) return wrong_kind(value, "a path is a string");
-    if (value.node.text.find('\0') != std::string::npos) {
-        return fault(value.node.at, value.pointer, "a path holds no NUL");
-    }
-    member = value.node.text;
+void Reader::read_member(const Value &member, const std::string &pattern, const Into &into) {
+    const std::string &key = member.node.key;
+    const std::string inner = pattern + "/" + policy::pointer_token(key);
+    if (is_field(inner)) return read_field(member, inner, into);
+    const std::vector<std::string_view> within = known_members(inner);
+    if (within.empty()) return faults_.add(member.node.key_at, member.pointer, unknown_key(key, pattern));
+    if (inner + "/*" == kRule) return read_rules(member);
+    if (member.node.kind != Kind::object) return faults_.wrong_kind(member, quote(key, '"') + " is an object");
+    if (within.front() == "*") return read_devices(member, inner + "/*", into);
+    read_object(member, inner, into);
+    if (key == "growth") step_or_factor(member);
 }
 
 // One row of the table, one call: its reader with its member.
-void Reader::read_field(const Value &value, std::string_view pattern, [[maybe_unused]] policy::GpuPolicy &gpu) {
-    auto &policy = policy_;
-#define CURB_FIELD(pointer, type, member, fallback, doc) \
-    if (pattern == (pointer)) return read_##type(value, member);
+void Reader::read_field(const Value &value, std::string_view pattern, const Into &into) {
+    fields_.emplace(value.place, Spot{value.node.at, value.pointer});
+    const std::string_view bare = into.rule ? pattern.substr(kRule.size()) : pattern;
+    const auto fields = policy::fields();
+    if (std::any_of(fields.begin(), fields.end(), [&](const auto &row) { return row.pointer == bare && row.planned; }))
+        note_planned(faults_, value);
+#define CURB_FILE_FIELD(pointer, type, doc) \
+    if (pattern == (pointer)) return read_##type(faults_, value);
+#define CURB_RULE_FIELD(pointer, type, member, doc) \
+    if (pattern == (pointer)) return read_##type(faults_, value, "", into.rule->member);
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    if (bare == (pointer)) return read_##type(faults_, value, least, into.gpu->member);
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    if (bare == (pointer)) return read_##type(faults_, value, least, into.layer->member);
 #include "policy/fields.def"
-#undef CURB_FIELD
 }
 
-// ---- the keys ----
-
-bool is_field(std::string_view pattern) {
-    return std::any_of(policy::kFields.begin(), policy::kFields.end(),
-                       [&](const policy::Field &field) { return field.pointer == pattern; });
-}
-
-// The members of the object that `pattern` names: of "" they are "version", "gpu" and so on; of "/gpu" there is "*".
-std::vector<std::string_view> members_of(std::string_view pattern) {
-    std::vector<std::string_view> names;
-    for (const policy::Field &field : policy::kFields) {
-        if (!field.pointer.starts_with(pattern)) continue;
-        std::string_view rest = field.pointer.substr(pattern.size());
-        if (!rest.starts_with('/')) continue;
-        rest.remove_prefix(1);
-        const std::string_view name = rest.substr(0, rest.find('/'));
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    }
-    return names;
-}
-
-// Where a key that stands in the wrong object belongs: "/gpu/*/cap" for "cap". Empty: nowhere.
-std::string_view belongs(std::string_view key) {
-    for (const policy::Field &field : policy::kFields) {
-        if (field.pointer.substr(field.pointer.rfind('/') + 1) == key) return field.pointer;
-    }
-    return {};
-}
-
-void Reader::read(const Node &root) {
-    const std::string top;
-    policy::GpuPolicy none;
-    if (root.kind != Kind::object) return wrong_kind({root, top}, R"(a policy is an object, as in { "version": 1 })");
-    read_object({root, top}, top, none);
-    const bool versioned = std::any_of(root.children.begin(), root.children.end(),
-                                       [](const Node &child) { return child.key == "version"; });
-    if (!versioned) fault(root.at, top, R"(the version is missing; add "version": 1)");
-}
-
-void Reader::read_object(const Value &object, const std::string &pattern, policy::GpuPolicy &gpu) {
-    std::map<std::string_view, std::size_t> seen;  // key -> where it stands
-    for (const Node &child : object.node.children) {
-        const std::string pointer = object.pointer + "/" + pointer_token(child.key);
-        if (const auto [first, fresh] = seen.emplace(child.key, child.key_at); !fresh) {
-            fault(child.key_at, pointer,
-                  "the key " + quote(child.key, '"') + " stands twice; first at " + lines_.place(first->second).text());
+void Reader::read_devices(const Value &object, const std::string &pattern, const Into &into) {
+    std::map<std::string, const Node *> seen;  // in the one spelling of keys
+    for (Value &device : members(object, faults_)) {
+        const Node &node = device.node;
+        const auto key = policy::parse_gpu_key(node.key);
+        if (!key) {
+            const std::string there = belongs(node.key, pattern);
+            faults_.add(
+                node.key_at, device.pointer,
+                there.empty() ? key.error() : quote(node.key, '"') + " is not a device; did you mean " + there + "?");
+            if (!there.empty()) continue;
+        } else {
+            // Of the same spelling twice members() tells.
+            const auto [place, fresh] = seen.emplace(policy::gpu_key_text(*key), &node);
+            if (const Node &first = *place->second; !fresh && first.key != node.key)
+                faults_.add(node.key_at, device.pointer,
+                            quote(node.key, '"') + " is the device that " + quote(first.key, '"') + " names at " +
+                                faults_.place_text(first.key_at) + "; put what both say in one");
+            device.place = object.place + "/" + policy::pointer_token(place->first);
+            devices_.emplace(device.place, Spot{node.key_at, device.pointer});
         }
-        read_member({child, pointer}, pattern, gpu);
+        if (node.kind != Kind::object) {
+            faults_.wrong_kind(device, R"(what a device gets is an object, as in { "cap": "8GiB" })");
+            continue;
+        }
+        policy::GpuPolicy gpu;
+        read_object(device, pattern, {into.layer, into.rule, &gpu});
+        if (key) into.layer->gpu.push_back({*key, gpu});
     }
 }
 
-void Reader::read_member(const Value &member, const std::string &pattern, policy::GpuPolicy &gpu) {
-    if (is_field(pattern + "/*") || members_of(pattern + "/*").size() > 0) return read_gpu(member, pattern + "/*");
-    const std::string inner = pattern + "/" + pointer_token(member.node.key);
-    if (is_field(inner)) return read_field(member, inner, gpu);
-    if (members_of(inner).empty()) return unknown_key(member, pattern);
-    if (member.node.kind != Kind::object) return wrong_kind(member, quote(member.node.key, '"') + " is an object");
-    read_object(member, inner, gpu);
-}
-
-void Reader::read_gpu(const Value &rule, const std::string &pattern) {
-    const std::string &key = rule.node.key;
-    policy::GpuPolicy gpu;
-    const auto device = policy::parse_gpu_key(key);
-    if (!device) {
-        const std::string_view there = belongs(key);
-        fault(rule.node.key_at, rule.pointer,
-              there.empty() ? device.error()
-                            : quote(key, '"') + " is not a device; did you mean " + std::string(there) + "?");
-        if (!there.empty()) return;
+// Two ways to say how the allowance grows.
+void Reader::step_or_factor(const Value &growth) {
+    const Node *first = nullptr;
+    for (const Node &child : growth.node.children) {
+        if (child.key != "step" && child.key != "factor") continue;
+        if (first && first->key != child.key)
+            return faults_.add(child.key_at, growth.pointer + "/" + child.key,
+                               quote(first->key, '"') + " at " + faults_.place_text(first->key_at) +
+                                   " says already how the allowance grows; take out one of the two");
+        first = &child;
     }
-    if (device) one_rule_each(*device, rule);
-    if (rule.node.kind != Kind::object) {
-        return wrong_kind(rule, R"(what a device gets is an object, as in { "cap": "8GiB" })");
+}
+
+void Reader::read_rules(const Value &array) {
+    if (array.node.kind != Kind::array)
+        return faults_.wrong_kind(array, R"(the rules are an array, as in [{ "match": { "exe": "python3*" } }])");
+    for (std::size_t i = 0; i < array.node.children.size(); ++i) {
+        const std::string token = "/" + std::to_string(i);
+        const Value item{array.node.children[i], array.pointer + token, array.place + token};
+        policy::Rule rule;
+        if (item.node.kind != Kind::object) {
+            faults_.wrong_kind(item, R"(a rule is an object, as in { "match": { "exe": "python3*" } })");
+            continue;
+        }
+        read_object(item, std::string(kRule), {&rule.over, &rule, nullptr});
+        const auto &keys = item.node.children;
+        if (std::none_of(keys.begin(), keys.end(), [](const Node &child) { return child.key == "match"; }))
+            faults_.add(item.node.at, item.pointer,
+                        R"(the rule does not say which processes it is for; add "match", {} for all of them)");
+        file_.rules.push_back(std::move(rule));
     }
-    read_object(rule, pattern, gpu);
-    if (device) policy_.gpu.push_back({*device, gpu});
 }
 
-// One device in two spellings; of the same spelling twice read_object tells.
-void Reader::one_rule_each(const policy::GpuKey &device, const Value &rule) {
-    const auto [place, fresh] = devices_.emplace(policy::gpu_key_text(device), &rule.node);
-    const Node &first = *place->second;
-    if (fresh || first.key == rule.node.key) return;
-    fault(rule.node.key_at, rule.pointer,
-          quote(rule.node.key, '"') + " is the device that " + quote(first.key, '"') + " names at " +
-              lines_.place(first.key_at).text() + "; put what both say in one");
+// ---- what fields say against each other ----
+
+bool same(const policy::Conflict &a, const policy::Conflict &b) {
+    return a.key == b.key && a.field == b.field && a.message == b.message;
 }
 
-void Reader::unknown_key(const Value &member, std::string_view pattern) {
-    const std::string &key = member.node.key;
-    const std::vector<std::string_view> known = members_of(pattern);
-    std::string message = "unknown key " + quote(key, '"');
-    if (const std::string_view near = policy::nearest(key, known); !near.empty()) {
-        message += "; did you mean " + quote(near, '"') + "?";
-    } else if (const std::string_view there = belongs(key); !there.empty()) {
-        message.append("; did you mean ").append(there).append("?");
-    } else {
-        std::string_view separator = "; known here: ";
-        for (const std::string_view name : known) {
-            message.append(separator).append(quote(name, '"'));
-            separator = ", ";
+std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule *rule) const {
+    policy::Layer layer = file_.base;
+    if (rule) policy::lay_over(layer, rule->over);
+    return policy::conflicts(layer.gpu);
+}
+
+// The field, or else the key of the device: in the rule, or else in the file itself.
+const Reader::Spot *Reader::spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const {
+    const std::string device = "/gpu/" + policy::pointer_token(policy::gpu_key_text(conflict.key));
+    const std::string field = device + "/" + conflict.field;
+    const std::string over = rule ? "/rules/" + std::to_string(rule - file_.rules.data()) : std::string();
+    for (const auto &[spots, place] : {std::pair(&fields_, over + field), std::pair(&fields_, field),
+                                       std::pair(&devices_, over + device), std::pair(&devices_, device)}) {
+        if (const auto found = spots->find(place); found != spots->end()) return &found->second;
+    }
+    return nullptr;
+}
+
+void Reader::check_conflicts() {
+    const auto of_file = conflicts_with(nullptr);
+    for (const policy::Conflict &conflict : of_file) tell(conflict, nullptr);
+    for (const policy::Rule &rule : file_.rules) {
+        if (rule.over.gpu.empty()) continue;
+        for (const policy::Conflict &conflict : conflicts_with(&rule)) {
+            if (std::none_of(of_file.begin(), of_file.end(), [&](const auto &old) { return same(old, conflict); }))
+                tell(conflict, &rule);
         }
     }
-    fault(member.node.key_at, member.pointer, std::move(message));
 }
 
-// ---- what was wrong ----
-
-void Reader::fault(std::size_t at, const std::string &pointer, std::string message) {
-    const auto [line, column] = lines_.place(at);
-    diagnostics_.push_back({file_, line, column, pointer, std::move(message)});
+void Reader::tell(const policy::Conflict &conflict, const policy::Rule *rule) {
+    const Spot *spot = spot_of(conflict, rule);
+    const std::string with = rule ? "with " + policy::rule_name(file_, *rule) + " laid over: " : std::string();
+    if (spot) faults_.add(spot->at, spot->pointer, with + conflict.message);
 }
 
-void Reader::wrong_kind(const Value &value, const std::string &right) {
-    fault(value.node.at, value.pointer, right + ", not " + shown(value.node));
-}
-
-Diagnostics Reader::diagnostics() && {
-    std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic &a, const Diagnostic &b) {
-        return std::pair(a.line, a.column) < std::pair(b.line, b.column);
-    });
-    return std::move(diagnostics_);
+std::map<std::string, Place> Reader::places() const {
+    std::map<std::string, Place> out;
+    for (const auto &[name, spot] : fields_) out.emplace(name, faults_.place(spot.at));
+    return out;
 }
 
 }  // namespace
 
-policy::Result<policy::Policy, Diagnostics> parse(std::string_view json, std::string_view file) {
+policy::Result<Document, Diagnostics> parse(std::string_view json, std::string_view file) {
     try {
-        policy::Policy policy;
-        Reader reader(json, file, policy);
+        Document out;
+        Faults faults(json, file);
+        Reader reader(faults, out.file);
         if (const auto document = read_document(json)) {
             reader.read(*document);
+            if (faults.none()) reader.check_conflicts();
         } else {
             const Fault &fault = document.error();
-            reader.fault(fault.at, fault.pointer, fault.message);
+            faults.add(fault.at, fault.pointer, fault.message);
         }
-        Diagnostics diagnostics = std::move(reader).diagnostics();
-        if (diagnostics.empty()) return policy;
-        return diagnostics;
+        if (!faults.none()) return faults.faults();
+        out.places = reader.places();
+        out.notes = faults.notes();
+        return out;
     } catch (...) {
         return out_of_memory(file);
     }

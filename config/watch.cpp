@@ -6,6 +6,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -22,6 +23,7 @@ namespace curb::config {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 // Not IN_MODIFY: a log in the same directory would wake us with each line. A writer that keeps the policy open without
 // closing it is found by polling.
@@ -33,7 +35,6 @@ enum class Woken { by_time, by_event, by_stop };
 // Waits on either descriptor; -1 waits on none. A stop_fd that is no descriptor any more counts as readable, lest its
 // owner wait for us for ever.
 Woken wait(int inotify, int stop_fd, milliseconds time) {
-    using Clock = std::chrono::steady_clock;
     const Clock::time_point end = Clock::now() + time;
     for (;;) {
         std::array<pollfd, 2> fds{{{inotify, POLLIN, 0}, {stop_fd, POLLIN, 0}}};
@@ -79,53 +80,103 @@ std::string target_of(const std::string &path) {
 
 }  // namespace
 
-Watch::Watch(std::string path, std::string known_text)
-    : path_(std::move(path)), text_(std::move(known_text)), inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {}
+Watch::Watch(std::vector<std::string> paths, Unreadable unreadable)
+    : paths_(std::move(paths)),
+      unreadable_(std::move(unreadable)),
+      trouble_(paths_.size()),
+      trouble_before_(paths_.size()),
+      told_(paths_.size()),
+      texts_(paths_.size()),
+      inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {}
 
 Watch::~Watch() {
     if (inotify_ >= 0 && is_inotify(inotify_)) ::close(inotify_);
 }
 
-// Watches the directories that the path leads through now, and no others. Cheap enough to do before every look.
+// Watches the directories that the paths lead through now, and no others. Cheap enough to do before every look. One
+// that is not there is left to the polling.
 void Watch::arm() {
     if (inotify_ < 0) return;
-    const std::string target = target_of(path_);
-    std::array<int, 2> now{-1, -1};
-    now[0] = ::inotify_add_watch(inotify_, directory_of(path_).c_str(), kEvents | IN_ONLYDIR);
-    if (now[0] < 0 && (errno == EBADF || errno == EINVAL)) {
-        inotify_ = -1;
-        return;
+    std::vector<int> now;
+    for (const std::string &path : paths_) {
+        for (const std::string &file : {path, target_of(path)}) {
+            if (file.empty()) continue;
+            const int watch = ::inotify_add_watch(inotify_, directory_of(file).c_str(), kEvents | IN_ONLYDIR);
+            if (watch < 0 && (errno == EBADF || errno == EINVAL)) {
+                inotify_ = -1;
+                return;
+            }
+            if (watch >= 0) now.push_back(watch);
+        }
     }
-    if (!target.empty()) now[1] = ::inotify_add_watch(inotify_, directory_of(target).c_str(), kEvents | IN_ONLYDIR);
     for (const int old : watched_) {
-        if (old >= 0 && old != now[0] && old != now[1]) ::inotify_rm_watch(inotify_, old);
+        if (std::find(now.begin(), now.end(), old) == now.end()) ::inotify_rm_watch(inotify_, old);
     }
-    watched_ = now;
+    watched_ = std::move(now);
 }
 
-// The new text, once it has stood still for kSettle; none: there is none, or the wait for it was stopped.
-std::optional<std::string> Watch::look(int stop_fd) {
-    std::optional<std::string> seen;
-    for (;;) {
-        auto now = read_file(path_);
-        if (!now || now.value() == text_) return std::nullopt;
-        if (seen == now.value()) return seen;
-        seen = std::move(now).value();
+// What the files say now; the last text of those that say nothing.
+Watch::Texts Watch::read() {
+    Texts now = texts_;
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+        trouble_before_[i] = std::exchange(trouble_[i], {});
+        if (auto text = read_file(paths_[i])) {
+            now[i] = std::move(text).value();
+        } else if (::access(paths_[i].c_str(), F_OK) == 0) {
+            trouble_[i] = text.error();
+        }
+    }
+    return now;
+}
+
+void Watch::tell_of_unreadable() {
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+        if (trouble_[i].message != trouble_before_[i].message || trouble_[i].message == told_[i].message) continue;
+        told_[i] = trouble_[i];
+        if (unreadable_ && !trouble_[i].message.empty()) unreadable_(trouble_[i]);
+    }
+}
+
+// The texts that stood still, beside the last ones of the files that did not; none: one of those has none yet, or
+// nothing is new. That first text is waited for, since none would say that there is no such file.
+std::optional<Watch::Texts> Watch::without_restless(const Texts &before, Texts now) const {
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        if (now[i] == before[i]) continue;
+        if (!texts_[i]) return std::nullopt;
+        now[i] = texts_[i];
+    }
+    if (now == texts_) return std::nullopt;
+    return now;
+}
+
+// The new texts, once they have stood still for kSettle; none: nothing is new, or the wait for it was stopped.
+std::optional<Watch::Texts> Watch::settle(int stop_fd) {
+    const Clock::time_point end = Clock::now() + kPatience;
+    for (Texts seen = read(); seen != texts_;) {
         if (wait(-1, stop_fd, kSettle) == Woken::by_stop) return std::nullopt;
+        Texts now = read();
+        if (now == seen) return now;
+        if (Clock::now() >= end) {
+            if (auto some = without_restless(seen, now)) return some;
+        }
+        seen = std::move(now);
     }
+    return std::nullopt;
 }
 
-std::optional<std::string> Watch::next(int stop_fd) {
+std::optional<Watch::Texts> Watch::next(int stop_fd) {
     bool spoke = false;
     for (;;) {
         try {
             arm();  // before the look: what changes after it will wake us
-            if (auto text = look(stop_fd)) {
-                text_ = *text;
-                return text;
+            if (auto texts = settle(stop_fd)) {
+                Texts known = *texts;  // all or nothing: a copy that fails half-way would hide a change
+                texts_.swap(known);
+                return texts;
             }
+            tell_of_unreadable();
         } catch (const std::bad_alloc &) {
-            // The text is looked at again when there may be memory for it.
+            // The texts are looked at again when there may be memory for them.
         }
         // A directory in which something happens all the time costs one look in kSettle.
         if (spoke && wait(-1, stop_fd, kSettle) == Woken::by_stop) return std::nullopt;

@@ -51,10 +51,9 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
 Result<int, std::string> parse_real_time(std::string_view name) {
     const std::string_view rest = name.substr(kRealTime.size());
     const int most = SIGRTMAX - SIGRTMIN;
-    const auto above = rest.empty()          ? std::optional(0)
-                       : rest.front() == '+' ? whole_number(rest.substr(1))
-                                             : std::nullopt;
-    if (above && *above <= most) return SIGRTMIN + *above;
+    int above = rest.empty() ? 0 : -1;
+    if (rest.starts_with('+')) above = whole_number(rest.substr(1)).value_or(-1);
+    if (above >= 0 && above <= most) return SIGRTMIN + above;
     return quote(name) + " is not a signal; real-time signals are \"SIGRTMIN\" to \"SIGRTMIN+" + std::to_string(most) +
            "\"";
 }
@@ -98,7 +97,6 @@ Result<Step, std::string> parse_step(std::string_view name) {
     constexpr std::string_view kNames[] = {
 #define CURB_STEP(name, text) #name,
 #include "policy/release_steps.def"
-#undef CURB_STEP
     };
     for (std::size_t i = 0; i < std::size(kNames); ++i) {
         if (name == kNames[i]) return static_cast<Step>(i);

@@ -4,17 +4,35 @@
 #include <iterator>
 #include <utility>
 
+#include "policy/fields.hpp"
+
 namespace curb::policy {
 
-const char *step_name(Step step) noexcept {
-    switch (step) {
-#define CURB_STEP(name, text) \
-    case Step::name:          \
-        return #name;
+namespace {
+
+struct StepRow {
+    const char *name;
+    bool built;
+};
+constexpr StepRow kSteps[] = {
+#define CURB_STEP(name, text) {#name, true},
+#define CURB_PLANNED_STEP(name, text) {#name, false},
 #include "policy/release_steps.def"
-#undef CURB_STEP
-    }
-    return "?";
+};
+
+const StepRow &row_of(Step step) { return kSteps[static_cast<std::size_t>(step)]; }
+
+}  // namespace
+
+const char *step_name(Step step) noexcept { return row_of(step).name; }
+
+bool is_built(Step step) noexcept { return row_of(step).built; }
+
+std::vector<Step> all_steps() {
+    return {
+#define CURB_STEP(name, text) Step::name,
+#include "policy/release_steps.def"
+    };
 }
 
 const char *log_level_name(LogLevel level) noexcept {
@@ -31,11 +49,66 @@ const char *log_level_name(LogLevel level) noexcept {
 
 namespace {
 
-void lay_over(GpuPolicy &under, const GpuPolicy &over) {
-    const auto &[cap, report] = over;  // every member: one that is not laid over below does not compile
-    if (cap) under.cap = cap;
-    if (report) under.report = report;
+constexpr std::nullopt_t none = std::nullopt;
+
+template <class Value>
+void lay(std::optional<Value> &under, const std::optional<Value> &over) {
+    if (over) under = over;
 }
+void lay(std::optional<Environment> &under, const std::optional<Environment> &over) {
+    if (!over) return;
+    if (!under) under.emplace();
+    for (const auto &[name, value] : *over) (*under)[name] = value;
+}
+
+void lay_over(GpuPolicy &under, const GpuPolicy &over) {
+    if (over.growth.step) under.growth.factor.reset();
+    if (over.growth.factor) under.growth.step.reset();
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) lay(under.member, over.member);
+#include "policy/fields.def"
+}
+
+// ---- a ceiling ----
+
+// Sizes in the bytes of one device, so that two of them can be held against each other.
+template <class Value>
+Value on_device(const Value &value, Bytes /*total*/) {
+    return value;
+}
+Size on_device(const Size &size, Bytes total) { return {Size::Unit::bytes, size.on(total)}; }
+
+bool below(const Size &a, const Size &b) { return a.amount < b.amount; }  // both in bytes
+template <class Value>
+bool below(const Value &a, const Value &b) {
+    return a < b;
+}
+
+// What holds of the user's own value and the ceiling's; what one leaves out is as the other has it.
+template <class Value>
+std::optional<Value> within(Holds holds, const std::optional<Value> &own, const std::optional<Value> &bound) {
+    if (!own || !bound) return own ? own : bound;
+    const bool bound_holds = holds == Holds::lower    ? below(*bound, *own)
+                             : holds == Holds::higher ? below(*own, *bound)
+                                                      : false;
+    return bound_holds ? bound : own;
+}
+
+template <class Value>
+std::optional<Value> on_device(const std::optional<Value> &value, Bytes total) {
+    return value ? std::optional<Value>(on_device(*value, total)) : std::nullopt;
+}
+
+// One device's policy within its ceiling, sizes in bytes, fallbacks filled in.
+GpuPolicy within(const GpuPolicy &own, const GpuPolicy &bound, Bytes total) {
+    GpuPolicy out;
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc)                    \
+    out.member = within(Holds::holds, on_device(own.member, total), on_device(bound.member, total)); \
+    if (!out.member) out.member = fallback;
+#include "policy/fields.def"
+    return out;
+}
+
+// ---- keys ----
 
 using Gpus = std::vector<const GpuIdentity *>;
 
@@ -57,35 +130,75 @@ bool ambiguous(const GpuKey &key, const Gpus &named) {
 
 }  // namespace
 
-GpuPolicy gpu_policy_for(const Policy &policy, const GpuIdentity &gpu) {
-    std::vector<const GpuRule *> rules;
-    for (const GpuRule &rule : policy.gpu) {
-        if (names(rule.key, gpu)) rules.push_back(&rule);
+Policy::Policy() {
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) member = fallback;
+#include "policy/fields.def"
+}
+
+void lay_over(Layer &under, const Layer &over) {
+    for (const GpuRule &rule : over.gpu) {
+        const auto same = std::find_if(under.gpu.begin(), under.gpu.end(),
+                                       [&](const GpuRule &there) { return there.key == rule.key; });
+        if (same == under.gpu.end())
+            under.gpu.push_back(rule);
+        else
+            lay_over(same->policy, rule.policy);
     }
-    std::stable_sort(rules.begin(), rules.end(), [](const GpuRule *a, const GpuRule *b) {
-        return std::pair(a->key.kind, a->key.text.size()) < std::pair(b->key.kind, b->key.text.size());
-    });
-    GpuPolicy out{{}, Report::cap};
-    for (const GpuRule *rule : rules) lay_over(out, rule->policy);
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) lay(under.member, over.member);
+#include "policy/fields.def"
+}
+
+Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narrowed_to) {
+    Policy out;
+    out.gpu = own.gpu;
+    out.ceiling = ceiling.gpu;
+    out.narrowed_to = narrowed_to;
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
+#include "policy/fields.def"
     return out;
 }
 
-std::optional<Bytes> cap_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total) {
-    std::optional<Bytes> bytes;
-    if (const std::optional<Size> cap = gpu_policy_for(policy, gpu).cap) bytes = cap->on(device_total);
-    if (policy.narrowed_to) {
-        const Bytes narrowed = policy.narrowed_to->on(device_total);
-        bytes = bytes ? std::min(*bytes, narrowed) : narrowed;
+GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu) {
+    std::vector<const GpuRule *> named;
+    for (const GpuRule &rule : rules) {
+        if (names(rule.key, gpu)) named.push_back(&rule);
     }
-    return bytes;
+    std::stable_sort(named.begin(), named.end(), [](const GpuRule *a, const GpuRule *b) {
+        return std::pair(a->key.kind, a->key.text.size()) < std::pair(b->key.kind, b->key.text.size());
+    });
+    GpuPolicy out;
+    for (const GpuRule *rule : named) lay_over(out, rule->policy);
+    return out;
 }
 
-Matched match(const Policy &policy, std::span<const GpuIdentity> gpus) {
+GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total) {
+    const GpuPolicy merged = within(gpu_policy_for(policy.gpu, gpu), gpu_policy_for(policy.ceiling, gpu), device_total);
+    const auto bytes = [](const std::optional<Size> &size) {
+        return size ? std::optional<Bytes>(size->amount) : std::nullopt;
+    };
+    GpuTerms out;
+    out.cap = bytes(merged.cap);
+    if (policy.narrowed_to) {
+        const Bytes narrowed = policy.narrowed_to->on(device_total);
+        out.cap = std::min(out.cap.value_or(narrowed), narrowed);
+    }
+    const GrowthPolicy &growth = merged.growth;
+    out.growth = {.start = bytes(growth.start),
+                  .step = bytes(growth.step).value_or(0),
+                  .factor = growth.factor.value_or(0),
+                  .every = *growth.every,
+                  .keep_free = bytes(growth.keep_free).value_or(0),
+                  .wait = *growth.wait};
+    out.report = *merged.report;
+    return out;
+}
+
+Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus) {
     Gpus all;
     for (const GpuIdentity &gpu : gpus) all.push_back(&gpu);
-    Matched out{policy, {}, {}};
-    out.policy.gpu.clear();
-    for (const GpuRule &rule : policy.gpu) {
+    Matched out;
+    for (const GpuRule &rule : rules) {
         Gpus named;
         std::copy_if(all.begin(), all.end(), std::back_inserter(named),
                      [&](const GpuIdentity *gpu) { return names(rule.key, *gpu); });
@@ -95,7 +208,7 @@ Matched match(const Policy &policy, std::span<const GpuIdentity> gpus) {
                                     ", so its rule is not applied; write more of the one that is meant");
             continue;
         }
-        out.policy.gpu.push_back(rule);
+        out.rules.push_back(rule);
         if (!named.empty() || rule.key.kind == GpuKey::Kind::every) continue;
         const bool untold = rule.key.kind == GpuKey::Kind::nvml &&
                             std::any_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return !gpu.nvml_index; });
@@ -106,8 +219,50 @@ Matched match(const Policy &policy, std::span<const GpuIdentity> gpus) {
 }
 
 bool needs_nvml_index(const Policy &policy) {
-    return std::any_of(policy.gpu.begin(), policy.gpu.end(),
-                       [](const GpuRule &rule) { return rule.key.kind == GpuKey::Kind::nvml; });
+    const auto asks = [](const GpuRule &rule) { return rule.key.kind == GpuKey::Kind::nvml; };
+    return std::any_of(policy.gpu.begin(), policy.gpu.end(), asks) ||
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), asks);
+}
+
+std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
+    std::vector<Conflict> out;
+    GpuPolicy every;
+    bool some_start = false;
+    for (const GpuRule &rule : rules) {
+        if (rule.key.kind == GpuKey::Kind::every) lay_over(every, rule.policy);
+        some_start |= rule.policy.growth.start.has_value();
+    }
+    std::vector<GpuRule> every_first(rules.begin(), rules.end());
+    std::stable_partition(every_first.begin(), every_first.end(),
+                          [](const GpuRule &rule) { return rule.key.kind == GpuKey::Kind::every; });
+    for (const GpuRule &rule : every_first) {
+        const bool is_every = rule.key.kind == GpuKey::Kind::every;
+        GpuPolicy merged = every;
+        if (!is_every) lay_over(merged, rule.policy);
+        const GrowthPolicy &growth = merged.growth;
+        const auto complain = [&](const char *field, std::string message) {
+            // What "*" says wrong it says for every device; once is enough.
+            const bool said = std::any_of(out.begin(), out.end(), [&](const Conflict &one) {
+                return one.key.kind == GpuKey::Kind::every && one.field == field && one.message == message;
+            });
+            if (!said) out.push_back({rule.key, field, std::move(message)});
+        };
+        if (growth.start && !growth.step && !growth.factor)
+            complain("growth/start",
+                     R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
+        // For "*" it may be meant for the devices whose own keys say where to start.
+        if (!growth.start && !(is_every && some_start)) {
+            constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
+            if (growth.step) complain("growth/step", kStart);
+            if (growth.factor) complain("growth/factor", kStart);
+            if (growth.every) complain("growth/every", kStart);
+        }
+        if (growth.start && merged.cap && growth.start->unit == merged.cap->unit &&
+            growth.start->amount > merged.cap->amount)
+            complain("growth/start", "it begins above the cap: " + format(*growth.start) + " is more than " +
+                                         format(*merged.cap) + "; write less, or leave the growth out");
+    }
+    return out;
 }
 
 }  // namespace curb::policy

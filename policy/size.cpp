@@ -180,7 +180,7 @@ std::string meant(std::string_view text) {
 Parsed parse(std::string_view text) {
     const std::string_view bare = trimmed(text);
     if (bare.empty()) return "the size is empty; " + std::string(kRight);
-    if (bare.front() == '-' && take_apart(bare.substr(1))) return one_line(bare) + ": sizes are not negative";
+    if (bare.front() == '-' && take_apart(bare.substr(1))) return brief(bare) + ": sizes are not negative";
     if (const auto parts = take_apart(text)) {
         if (auto size = in_known_unit(text, *parts)) return std::move(*size);
     }

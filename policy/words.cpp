@@ -8,7 +8,7 @@
 namespace curb::policy {
 namespace {
 
-constexpr std::size_t kShown = 60;    // bytes of a quoted text
+constexpr std::size_t kShown = 60;    // bytes of a text in a message
 constexpr std::size_t kLongest = 40;  // longer words are no slip of a key of ours
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -83,13 +83,15 @@ std::string one_line(std::string_view text) {
     return out;
 }
 
-std::string quote(std::string_view text, char mark) {
+std::string brief(std::string_view text) {
     std::size_t shown = text.size();
     if (shown > kShown) {
         for (shown = kShown; shown > kShown - 4 && continues_character(text[shown]);) --shown;
     }
-    return mark + one_line(text.substr(0, shown)) + (shown < text.size() ? "..." : "") + mark;
+    return one_line(text.substr(0, shown)) + (shown < text.size() ? "..." : "");
 }
+
+std::string quote(std::string_view text, char mark) { return mark + brief(text) + mark; }
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
     std::string_view best;
@@ -102,6 +104,20 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
         }
     }
     return best;
+}
+
+std::string pointer_token(std::string_view key) {
+    std::string out;
+    for (const char c : key) {
+        if (c == '~') {
+            out += "~0";
+        } else if (c == '/') {
+            out += "~1";
+        } else {
+            out += c;
+        }
+    }
+    return out;
 }
 
 }  // namespace curb::policy

@@ -1,16 +1,12 @@
 #include "admission.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 
 #include "captures.hpp"
 #include "keep_errno.hpp"
-#include "log.hpp"
-#include "policy/names.hpp"
 #include "pools.hpp"
 #include "process.hpp"
+#include "reports.hpp"
 
 namespace curb::shim::admission {
 namespace {
@@ -21,96 +17,143 @@ Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
     return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
 }
 
-// Asks the device's own figure before the decision where the books may have drifted. True: it was asked.
-bool freshen(Device &device, Bytes cap, Bytes bytes) noexcept {
-    const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    const Bytes room = policy::room(cap, kept_for_driver(device, cap), device.ledger.held());
-    const bool changed = device.changed.load(std::memory_order_relaxed);
-    if (!policy::measure_again(room - std::min(room, bytes), age, changed)) return false;
-    devices::reconcile(device);
-    return true;
+// Everything that one attempt is judged by, from one policy: an edit between two looks must not show as a mixture.
+policy::Terms terms(const Device &device, const Snapshot &now) noexcept {
+    const Snapshot::Gpu &gpu = now.of(device.ordinal);
+    policy::Terms out;
+    out.cap = gpu.terms.cap;
+    out.allowance = gpu.allowance.bytes();
+    if (const Bytes limit = policy::limit(out); limit != policy::kUnbounded)
+        out.kept_for_driver = kept_for_driver(device, limit);
+    if (gpu.terms.growth.keep_free != 0)
+        out.beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+    out.refuse_everything = now.unusable;
+    return out;
 }
 
-// What is held and for what, in the words of `amount`.
-template <class Amount>
-std::string held_text(const Ledger &books, Amount amount) {
-    return "allocations " + amount(books.of(Kind::plain) + books.of(Kind::arrays)) + ", pools " +
-           amount(books.of(Kind::pools)) + ", graphs " + amount(books.of(Kind::graphs)) + ", mapped " +
-           amount(books.of(Kind::vmm)) + ", managed " + amount(books.of(Kind::managed)) + ", stack " +
-           amount(books.of(Kind::stack)) + ", context and code " + amount(books.of(Kind::contexts) + books.overhead());
-}
-
-// What people do about a refusal.
-std::string remedy() {
-    const int signal = process::snapshot().policy.release.signal;
-    std::string text = "raise the cap";
-    const std::string &file = process::source().file;
-    if (!file.empty()) text += " in " + file;
-    if (signal != 0) {
-        std::string name = policy::signal_name(signal);
-        if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
-        text += ", or let the program give back what it caches: kill -" + name + " " + std::to_string(getpid());
+// Asks the device before the decision where the books may have drifted.
+policy::Terms fresh_terms(Device &device, const Snapshot &now, Bytes bytes) noexcept {
+    policy::Terms out = terms(device, now);
+    const Snapshot::Gpu &gpu = now.of(device.ordinal);
+    if (now.unusable || !gpu.limited()) return out;
+    const auto room_under = [&](Bytes limit) {
+        const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held());
+        return room - std::min(room, bytes);
+    };
+    const auto age = [](std::uint64_t measured_ms) { return devices::now_ms() - measured_ms; };
+    bool asked = false;
+    if (gpu.terms.growth.keep_free != 0 &&
+        policy::look_around_again(room_under(out.beside_others), bytes,
+                                  age(device.reach_ms.load(std::memory_order_relaxed)))) {
+        devices::look_around(device);
+        asked = true;
     }
-    return text;
+    const Bytes limit = policy::limit(out);
+    if (limit != policy::kUnbounded &&
+        policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
+                              device.changed.load(std::memory_order_relaxed))) {
+        devices::reconcile(device);
+        asked = true;
+    }
+    return asked ? terms(device, now) : out;
 }
 
-constinit std::atomic<bool> said_once{false};
-
-// Says that something was refused, the first time as a warning: `what` is what, and what to do about it.
-template <class What>
-void report(const Device &device, What what) noexcept try {
-    const std::optional<Bytes> limit = cap(device);
-    if (!limit) return;
-    const auto level = said_once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
-    if (!log::enabled(level)) return;
-    const KeepErrno keep_errno;
-    log::write(level, "refused " + what(*limit));
-} catch (...) {
-    // Out of host memory: the refusal stands, its report is lost.
-}
+// How often those who wait look at what others do to the device; what this process does ends the wait at once.
+constexpr std::uint64_t kLookAgainMs = 20;
 
 }  // namespace
 
-std::optional<Bytes> cap(const Device &device) noexcept { return process::snapshot().of(device.ordinal).cap; }
+const Snapshot::Gpu &in_force(const Device &device) noexcept { return process::snapshot().of(device.ordinal); }
 
-policy::Terms terms(const Device &device) noexcept {
-    const std::optional<Bytes> limit = cap(device);
-    return {.cap = limit,
-            .kept_for_driver = limit ? kept_for_driver(device, *limit) : 0,
-            .refuse_everything = process::snapshot().unusable,
-            .released = false};
-}
+std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device).terms.cap; }
 
 bool has_room(Device &device, Bytes bytes) noexcept {
-    policy::Terms asked = terms(device);
-    if (asked.cap && !asked.refuse_everything && freshen(device, *asked.cap, bytes)) asked = terms(device);
-    return policy::decide(asked, device.ledger.held(), bytes) == Verdict::grant;
+    return policy::decide(fresh_terms(device, process::snapshot(), bytes), device.ledger.held(), bytes) ==
+           Verdict::grant;
 }
 
-bool reserve(Device &device, Kind kind, Bytes bytes) noexcept {
-    policy::Terms asked = terms(device);
-    if (asked.cap && !asked.refuse_everything && freshen(device, *asked.cap, bytes)) asked = terms(device);
-    Verdict verdict = device.ledger.reserve(kind, bytes, asked);
-    if (verdict == Verdict::release_first) {
-        release_on_the_spot(device);
-        devices::reconcile(device);
-        asked = terms(device);
-        asked.released = true;
-        verdict = device.ledger.reserve(kind, bytes, asked);
+bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+    bool released = false;
+    for (;;) {
+        wait.attempt();
+        const Snapshot &now = process::snapshot();
+        const Snapshot::Gpu &gpu = now.of(device.ordinal);
+        const policy::Growth &growth = gpu.terms.growth;
+        policy::Terms asked = fresh_terms(device, now, bytes);
+        const bool grows = growth.start.has_value();
+        const std::uint64_t until_step =
+            grows ? policy::until_step(growth, devices::now_ms(), gpu.allowance.last_step_ms()) : 0;
+        asked.step_due = grows && until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
+        asked.release_before_growth = *now.policy.release.before_growth;
+        asked.may_wait = wait.left(growth.wait);
+        asked.released = released;
+        switch (device.ledger.reserve(kind, bytes, asked)) {
+            case Verdict::grant:
+                if (wait.began()) reports::waited(device, bytes, wait);
+                return true;
+            case Verdict::release_first:
+                release_on_the_spot(device);
+                devices::reconcile(device);
+                released = true;
+                break;
+            case Verdict::grow:
+                if (gpu.allowance.step(growth, devices::now_ms())) {
+                    reports::allowance(device, "may now hold", gpu.allowance.bytes());
+                    room::changed();
+                }
+                break;
+            case Verdict::wait:
+                if (!wait.began()) reports::waiting(device, gpu, bytes);
+                wait.sleep(until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
+                released = false;
+                break;
+            case Verdict::refuse: reports::refusal(device, bytes); return false;
+        }
     }
-    if (verdict == Verdict::grant) return true;
-    report_refusal(device, bytes);
-    return false;
+}
+
+bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept {
+    // Where nobody tells what is free, the driver is asked now and then.
+    constexpr int kAskAnyway = 25;
+    for (int look = 0; look < kAskAnyway; ++look) {
+        const Snapshot::Gpu &gpu = in_force(device);
+        if (!wait.left(gpu.terms.growth.wait)) {
+            if (wait.began()) reports::refusal(device, bytes);
+            return false;
+        }
+        if (!wait.began()) reports::waiting(device, gpu, bytes);
+        wait.attempt();
+        wait.sleep(kLookAgainMs);
+        if (const auto free = device.meter.free(); free && *free >= bytes) break;
+    }
+    return true;
+}
+
+bool wait_beside_others(Device &device, Bytes bytes) noexcept {
+    room::Wait wait;
+    for (;;) {
+        wait.attempt();
+        const Snapshot::Gpu &gpu = in_force(device);
+        if (gpu.terms.growth.keep_free == 0) return true;
+        devices::look_around(device);
+        if (policy::added(device.ledger.held(), bytes) <= terms(device, process::snapshot()).beside_others) return true;
+        if (!wait.left(gpu.terms.growth.wait)) {
+            reports::refusal(device, bytes);
+            return false;
+        }
+        if (!wait.began()) reports::waiting(device, gpu, bytes);
+        wait.sleep(kLookAgainMs);
+    }
 }
 
 bool refuses_code(Device &device, Bytes by) noexcept {
     const auto limit = cap(device);
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
-    freshen(device, *limit, 0);
+    fresh_terms(device, process::snapshot(), 0);
     if (above() && release_on_the_spot(device)) devices::reconcile(device);
     if (!above()) return false;
-    report_refusal(device, 0);
+    reports::refusal(device, 0);
     return true;
 }
 
@@ -123,43 +166,13 @@ bool release_on_the_spot(Device &device) noexcept {
     return pools::trim(device) > 0;
 }
 
-std::string books_text(Device &device) {
-    const Ledger &books = device.ledger;
-    const auto bytes = [](Bytes amount) { return std::to_string(amount); };
-    const auto figure = device.meter.held_by_process();
-    return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes) +
-           "; the device says " + (figure ? bytes(*figure) : std::string("nothing of this process"));
-}
-
 bool is_over(const Device &device) noexcept {
-    const auto limit = cap(device);
-    return limit && device.ledger.held() > *limit - kept_for_driver(device, *limit);
+    const policy::Terms now = terms(device, process::snapshot());
+    return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
 }
 
 Bytes room(const Device &device, Bytes limit) noexcept {
     return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
-}
-
-void report_refusal(Device &device, Bytes bytes) noexcept {
-    // Programs probe for free memory with sizes that no device has; there is nothing to act on in that.
-    if (bytes > device.total) return;
-    report(device, [&](Bytes limit) {
-        const Ledger &books = device.ledger;
-        const auto human = [](Bytes amount) { return policy::format_human(amount); };
-        return (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " + human(books.held()) +
-               " of the cap of " + human(limit) + " is held (" + held_text(books, human) +
-               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy();
-    });
-}
-
-void report_context_refused(Device &device, Bytes cost) noexcept {
-    report(device, [&](Bytes limit) {
-        const std::string &file = process::source().file;
-        return "a context on " + device.name() + ": it takes " + policy::format_human(cost) +
-               " by itself, and the cap is " + policy::format_human(limit) +
-               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: raise the cap" +
-               (file.empty() ? "" : " in " + file);
-    });
 }
 
 }  // namespace curb::shim::admission

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "devices.hpp"
+#include "process.hpp"
+#include "room.hpp"
 
 namespace curb::shim {
 
@@ -37,9 +38,17 @@ class Charge {
 namespace admission {
 
 // Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says;
-// after releasing what can be released on the spot. Never waits for another thread of ours. True: reserved, and a
-// Charge is due.
-bool reserve(Device &device, Kind kind, Bytes bytes) noexcept;
+// after releasing what can be released on the spot; by a growth step, if one is due; after waiting as long as the
+// policy allows, `wait` being the time of the whole request. Never waits for another thread of ours. True: reserved,
+// and a Charge is due.
+bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept;
+
+// The driver had no memory although the policy grants it: others have filled the device. Waits until so much may be
+// there, as long as the policy allows. False: the time is up.
+bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept;
+
+// The same for a context of about `bytes`, which nothing but keep_free holds back before it is made.
+bool wait_beside_others(Device &device, Bytes bytes) noexcept;
 
 // Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.
 bool has_room(Device &device, Bytes bytes) noexcept;
@@ -51,21 +60,15 @@ bool refuses_code(Device &device, Bytes by) noexcept;
 // What can be released within an intercepted call: unused memory of pools. True: something came back.
 bool release_on_the_spot(Device &device) noexcept;
 
-// Says once on stderr (and again in the log at level info) that a request was refused, with the figures.
-void report_refusal(Device &device, Bytes bytes) noexcept;
-// The same of a context that alone takes more than the cap.
-void report_context_refused(Device &device, Bytes cost) noexcept;
-
+// What is in force for the device. It holds together for as long as the caller keeps to the reference; the next call
+// may give a newer one.
+const Snapshot::Gpu &in_force(const Device &device) noexcept;
 // The cap in force on the device; none: no cap.
 std::optional<Bytes> cap(const Device &device) noexcept;
-policy::Terms terms(const Device &device) noexcept;
 // Whether more is held than requests may take.
 bool is_over(const Device &device) noexcept;
 // What requests can still get under this cap.
 Bytes room(const Device &device, Bytes cap) noexcept;
-
-// What the device holds and for what, and the device's own figure, in bytes: the line for the log.
-std::string books_text(Device &device);
 
 }  // namespace admission
 
@@ -74,12 +77,17 @@ std::string books_text(Device &device);
 // CUDA_ERROR_OUT_OF_MEMORY.
 template <class Call, class Record>
 CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record) {
-    if (!admission::reserve(device, kind, worst)) return CUDA_ERROR_OUT_OF_MEMORY;
-    Charge charge(device, kind, worst);
-    CUresult result = call();
-    // The device is full although the cap is not reached: what this process can do without may be what is missing.
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
-    return result == CUDA_SUCCESS ? record(charge) : result;
+    room::Wait wait;
+    do {
+        if (!admission::reserve(device, kind, worst, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
+        Charge charge(device, kind, worst);
+        CUresult result = call();
+        // The device is full although the cap is not reached: what this process can do without may be what is missing.
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
+        if (result == CUDA_SUCCESS) return record(charge);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    } while (admission::wait_for_device(device, worst, wait));
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 }  // namespace curb::shim

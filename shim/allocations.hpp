@@ -9,6 +9,7 @@
 #include "devices.hpp"
 #include "graphs.hpp"
 #include "process.hpp"
+#include "room.hpp"
 
 namespace curb::shim::allocations {
 
@@ -56,7 +57,10 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     const auto allocation = allocations::forget(pointer);
     if (!allocation) {
         const CUresult result = call();
-        if (result == CUDA_SUCCESS) graphs::freed(pointer);
+        if (result == CUDA_SUCCESS) {
+            graphs::freed(pointer);
+            room::changed();  // of a pool, which a trim can now give back
+        }
         return result;
     }
     const Ledger::Operation operation(&allocation->device->ledger);

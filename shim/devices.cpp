@@ -1,9 +1,9 @@
 #include "devices.hpp"
 #include "keep_errno.hpp"
 
-#include <ctime>
-
+#include <algorithm>
 #include <array>
+#include <ctime>
 
 #include "pools.hpp"
 #include "process.hpp"
@@ -80,6 +80,17 @@ void reconcile(Device &device) noexcept {
         device.blind.store(false, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)
         device.blind.store(true, std::memory_order_relaxed);
+}
+
+void look_around(Device &device) noexcept {
+    const KeepErrno keep_errno;
+    // The process's figure on both sides of the other: whatever another thread takes or gives back in between, the sum
+    // is then at most too low.
+    const auto held = [&] { return device.meter.held_by_process().value_or(device.ledger.held()); };
+    device.reach_ms.store(now_ms(), std::memory_order_relaxed);
+    const Bytes before = held();
+    const auto free = device.meter.free();
+    if (free) device.reach.store(policy::added(std::min(before, held()), *free), std::memory_order_relaxed);
 }
 
 void look_again_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }

@@ -19,13 +19,15 @@ struct Device {
     Bytes resident_threads = 0;  // that its multiprocessors can hold at once: a stack is taken for each
     Ledger ledger;
     Meter meter;
-    std::atomic<std::uint64_t> measured_ms{0};  // when the ledger was last held against the meter
-    std::atomic<bool> changed{false};           // the driver may have taken or given back memory of its own since
-    std::atomic<bool> blind{false};             // NVML does not see this process: overhead is what contexts were seen
-                                                // to take from the device at their creation
-    std::atomic<int> contexts{0};               // live ones that were seen being made
-    std::atomic<Bytes> context_cost{0};         // what one takes, as measured; 0: not yet
-    std::atomic<Bytes> heap{0};                 // how much more than by default kernels may ask of the heap
+    std::atomic<std::uint64_t> measured_ms{0};     // when the ledger was last held against the meter
+    std::atomic<Bytes> reach{policy::kUnbounded};  // what it holds and what is free of the device, together
+    std::atomic<std::uint64_t> reach_ms{0};        // when that was last asked
+    std::atomic<bool> changed{false};              // the driver may have taken or given back memory of its own since
+    std::atomic<bool> blind{false};      // NVML does not see this process: overhead is what contexts were seen
+                                         // to take from the device at their creation
+    std::atomic<int> contexts{0};        // live ones that were seen being made
+    std::atomic<Bytes> context_cost{0};  // what one takes, as measured; 0: not yet
+    std::atomic<Bytes> heap{0};          // how much more than by default kernels may ask of the heap
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }
@@ -46,6 +48,11 @@ Device *find(CUdevice device) noexcept;
 
 // Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
 void reconcile(Device &device) noexcept;
+// Asks how much of the device this process could hold at the most, if it took all that is free: what it holds and what
+// is free. Leaves errno.
+void look_around(Device &device) noexcept;
+// That figure, as last asked.
+inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }
 // The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
 // decision.
 void look_again_soon(Device &device) noexcept;

@@ -1,5 +1,7 @@
 #include "ledger.hpp"
 
+#include "room.hpp"
+
 namespace curb::shim {
 
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept {
@@ -27,11 +29,13 @@ void Ledger::charge(Kind kind, Bytes bytes) noexcept {
 void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
+    room::changed();
 }
 
 void Ledger::set_overhead(Bytes bytes) noexcept {
     const Bytes before = overhead_.exchange(bytes, std::memory_order_acq_rel);
     held_.fetch_add(bytes - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
+    if (bytes < before) room::changed();
 }
 
 }  // namespace curb::shim

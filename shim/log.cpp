@@ -42,19 +42,20 @@ std::string with_pid(std::string path) {
 spdlog::logger *make(const policy::LogPolicy &policy) {
     spdlog::sink_ptr sink;
     std::string trouble;
-    if (policy.file.empty()) {
+    const std::string file = policy.file.value_or("");
+    if (file.empty()) {
         sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     } else {
         try {
-            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(with_pid(policy.file));
+            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(with_pid(file));
         } catch (const spdlog::spdlog_ex &error) {
             trouble = error.what();
             sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
         }
     }
     auto *logger = new spdlog::logger("curb", std::move(sink));
-    logger->set_pattern(policy.file.empty() ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
-    logger->set_level(level_of(policy.level));
+    logger->set_pattern(file.empty() ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
+    logger->set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
     logger->flush_on(spdlog::level::trace);
     logger->set_error_handler([](const std::string &) {});  // a full disk is not the program's trouble
     if (!trouble.empty()) logger->warn("log.file: {}; logging to stderr instead", trouble);

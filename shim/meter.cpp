@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "driver.hpp"
 #include "nvml.hpp"
 
 namespace curb::shim {
@@ -62,6 +63,15 @@ std::optional<Bytes> Meter::used_by_all() noexcept {
     nvmlMemory_t memory{};
     if (!on || nvml::functions()->memory(on, &memory) != NVML_SUCCESS) return std::nullopt;
     return memory.used;
+}
+
+std::optional<Bytes> Meter::free() noexcept {
+    const nvmlDevice_t on = device();
+    nvmlMemory_t memory{};
+    if (on && nvml::functions()->memory(on, &memory) == NVML_SUCCESS) return memory.free;
+    std::size_t bytes = 0, total = 0;
+    if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
+    return std::nullopt;
 }
 
 }  // namespace curb::shim

@@ -39,6 +39,9 @@ class Meter {
     // What everybody holds. None: NVML is not there.
     std::optional<Bytes> used_by_all() noexcept;
 
+    // What nobody holds. None: neither NVML nor, for want of a current context, the driver tells.
+    std::optional<Bytes> free() noexcept;
+
     // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 

@@ -6,10 +6,9 @@
 // constinit.
 #pragma once
 
-#include <array>
-#include <optional>
-#include <string>
+#include <memory>
 
+#include "allowance.hpp"
 #include "config/load.hpp"
 #include "policy/policy.hpp"
 
@@ -21,12 +20,17 @@ struct Snapshot {
     const Snapshot *older = nullptr;
     policy::Policy policy;
     struct Gpu {
-        std::optional<policy::Bytes> cap;
-        bool report_device = false;  // programs are told of the device, not of the cap
+        policy::GpuTerms terms;
+        mutable Allowance allowance;  // the one thing that changes while the policy is in force
+
+        // Whether requests can meet a limit at all.
+        [[nodiscard]] bool limited() const noexcept {
+            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
+        }
     };
-    std::array<Gpu, 64> gpus{};  // by device ordinal
-    bool capped = false;         // one of them has a cap
-    bool unusable = false;       // a named policy that cannot be used: refuse everything
+    std::unique_ptr<Gpu[]> gpus;  // by device ordinal
+    bool limited = false;         // one of them is
+    bool unusable = false;        // a named policy that cannot be used: refuse everything
 
     [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
 };
@@ -42,8 +46,16 @@ const config::Source &source() noexcept;
 // The driver has been initialised: read the policy, find the devices, start the threads. Once; others pass.
 void activate() noexcept;
 
-// Puts a policy in force from here on. Releases at once if a device holds more than its cap allows.
-void enforce(const policy::Policy &policy) noexcept;
+// The process as rules see it: as it was at its first use of CUDA. Later some programs write over their arguments, to
+// show a title, and over the environment behind them. Used by one thread at a time; only once active.
+policy::Subject subject(bool with_user);
+
+// Puts a policy in force from here on and says what has changed. Releases at once if a device holds more than its cap
+// allows; whoever waits for room looks again.
+void enforce(const config::Loaded &loaded) noexcept;
+
+// Memory was released: the allowances fall back to what is held.
+void fall_back() noexcept;
 
 }  // namespace process
 }  // namespace curb::shim

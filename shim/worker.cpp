@@ -10,7 +10,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "config/load.hpp"
 #include "config/watch.hpp"
@@ -44,32 +48,54 @@ void run_releases() {
         releasing.store(true, std::memory_order_seq_cst);
         if (exiting.load(std::memory_order_seq_cst)) return;
         const char *trigger = asked.exchange(nullptr, std::memory_order_acq_rel);
-        release::run(trigger ? trigger : policy::signal_name(process::snapshot().policy.release.signal));
+        release::run(trigger ? trigger : policy::signal_name(*process::snapshot().policy.release.signal));
         releasing.store(false, std::memory_order_seq_cst);
     }
 }
 
-// Reads each new text of the policy file and puts it in force; a bad one is reported and the last good one stays.
-void watch_policy() {
+void say_what_stays() {
+    log::write(policy::LogLevel::error, process::snapshot().unusable
+                                            ? "still no usable policy: allocations stay refused"
+                                            : "the last good policy stays in force");
+}
+
+// Reads each new text of the policy file or the ceiling and puts it in force; a bad one is reported and the last good
+// one stays.
+void follow_policy() {
+    const config::Source &source = process::source();
+    std::vector<std::string> files{source.ceiling};
+    if (!source.file.empty()) files.push_back(source.file);
+    config::Watch watch(std::move(files), [](const config::Diagnostic &trouble) {
+        log::write(policy::LogLevel::error, trouble.text());
+        say_what_stays();
+    });
     // What was read at the start may be old already: the first look always returns, and a policy that has not changed
     // changes nothing.
-    const std::string &file = process::source().file;
-    config::Watch watch(file, {});
     for (bool first = true;; first = false) {
-        if (!watch.next(-1)) return;
-        // Read as at the start, so that CURB_CAP narrows this version too.
-        const auto loaded = config::load(process::source());
+        const auto texts = watch.next(-1);
+        if (!texts) return;
+        std::optional<std::string_view> text;
+        if (!source.file.empty() && texts->back()) text = *texts->back();
+        // Read as at the start, so that CURB_CAP and the ceiling narrow this version too.
+        const auto loaded = config::load(source, process::subject, text);
+        const Snapshot &now = process::snapshot();
         if (loaded) {
-            if (*loaded == process::snapshot().policy && !process::snapshot().unusable) continue;
-            process::enforce(*loaded);
-            log::write(policy::LogLevel::info, file + ": new policy in force");
-        } else if (!first || !process::snapshot().unusable) {  // at the start it has been reported
+            if (loaded->policy != now.policy || now.unusable) process::enforce(*loaded);
+        } else if (!first || !now.unusable) {  // at the start it has been reported
             for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
-            log::write(policy::LogLevel::error, process::snapshot().unusable
-                                                    ? "still no usable policy: allocations stay refused"
-                                                    : "the last good policy stays in force");
+            say_what_stays();
         }
     }
+}
+
+void watch_policy() try { follow_policy(); } catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: edits of the policy are no longer followed");
+}
+
+// Without a policy of its own a process is held by the ceiling alone, if the machine has one or may get one.
+bool may_have_ceiling() {
+    const std::string &file = process::source().ceiling;
+    return access(file.substr(0, file.rfind('/')).c_str(), F_OK) == 0;
 }
 
 // Signals are the program's threads' business.
@@ -106,7 +132,7 @@ void start() noexcept {
     wake_fd.store(fd, std::memory_order_release);
     atexit(at_exit);
     start_thread(run_releases, "curb-worker");
-    if (!process::source().file.empty()) start_thread(watch_policy, "curb-policy");
+    if (!process::source().file.empty() || may_have_ceiling()) start_thread(watch_policy, "curb-policy");
 }
 
 void wake() noexcept {

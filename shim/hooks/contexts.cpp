@@ -10,9 +10,13 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
+#include "reports.hpp"
 
 namespace curb::shim {
 namespace {
+
+// What the first context takes, as long as it has not been measured: the figure of an H100 and an H200.
+constexpr Bytes kContext = 518 * policy::MiB;
 
 bool primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
@@ -53,7 +57,6 @@ class FirstContext {
   private:
     // Without NVML nothing can be measured.
     Bytes assumed() const noexcept {
-        constexpr Bytes kContext = 518 * policy::MiB;  // measured on an H100 and an H200
         log::write(policy::LogLevel::warning,
                    "NVML cannot be used: a context on " + device_.name() +
                        " is taken to cost 518 MiB, and the code of kernels to cost nothing. In a container, "
@@ -72,6 +75,16 @@ bool over_the_cap(Device &device) noexcept {
     return cap && device.ledger.held() > *cap;
 }
 
+// A device without room for a context is waited for, as long as the policy says.
+template <class Call>
+CUresult patiently(Device &device, Call call) {
+    room::Wait wait;
+    CUresult result = CUDA_SUCCESS;
+    do result = call();
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, kContext, wait));
+    return result;
+}
+
 // `call` makes a context, `context` tells it afterwards, `undo` destroys it.
 template <class Call, class Context, class Undo>
 CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
@@ -79,26 +92,30 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
     if (!device) return call();
     Bytes cost = 0;
     CUresult result = CUDA_SUCCESS;
-    if (!admission::cap(*device) || admission::terms(*device).refuse_everything) {
-        result = call();  // nothing is enforced, and NVML's start would cost 9 ms
-    } else if (const Bytes known = device->context_cost.load(std::memory_order_relaxed); known != 0) {
+    const Bytes known = device->context_cost.load(std::memory_order_relaxed);
+    if (!admission::in_force(*device).limited() || process::snapshot().unusable) {
+        result = patiently(*device, call);  // nothing is enforced, and NVML's start would cost 9 ms
+    } else if (known != 0) {
         result = charged(*device, Kind::contexts, known, call, [&](Charge &charge) {
             charge.keep(known);
             cost = known;
             return CUDA_SUCCESS;
         });
+    } else if (!admission::wait_beside_others(*device, kContext)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-        const FirstContext first(*device);
-        result = call();
-        if (result == CUDA_SUCCESS) {
-            cost = first.measure();
-            if (over_the_cap(*device)) {
-                admission::report_context_refused(*device, cost);
-                undo();
-                device->ledger.give_back(Kind::contexts, cost);
-                devices::reconcile(*device);
-                return CUDA_ERROR_OUT_OF_MEMORY;
-            }
+        result = patiently(*device, [&] {
+            const FirstContext first(*device);
+            const CUresult made = call();
+            if (made == CUDA_SUCCESS) cost = first.measure();
+            return made;
+        });
+        if (result == CUDA_SUCCESS && over_the_cap(*device)) {
+            reports::context_refused(*device, cost);
+            undo();
+            device->ledger.give_back(Kind::contexts, cost);
+            devices::reconcile(*device);
+            return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
     if (result != CUDA_SUCCESS) return result;
@@ -138,7 +155,7 @@ void died(Device *device, CUcontext context) noexcept {
         device->heap.store(0, std::memory_order_relaxed);
         device->ledger.set_overhead(0);
     }
-    if (admission::cap(*device)) devices::reconcile(*device);
+    if (admission::in_force(*device).limited()) devices::reconcile(*device);
 }
 
 // Release and reset: whatever made the primary context inactive freed its memory.

@@ -11,12 +11,13 @@
 namespace curb::shim {
 namespace {
 
-// `call` gives the graph its memory, if it has not got it.
+// `call` gives the graph its memory, if it has not got it: one attempt. `full`: the driver had none, on this device or
+// another.
 template <class Call>
-CUresult take(const graphs::Needs &needs, Call call) {
+CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Call call) {
     std::deque<Charge> charges;
     for (const auto &need : needs) {
-        if (!admission::reserve(*need.device, Kind::graphs, need.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!admission::reserve(*need.device, Kind::graphs, need.bytes, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
         charges.emplace_back(*need.device, Kind::graphs, need.bytes);
     }
     CUresult result = call();
@@ -25,10 +26,22 @@ CUresult take(const graphs::Needs &needs, Call call) {
         for (const auto &need : needs) freed |= admission::release_on_the_spot(*need.device);
         if (freed) result = call();
     }
+    full = result == CUDA_ERROR_OUT_OF_MEMORY;
     // What the graphs of the device have reserved is charged; what was set aside for it goes back with `charges`.
     for (const auto &need : needs)
         if (pools::Pool *pool = pools::graphs_of(*need.device)) pools::raise(*pool);
     return result;
+}
+
+template <class Call>
+CUresult take(const graphs::Needs &needs, Call call) {
+    room::Wait wait;
+    for (;;) {
+        bool full = false;
+        const CUresult result = take_once(needs, wait, full, call);
+        if (!full || needs.empty() || !admission::wait_for_device(*needs.front().device, needs.front().bytes, wait))
+            return result;
+    }
 }
 
 // `call` uploads or launches the graph, after which `note` is due. In a stream that is captured either is only noted in

@@ -8,6 +8,7 @@
 #include "admission.hpp"
 #include "contexts.hpp"
 #include "process.hpp"
+#include "reports.hpp"
 
 namespace curb::shim {
 namespace {
@@ -92,8 +93,8 @@ CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
 // A kernel's launch that has not been seen yet, or may have to raise the limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
-    Device *device = process::active() && process::snapshot().capped ? devices::current() : nullptr;
-    if (!device || !admission::cap(*device)) return call();
+    Device *device = process::active() && process::snapshot().limited ? devices::current() : nullptr;
+    if (!device || !admission::in_force(*device).limited()) return call();
     if (admission::refuses_code(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
@@ -149,7 +150,7 @@ CUresult load(CUmodule *module, Call call) {
     const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
     if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
-    admission::report_refusal(*device, device->ledger.overhead() - before);
+    reports::refusal(*device, device->ledger.overhead() - before);
     driver().cuModuleUnload(*module);
     *module = nullptr;
     devices::reconcile(*device);

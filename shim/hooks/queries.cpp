@@ -11,10 +11,22 @@
 namespace curb::shim {
 namespace {
 
-// The cap that programs are shown; none: they are shown the device.
-std::optional<Bytes> shown_cap(const Device &device) noexcept {
-    return process::snapshot().of(device.ordinal).report_device ? std::nullopt : admission::cap(device);
-}
+// What programs are shown of a device, from one policy: `total` and `free` of two would not fit together.
+struct Shown {
+    explicit Shown(const Device &device, const Snapshot &now = process::snapshot()) noexcept
+        : nothing(now.unusable), truth(now.of(device.ordinal).terms.report == policy::Report::device) {
+        if (truth) return;
+        cap = now.of(device.ordinal).terms.cap;
+        keep_free = now.of(device.ordinal).terms.growth.keep_free;
+    }
+
+    bool nothing;  // refused altogether
+    bool truth;    // the device as it is
+    std::optional<Bytes> cap;
+    Bytes keep_free = 0;
+
+    [[nodiscard]] bool changes_nothing() const noexcept { return !nothing && !cap && keep_free == 0; }
+};
 
 struct Figures {
     Bytes total;
@@ -22,13 +34,13 @@ struct Figures {
 };
 
 // What is told instead of the device's own figures.
-Figures told(Device &device, Figures truth) noexcept {
-    if (admission::terms(device).refuse_everything) return {truth.total, 0};
-    const auto cap = shown_cap(device);
-    if (!cap) return truth;
+Figures told(Device &device, const Shown &shown, Figures truth) noexcept {
+    if (shown.nothing) return {truth.total, 0};
+    const Bytes free = truth.free - std::min(truth.free, shown.keep_free);
+    if (!shown.cap) return {truth.total, free};
     const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) devices::reconcile(device);
-    return {std::min(truth.total, *cap), std::min(truth.free, admission::room(device, *cap))};
+    return {std::min(truth.total, *shown.cap), std::min(free, admission::room(device, *shown.cap))};
 }
 
 // The device that NVML calls by this handle; null: none of this process's, or curb is not active.
@@ -47,11 +59,13 @@ nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figure
     if (!real) return NVML_ERROR_UNINITIALIZED;
     const nvmlReturn_t result = real(handle, figures);
     Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
-    if (!device || (!shown_cap(*device) && !admission::terms(*device).refuse_everything)) return result;
-    const Figures shown = told(*device, {figures->total, figures->free});
-    figures->total = shown.total;
-    figures->free = shown.free;
-    figures->used = shown.total - shown.free;
+    if (!device) return result;
+    const Shown shown(*device);
+    if (shown.changes_nothing()) return result;
+    const Figures capped = told(*device, shown, {figures->total, figures->free});
+    figures->total = capped.total;
+    figures->free = capped.free;
+    figures->used = capped.total - capped.free;
     return result;
 }
 
@@ -64,16 +78,16 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
     const CUresult result = driver().cuDeviceTotalMem_v2(bytes, ordinal);
     const Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr;
     if (device)
-        if (const auto cap = shown_cap(*device)) *bytes = std::min<size_t>(*bytes, *cap);
+        if (const auto cap = Shown(*device).cap) *bytes = std::min<size_t>(*bytes, *cap);
     return result;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     const CUresult result = driver().cuMemGetInfo_v2(free_bytes, total);
     if (Device *device = result == CUDA_SUCCESS ? devices::current() : nullptr) {
-        const Figures shown = told(*device, {*total, *free_bytes});
-        *total = shown.total;
-        *free_bytes = shown.free;
+        const Figures capped = told(*device, Shown(*device), {*total, *free_bytes});
+        *total = capped.total;
+        *free_bytes = capped.free;
     }
     return result;
 }

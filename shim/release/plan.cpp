@@ -8,6 +8,7 @@
 #include "devices.hpp"
 #include "log.hpp"
 #include "process.hpp"
+#include "reports.hpp"
 
 namespace curb::shim::release {
 namespace {
@@ -37,14 +38,13 @@ std::int64_t held_on_devices() {
 }
 
 std::string take(policy::Step step) {
-    switch (step) {
-#define CURB_STEP(name, text) \
-    case policy::Step::name:  \
-        return step::name();
+    using Body = std::string (*)();
+    constexpr Body kBodies[] = {
+#define CURB_STEP(name, text) &step::name,
+#define CURB_PLANNED_STEP(name, text) nullptr,
 #include "policy/release_steps.def"
-#undef CURB_STEP
-    }
-    return {};
+    };
+    return kBodies[static_cast<std::size_t>(step)]();
 }
 
 }  // namespace
@@ -54,7 +54,8 @@ void run(const std::string &trigger) {
     control::ReleaseReport report;
     report.trigger = trigger;
     const auto start = Clock::now();
-    for (const policy::Step step : plan.steps) {
+    for (const policy::Step step : *plan.steps) {
+        if (!policy::is_built(step)) continue;
         const auto step_start = Clock::now();
         const std::int64_t before = held_on_devices();
         control::StepReport taken;
@@ -67,10 +68,10 @@ void run(const std::string &trigger) {
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+    process::fall_back();
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (in_use(devices::at(ordinal)))
-            log::write(policy::LogLevel::info, admission::books_text(devices::at(ordinal)));
+        if (in_use(devices::at(ordinal))) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
 }
 
 }  // namespace curb::shim::release

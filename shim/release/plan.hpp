@@ -15,8 +15,8 @@ void run(const std::string &trigger);
 // The steps' bodies, release/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
 namespace step {
 #define CURB_STEP(name, text) std::string name();
+#define CURB_PLANNED_STEP(name, text)
 #include "policy/release_steps.def"
-#undef CURB_STEP
 }  // namespace step
 
 }  // namespace curb::shim::release

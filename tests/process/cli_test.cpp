@@ -1,137 +1,9 @@
-// build/bin/curb as a process. What it preloads here is the C library, which every program has anyway: this is about
-// how a program is started, not about what libcurb.so does in it.
-#include <fcntl.h>
-#include <poll.h>
+// `curb run`: how a program is started, and what is said when it is not.
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <map>
-#include <sstream>
-#include <vector>
-
-#include "catch.hpp"
-#include "temp_dir.hpp"
-
-namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
+#include "cli.hpp"
 
 namespace {
-
-// A shared library that does no harm in any program.
-std::string harmless_library() {
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-        const std::size_t path = line.find('/');
-        if (path != std::string::npos && line.find("/libc.so.6") != std::string::npos) return line.substr(path);
-    }
-    throw std::runtime_error("no libc.so.6 in /proc/self/maps");
-}
-
-struct Outcome {
-    pid_t pid = 0;
-    int status = 0;  // exit status, or 128 + signal
-    std::string out;
-    std::string err;
-};
-
-struct Start {
-    Words words;
-    std::map<std::string, std::string> environment{{"CURB_LIBRARY", harmless_library()}};
-    std::string input;
-    std::string directory;
-    std::function<void()> prepare;  // in the child, before exec
-};
-
-Words environment_of(const std::map<std::string, std::string> &wanted) {
-    Words out{"PATH=/usr/bin:/bin", "HOME=/nonexistent"};
-    for (const auto &[name, value] : wanted) out.emplace_back(name).append("=").append(value);
-    return out;
-}
-
-std::vector<char *> pointers(Words &words) {
-    std::vector<char *> out;
-    for (std::string &word : words) out.push_back(word.data());
-    out.push_back(nullptr);
-    return out;
-}
-
-Outcome start(Start start) {
-    std::array<int, 2> in{};
-    std::array<int, 2> out{};
-    std::array<int, 2> err{};
-    for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
-    Words environment = environment_of(start.environment);
-    const std::vector<char *> argv = pointers(start.words);
-    const std::vector<char *> envp = pointers(environment);
-    Outcome outcome;
-    outcome.pid = ::fork();
-    if (outcome.pid == 0) {
-        ::dup2(in[0], 0);
-        ::dup2(out[1], 1);
-        ::dup2(err[1], 2);
-        if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
-        if (start.prepare) start.prepare();
-        ::execve(argv.front(), argv.data(), envp.data());
-        ::_exit(98);
-    }
-    for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
-    REQUIRE(::write(in[1], start.input.data(), start.input.size()) == static_cast<ssize_t>(start.input.size()));
-    ::close(in[1]);
-    std::array<pollfd, 2> open{{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
-    while (open[0].fd >= 0 || open[1].fd >= 0) {
-        REQUIRE(::poll(open.data(), open.size(), 30'000) > 0);
-        for (pollfd &pipe : open) {
-            if (pipe.fd < 0 || pipe.revents == 0) continue;
-            std::array<char, 4096> block{};
-            const ssize_t got = ::read(pipe.fd, block.data(), block.size());
-            (pipe.fd == out[0] ? outcome.out : outcome.err)
-                .append(block.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-            if (got > 0) continue;
-            ::close(pipe.fd);
-            pipe.fd = -1;
-        }
-    }
-    int status = 0;
-    REQUIRE(::waitpid(outcome.pid, &status, 0) == outcome.pid);
-    outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    return outcome;
-}
-
-Outcome curb(Words words, std::map<std::string, std::string> environment = {}) {
-    words.insert(words.begin(), CURB_BINARY);
-    environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({words, environment, {}, {}, {}});
-}
-
-Words lines(const std::string &text) {
-    Words out;
-    std::istringstream stream(text);
-    for (std::string line; std::getline(stream, line);) out.push_back(line);
-    return out;
-}
-
-std::string last_line(const std::string &text) { return lines(text).empty() ? "" : lines(text).back(); }
-
-// A program that would leave a trace if it were started.
-class Trace {
-  public:
-    [[nodiscard]] Words command() const { return {"--", "touch", path()}; }
-    [[nodiscard]] bool started() const { return fs::exists(path()); }
-
-  private:
-    [[nodiscard]] std::string path() const { return (dir_ / "started").string(); }
-    TempDir dir_;
-};
-
-Words joined(Words words, const Words &more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-}
 
 // curb and what belongs to it, installed elsewhere.
 class Installed {
@@ -397,64 +269,44 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
     CHECK(curb({"run", "--dry-run", "--cap", "8Gib", "--", "true"}).status == 125);
 }
 
-TEST_CASE("A policy check says valid, or every error with its place") {
+TEST_CASE("What the policy says to set is set, after curb's own, where it is unset") {
     const TempDir dir;
-    const std::string good = dir.write("good.json", R"({"version": 1})");
-    const std::string bad = dir.write("bad.json", "{\"version\": 2,\n\"relese\": {}}");
-    const Outcome valid = curb({"policy", "check", good});
-    CHECK(valid.status == 0);
-    CHECK(valid.out == good + ": valid\n");
-    CHECK(valid.err.empty());
-    const Outcome invalid = curb({"policy", "check", bad});
-    CHECK(invalid.status == 1);
-    CHECK(invalid.out.empty());
-    CHECK(lines(invalid.err).size() == 2);
-    CHECK(last_line(invalid.err) == bad + ":2:1: /relese: unknown key \"relese\"; did you mean \"release\"?");
-    CHECK(curb({"policy", "check", "/no/such.json"}).status == 1);
-    CHECK(curb({"policy", "check"}).status == 125);
+    const std::string policy = dir.write(
+        "job.json", R"({"version": 1, "frameworks": {"steer": true, "env": {"NCCL_DEBUG": "WARN", "PATH": "/none"}}})");
+    const Outcome outcome = curb({"run", "--policy", policy, "--", "env"}, {{"TF_GPU_ALLOCATOR", "BFC"}});
+    CHECK_THAT(outcome.out, contains("\nNCCL_DEBUG=WARN\n") && contains("\nXLA_PYTHON_CLIENT_PREALLOCATE=false\n") &&
+                                contains("\nTF_FORCE_GPU_ALLOW_GROWTH=true\n") && contains("PATH=/usr/bin:/bin\n") &&
+                                contains("TF_GPU_ALLOCATOR=BFC\n"));
+    const Outcome dry = curb({"run", "--policy", policy, "--dry-run", "--", "env"}, {{"TF_GPU_ALLOCATOR", "BFC"}});
+    CHECK(lines(dry.out) == Words{"CURB_POLICY=" + policy, "LD_PRELOAD=" + harmless_library(), "NCCL_DEBUG=WARN",
+                                  "TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                                  "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
+                                  "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "env"});
+    CHECK_THAT(curb({"run", "--", "env"}).out, !contains("XLA_PYTHON_CLIENT"));
 }
 
-TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {
+TEST_CASE("What is set follows the rule that is for the command") {
     const TempDir dir;
-    const auto checked = [&](const std::string &gpu) {
-        return curb({"policy", "check", dir.write("job.json", "{\"version\": 1, \"gpu\": {" + gpu + "}}")});
-    };
-    const Outcome valid = checked(R"("*": {"cap": "8GiB"}, "cuda:0": {"report": "device"}, "nvml:0": {},
-                                     "00000000:3B:00.0": {}, "GPU-8F3A": {}, "MIG-8f3a": {"report": "cap"})");
-    CHECK(valid.err.empty());
-    CHECK(valid.status == 0);
-    const Outcome invalid = checked(R"("00000000:3B:00.0": {}, "3b:00.0": {})");
-    CHECK(invalid.status == 1);
-    CHECK_THAT(last_line(invalid.err), contains("job.json:1:48: /gpu/3b:00.0: \"3b:00.0\" is the device that "
-                                                "\"00000000:3B:00.0\" names at 1:24; put what both say in one"));
+    const std::string policy = dir.write("job.json", R"({"version": 1, "rules": [
+{"match": {"exe": "printenv", "env": {"CURB_CAP": "1GiB"}}, "frameworks": {"env": {"RULE": "first"}}},
+{"match": {"args": "RULE"}, "frameworks": {"env": {"RULE": "second"}}}]})");
+    CHECK(curb({"run", "--policy", policy, "--cap", "1GiB", "--", "printenv", "RULE"}).out == "first\n");
+    CHECK(curb({"run", "--policy", policy, "--", "printenv", "RULE"}).out == "second\n");
+    CHECK(curb({"run", "--policy", policy, "--", "sh", "-c", "echo $RULE"}).out == "\n");
 }
 
-TEST_CASE("A policy check answers programs in JSON") {
+TEST_CASE("What has no effect in this version is not complained of when a program is run") {
     const TempDir dir;
-    const std::string bad = dir.write("bad.json", "{\"version\": 2}");
-    const Outcome invalid = curb({"policy", "check", "--json", bad});
-    CHECK(invalid.status == 1);
-    CHECK(
-        invalid.out ==
-        R"({"valid":false,"diagnostics":[{"file":")" + bad +
-            R"(","line":1,"column":13,"pointer":"/version","message":"version 2 is not known; this curb reads version 1"}]})"
-            "\n");
-    CHECK(invalid.err.empty());
-    CHECK(curb({"policy", "check", "--json", dir.write("good.json", "{\"version\": 1}")}).out ==
-          "{\"valid\":true,\"diagnostics\":[]}\n");
-}
-
-TEST_CASE("A policy check reads standard input where the file is -") {
-    CHECK(start({{CURB_BINARY, "policy", "check", "-"}, {}, "{\"version\": 1}", {}, {}}).status == 0);
-    const Outcome invalid = start({{CURB_BINARY, "policy", "check", "-"}, {}, "{}", {}, {}});
-    CHECK(invalid.status == 1);
-    CHECK_THAT(invalid.err, contains("<stdin>:1:1: the version is missing"));
+    const std::string policy = dir.write("job.json", R"({"version": 1, "trace": {"file": "t.json"}})");
+    CHECK(curb({"run", "--policy", policy, "--", "true"}).err.empty());
 }
 
 TEST_CASE("curb tells its version and how it is used") {
     CHECK_THAT(curb({"--version"}).out, Catch::Matchers::StartsWith("curb "));
     CHECK(curb({"--version"}).status == 0);
-    for (const Words &words : {Words{"--help"}, Words{"run", "--help"}, Words{"policy", "check", "--help"}}) {
+    for (const Words &words : {Words{"--help"}, Words{"run", "--help"}, Words{"policy", "check", "--help"},
+                               Words{"policy", "show", "--help"}, Words{"policy", "explain", "--help"},
+                               Words{"policy", "schema", "--help"}, Words{"policy", "--help"}}) {
         CHECK(curb(words).status == 0);
         CHECK_THAT(curb(words).out, contains("Usage:"));
     }

@@ -1,24 +1,17 @@
 // Which GPUs the keys of a policy name, and what then holds for each.
+#include <array>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
-#include "policy/names.hpp"
+#include "policies.hpp"
 #include "policy/policy.hpp"
 
 using namespace curb::policy;
+using namespace std::chrono_literals;
 
 namespace {
-
-GpuKey key(std::string_view text) {
-    const auto parsed = parse_gpu_key(text);
-    INFO(text);
-    REQUIRE(parsed);
-    return *parsed;
-}
-
-GpuRule capped(std::string_view of, std::string_view cap) { return {key(of), {*parse_size(cap), {}}}; }
-GpuRule reported(std::string_view of, Report report) { return {key(of), {{}, report}}; }
 
 Policy with(std::vector<GpuRule> rules) {
     Policy policy;
@@ -36,7 +29,7 @@ const GpuIdentity kInstance{0, 1, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-9
 const GpuIdentity kSibling{1, 1, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8",
                            "MIG-c1d2ffff-0d4e-5f60-7182-93a4b5c6d7e8"};
 
-std::optional<Bytes> cap(const Policy &policy, const GpuIdentity &gpu) { return cap_for(policy, gpu, 80 * GiB); }
+std::optional<Bytes> cap(const Policy &policy, const GpuIdentity &gpu) { return terms_for(policy, gpu, 80 * GiB).cap; }
 
 }  // namespace
 
@@ -209,15 +202,15 @@ TEST_CASE("A key of a GPU is for its MIG instances, a key of an instance for tha
 
 // ---- what holds for a GPU ----
 
-TEST_CASE("Without a policy there is no cap, and the cap is what is reported") {
-    CHECK(cap(Policy{}, kFirst) == std::nullopt);
-    CHECK(gpu_policy_for(Policy{}, kFirst) == GpuPolicy{{}, Report::cap});
+TEST_CASE("Without a policy there is no cap and no growth, and the cap is what is reported") {
+    CHECK(terms_for(Policy{}, kFirst, 80 * GiB) == GpuTerms{.cap = {}, .growth = Growth{}, .report = Report::cap});
+    CHECK(gpu_policy_for({}, kFirst) == GpuPolicy{});
 }
 
 TEST_CASE("A cap for every device holds for each, by its size") {
     const Policy policy = with({capped("*", "25%")});
-    CHECK(cap_for(policy, kFirst, 80 * GiB) == 20 * GiB);
-    CHECK(cap_for(policy, kSecond, 40 * GiB) == 10 * GiB);
+    CHECK(terms_for(policy, kFirst, 80 * GiB).cap == 20 * GiB);
+    CHECK(terms_for(policy, kSecond, 40 * GiB).cap == 10 * GiB);
 }
 
 TEST_CASE("Of the keys that name a GPU the most specific wins, in whichever order they stand") {
@@ -242,11 +235,21 @@ TEST_CASE("Of equal keys the later rule wins") {
 
 TEST_CASE("Rules are laid over each other field by field") {
     const Policy policy = with({reported("GPU-8f3a1", Report::device), capped("cuda:0", "60GiB"), capped("*", "8GiB")});
-    CHECK(gpu_policy_for(policy, kFirst) == GpuPolicy{*parse_size("60GiB"), Report::device});
-    CHECK(gpu_policy_for(policy, kSecond) == GpuPolicy{*parse_size("8GiB"), Report::cap});
+    const GpuTerms first = terms_for(policy, kFirst, 80 * GiB), second = terms_for(policy, kSecond, 80 * GiB);
+    CHECK(first == GpuTerms{.cap = 60 * GiB, .growth = Growth{}, .report = Report::device});
+    CHECK(second == GpuTerms{.cap = 8 * GiB, .growth = Growth{}, .report = Report::cap});
     const Policy back = with({reported("*", Report::device), reported("nvml:3", Report::cap)});
-    CHECK(gpu_policy_for(back, kFirst).report == Report::cap);
-    CHECK(gpu_policy_for(back, kSecond).report == Report::device);
+    CHECK(terms_for(back, kFirst, 80 * GiB).report == Report::cap);
+    CHECK(terms_for(back, kSecond, 80 * GiB).report == Report::device);
+}
+
+TEST_CASE("Growth is laid together from all keys of a device, in its bytes") {
+    const Policy policy =
+        with({grown("*", {.step = "1GiB", .every = 10s}), grown("cuda:0", {.start = "25%", .wait = 5s}),
+              grown("GPU-8f3a1", {.factor = 1.5, .keep_free = "10%"})});
+    CHECK(terms_for(policy, kFirst, 80 * GiB).growth ==
+          Growth{.start = 20 * GiB, .step = 0, .factor = 1.5, .every = 10s, .keep_free = 8 * GiB, .wait = 5s});
+    CHECK(terms_for(policy, kSecond, 80 * GiB).growth == Growth{.step = 1 * GiB, .every = 10s});
 }
 
 TEST_CASE("A cap for another device is none for this one") {
@@ -261,7 +264,9 @@ TEST_CASE("A cap from outside the file only narrows") {
     CHECK(cap(policy, kFirst) == 8 * GiB);
     CHECK(cap(policy, kSecond) == 1 * GiB);
     policy.narrowed_to = *parse_size("50%");
-    CHECK(cap_for(policy, kFirst, 30 * GiB) == 15 * GiB);
+    CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 15 * GiB);
+    policy.narrowed_to = *parse_size("0");
+    CHECK(cap(policy, kFirst) == Bytes{0});
 }
 
 TEST_CASE("A cap of nothing is a cap") { CHECK(cap(with({capped("*", "0")}), kFirst) == Bytes{0}); }
@@ -270,23 +275,118 @@ TEST_CASE("NVML's index is needed only where a key asks for it") {
     CHECK_FALSE(needs_nvml_index(Policy{}));
     CHECK_FALSE(needs_nvml_index(with({capped("*", "8GiB"), capped("cuda:0", "8GiB"), capped("GPU-8f", "8GiB")})));
     CHECK(needs_nvml_index(with({capped("*", "8GiB"), capped("nvml:0", "8GiB")})));
+    Policy policy;
+    policy.ceiling = {capped("nvml:0", "8GiB")};
+    CHECK(needs_nvml_index(policy));
+}
+
+// ---- within the machine's ceiling ----
+
+TEST_CASE("Of the user's own and the ceiling's, what narrows holds, field by field and either way round") {
+    struct Row {
+        const char *what;
+        GpuPolicy low;
+        GpuPolicy high;
+        enum { lower, higher, own } holds;
+    };
+    const auto rows = std::to_array<Row>({
+        {"cap", cap_of("8GiB"), cap_of("20GiB"), Row::lower},
+        {"start", growth_of({.start = "2GiB"}), growth_of({.start = "3GiB"}), Row::lower},
+        {"step", growth_of({.step = "1GiB"}), growth_of({.step = "2GiB"}), Row::lower},
+        {"factor", growth_of({.factor = 1.5}), growth_of({.factor = 2}), Row::lower},
+        {"every", growth_of({.every = 1s}), growth_of({.every = 1min}), Row::higher},
+        {"keep_free", growth_of({.keep_free = "1GiB"}), growth_of({.keep_free = "2GiB"}), Row::higher},
+        {"wait", growth_of({.wait = 1s}), growth_of({.wait = 1min}), Row::own},
+        {"report", report_of(Report::cap), report_of(Report::device), Row::own},
+    });
+    const auto terms = [](const std::optional<GpuPolicy> &own, const std::optional<GpuPolicy> &ceiling) {
+        Policy policy;
+        if (own) policy.gpu = {{key("*"), *own}};
+        if (ceiling) policy.ceiling = {{key("cuda:0"), *ceiling}};
+        return terms_for(policy, kFirst, 80 * GiB);
+    };
+    for (const Row &row : rows) {
+        INFO(row.what);
+        const GpuTerms low = terms(row.low, {}), high = terms(row.high, {});
+        CHECK_FALSE(low == high);
+        CHECK(terms(row.low, row.low) == low);
+        CHECK(terms(row.low, row.high) == (row.holds == Row::higher ? high : low));
+        CHECK(terms(row.high, row.low) == (row.holds == Row::lower ? low : high));
+        CHECK(terms({}, row.low) == low);  // what is left out is as the ceiling has it
+        CHECK(terms({}, row.high) == high);
+    }
+}
+
+TEST_CASE("A percentage and an amount are held against each other in the bytes of the device") {
+    Policy policy = with({capped("*", "50%")});
+    policy.ceiling = {capped("*", "20GiB")};
+    CHECK(terms_for(policy, kFirst, 80 * GiB).cap == 20 * GiB);
+    CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 15 * GiB);
+    std::swap(policy.gpu, policy.ceiling);
+    CHECK(terms_for(policy, kFirst, 80 * GiB).cap == 20 * GiB);
+    CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 15 * GiB);
+    policy = with({grown("*", {.keep_free = "10%"})});
+    policy.ceiling = {grown("*", {.keep_free = "4GiB"})};
+    CHECK(terms_for(policy, kFirst, 80 * GiB).growth.keep_free == 8 * GiB);
+    CHECK(terms_for(policy, kFirst, 20 * GiB).growth.keep_free == 4 * GiB);
+}
+
+TEST_CASE("A step in one and a factor in the other both hold: whichever grows less") {
+    Policy policy;
+    policy.gpu = {grown("*", {.start = "1GiB", .step = "1GiB"})};
+    policy.ceiling = {grown("*", {.start = "1GiB", .factor = 1.5})};
+    for (int way = 0; way < 2; ++way) {
+        const Growth growth = terms_for(policy, kFirst, 80 * GiB).growth;
+        CHECK(growth == Growth{.start = 1 * GiB, .step = 1 * GiB, .factor = 1.5});
+        CHECK(after_step(growth, 1 * GiB) == 1536 * MiB);
+        CHECK(after_step(growth, 4 * GiB) == 5 * GiB);
+        std::swap(policy.gpu, policy.ceiling);
+    }
+}
+
+TEST_CASE("The ceiling of a device is that of all its keys there, whatever keys the user wrote") {
+    Policy policy = with({capped("GPU-8f3a1", "60GiB"), capped("*", "1GiB")});
+    policy.ceiling = {capped("cuda:0", "30GiB"), capped("*", "10GiB")};
+    CHECK(cap(policy, kFirst) == 30 * GiB);
+    CHECK(cap(policy, kSecond) == 1 * GiB);
+}
+
+TEST_CASE("A cap from outside the files narrows what the ceiling leaves, and never widens it") {
+    Policy policy = with({capped("*", "20GiB")});
+    policy.ceiling = {capped("*", "10GiB")};
+    for (const auto &[narrowed, expected] : {std::pair("30GiB", 10 * GiB), {"15GiB", 10 * GiB}, {"5GiB", 5 * GiB}}) {
+        policy.narrowed_to = *parse_size(narrowed);
+        CHECK(cap(policy, kFirst) == expected);
+    }
+    policy.gpu.clear();
+    policy.narrowed_to = *parse_size("30GiB");
+    CHECK(cap(policy, kFirst) == 10 * GiB);
+}
+
+TEST_CASE("A cap from outside the files leaves growth and report as they are") {
+    Policy policy = with({capped("*", "20GiB"), reported("cuda:0", Report::device)});
+    policy.gpu[0].policy.growth = growth_of({.start = "2GiB", .step = "1GiB"}).growth;
+    const GpuTerms before = terms_for(policy, kFirst, 80 * GiB);
+    policy.narrowed_to = *parse_size("1GiB");
+    CHECK(terms_for(policy, kFirst, 80 * GiB) ==
+          GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device});
 }
 
 // ---- keys held against all devices ----
 
-TEST_CASE("Where every key names a GPU the policy is left as it is") {
-    const Policy policy = with({capped("*", "8GiB"), capped("cuda:1", "4GiB"), capped("GPU-8f3a1", "2GiB")});
-    const Matched matched = match(policy, kBoth);
-    CHECK(matched.policy == policy);
+TEST_CASE("Where every key names a GPU the rules are left as they are") {
+    const std::vector<GpuRule> rules{capped("*", "8GiB"), capped("cuda:1", "4GiB"), capped("GPU-8f3a1", "2GiB")};
+    const Matched matched = match(rules, kBoth);
+    CHECK(matched.rules == rules);
     CHECK(matched.ambiguous.empty());
     CHECK(matched.unmatched.empty());
 }
 
 TEST_CASE("A key for none of the GPUs is told, with those that there are") {
     const auto text = GENERATE(as<std::string>{}, "cuda:2", "nvml:0", "0000:01:00.0", "GPU-9", "MIG-8f3a");
-    const Policy policy = with({capped("*", "8GiB"), capped(text, "4GiB")});
-    const Matched matched = match(policy, kBoth);
-    CHECK(matched.policy == policy);
+    const std::vector<GpuRule> rules{capped("*", "8GiB"), capped(text, "4GiB")};
+    const Matched matched = match(rules, kBoth);
+    CHECK(matched.rules == rules);
     CHECK(matched.ambiguous.empty());
     CHECK(matched.unmatched ==
           std::vector<std::string>{"gpu key \"" + text +
@@ -296,13 +396,13 @@ TEST_CASE("A key for none of the GPUs is told, with those that there are") {
 }
 
 TEST_CASE("A process without GPUs is told so of every key but that of all") {
-    const Matched matched = match(with({capped("*", "8GiB"), capped("cuda:0", "4GiB")}), {});
+    const Matched matched = match(std::vector{capped("*", "8GiB"), capped("cuda:0", "4GiB")}, {});
     CHECK(matched.unmatched == std::vector<std::string>{"gpu key \"cuda:0\" names none of this process's GPUs"});
 }
 
 TEST_CASE("Where NVML tells no index, a key that asks for it says so") {
     const std::vector<GpuIdentity> blind{{0, {}, "", "", ""}};
-    const Matched matched = match(with({capped("nvml:0", "4GiB"), capped("cuda:1", "4GiB")}), blind);
+    const Matched matched = match(std::vector{capped("nvml:0", "4GiB"), capped("cuda:1", "4GiB")}, blind);
     CHECK(matched.unmatched ==
           std::vector<std::string>{
               "gpu key \"nvml:0\" names none of this process's GPUs (cuda:0); NVML does not tell their indexes here",
@@ -311,33 +411,23 @@ TEST_CASE("Where NVML tells no index, a key that asks for it says so") {
 
 TEST_CASE("A beginning of several UUIDs is told with them, and its rule is not applied") {
     const Matched matched =
-        match(with({capped("*", "8GiB"), capped("GPU-8f3a", "4GiB"), capped("GPU-8f3a7", "2GiB")}), kBoth);
+        match(std::vector{capped("*", "8GiB"), capped("GPU-8f3a", "4GiB"), capped("GPU-8f3a7", "2GiB")}, kBoth);
     CHECK(matched.unmatched.empty());
     CHECK(matched.ambiguous ==
           std::vector<std::string>{"gpu key \"GPU-8f3a\" is the beginning of several UUIDs "
                                    "(cuda:0 = nvml:3, 0000:3b:00.0, GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8; "
                                    "cuda:1 = nvml:2, 0000:af:00.0, GPU-8f3a77aa-0d4e-5f60-7182-93a4b5c6d7e8), "
                                    "so its rule is not applied; write more of the one that is meant"});
-    CHECK(cap(matched.policy, kFirst) == 8 * GiB);
-    CHECK(cap(matched.policy, kSecond) == 2 * GiB);
+    CHECK(cap(with(matched.rules), kFirst) == 8 * GiB);
+    CHECK(cap(with(matched.rules), kSecond) == 2 * GiB);
 }
 
 TEST_CASE("A GPU's UUID is not ambiguous for being that of several instances, the beginning of theirs is") {
     const Matched matched =
-        match(with({capped("GPU-8f", "4GiB"), capped("MIG-c1d2", "2GiB")}), std::vector{kInstance, kSibling});
+        match(std::vector{capped("GPU-8f", "4GiB"), capped("MIG-c1d2", "2GiB")}, std::vector{kInstance, kSibling});
     REQUIRE(matched.ambiguous.size() == 1);
     CHECK_THAT(matched.ambiguous[0],
                contains("\"MIG-c1d2\"") && contains(kInstance.mig_uuid) && contains(kSibling.mig_uuid));
-    CHECK(cap(matched.policy, kInstance) == 4 * GiB);
-    CHECK(cap(matched.policy, kSibling) == 4 * GiB);
-}
-
-TEST_CASE("What is laid over the GPUs alone is matched, the rest of the policy is kept") {
-    Policy policy = with({capped("GPU-8", "4GiB")});
-    policy.narrowed_to = *parse_size("1GiB");
-    policy.release.signal = 0;
-    policy.log.file = "log";
-    Policy expected = policy;
-    expected.gpu.clear();
-    CHECK(match(policy, kBoth).policy == expected);
+    CHECK(cap(with(matched.rules), kInstance) == 4 * GiB);
+    CHECK(cap(with(matched.rules), kSibling) == 4 * GiB);
 }

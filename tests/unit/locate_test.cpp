@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -32,7 +33,16 @@ std::string why_unreadable(const std::string &path) {
     REQUIRE_FALSE(text);
     CHECK(text.error().file == path);
     CHECK(text.error().line == 0);
+    CHECK(text.error().unread);
     return text.error().message;
+}
+
+Source source(const std::string &file, const std::string &cap, bool named) {
+    Source out;
+    out.file = file;
+    out.cap = cap;
+    out.named = named;
+    return out;
 }
 
 constexpr uid_t kNobody = 65534;
@@ -46,8 +56,14 @@ TEST_CASE("Without any word of it there is no policy") {
     CHECK(locate({{"CURB_POLICY", ""}, {"CURB_CAP", ""}, {"HOME", home.path().string()}}) == Source{});
 }
 
+TEST_CASE("The ceiling is where it is, whatever the environment says") {
+    CHECK(locate({}).ceiling == "/etc/curb/policy.json");
+    CHECK(locate({{"CURB_POLICY", "/a.json"}, {"CURB_CEILING", "/b.json"}, {"XDG_CONFIG_HOME", "/c"}}).ceiling ==
+          "/etc/curb/policy.json");
+}
+
 TEST_CASE("CURB_POLICY names the policy, whether it is there or not") {
-    CHECK(locate({{"CURB_POLICY", "/no/such.json"}}) == Source{"/no/such.json", "", true});
+    CHECK(locate({{"CURB_POLICY", "/no/such.json"}}) == source("/no/such.json", "", true));
 }
 
 TEST_CASE("A relative path means the directory of the start, wherever the program goes later") {
@@ -64,8 +80,8 @@ TEST_CASE("The user's own file is taken if it is there, and was not named") {
     const std::string file = home.write(".config/curb/policy.json", "{}");
     const std::string other = home.write("xdg/curb/policy.json", "{}");
     const std::string directory = home.path().string();
-    CHECK(locate({{"HOME", directory}}) == Source{file, "", false});
-    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == Source{other, "", false});
+    CHECK(locate({{"HOME", directory}}) == source(file, "", false));
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == source(other, "", false));
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == file);
     CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/a.json"}}).file == "/a.json");
@@ -74,19 +90,19 @@ TEST_CASE("The user's own file is taken if it is there, and was not named") {
 TEST_CASE("CURB_CAP is laid over either") {
     const TempDir home;
     const std::string file = home.write(".config/curb/policy.json", "{}");
-    CHECK(locate({{"CURB_CAP", "8GiB"}}) == Source{"", "8GiB", true});
-    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == Source{file, "8GiB", true});
-    CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == Source{"/a.json", "8GiB", true});
+    CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == source(file, "8GiB", true));
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
 }
 
 // Run by the next test in a copy of this program that belongs to somebody else and is set-uid.
 TEST_CASE("secure execution", "[.secure]") {
     const bool secure = ::getauxval(AT_SECURE) != 0;
-    const bool ignored = locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}).none();
+    const bool ignored = locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}) == Source{};
     ::_exit(secure && ignored ? 0 : 1);  // at once: a leak checker may not look into a set-uid process
 }
 
-TEST_CASE("Under AT_SECURE the environment is ignored") {
+TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
     const TempDir dir;
     struct statvfs mount {};
     REQUIRE(::statvfs(dir.path().c_str(), &mount) == 0);
@@ -121,6 +137,17 @@ TEST_CASE("A file may have 1 MiB and no byte more") {
     CHECK(config::read_file(dir.write("a", std::string(1 << 20, ' '))));
     CHECK_THAT(why_unreadable(dir.write("b", std::string((1 << 20) + 1, ' '))), contains("larger than 1 MiB"));
     CHECK_THAT(why_unreadable("/proc/self/pagemap"), contains("larger than 1 MiB"));  // says that it is empty
+}
+
+TEST_CASE("Of a file of 100 MiB no more is read than it takes to refuse it") {
+    const TempDir dir;
+    const std::string path = dir.write("a", "{}");
+    fs::resize_file(path, 100 << 20);
+    rusage before{}, after{};
+    REQUIRE(::getrusage(RUSAGE_SELF, &before) == 0);
+    CHECK_THAT(why_unreadable(path), contains("larger than 1 MiB, which no policy is"));
+    REQUIRE(::getrusage(RUSAGE_SELF, &after) == 0);
+    CHECK(after.ru_maxrss - before.ru_maxrss < 50 << 10);  // in KiB
 }
 
 TEST_CASE("What cannot be read is answered with what to do") {
@@ -170,38 +197,4 @@ TEST_CASE("A file that this user may not read is told from one that is not there
     REQUIRE(::seteuid(me) == 0);
     REQUIRE_FALSE(text);
     CHECK_THAT(text.error().message, contains("may not be read by this user"));
-}
-
-TEST_CASE("No source means no caps") {
-    const auto policy = config::load({});
-    REQUIRE(policy);
-    CHECK(*policy == policy::Policy{});
-}
-
-TEST_CASE("The cap of CURB_CAP is laid over that of the file") {
-    const TempDir dir;
-    const std::string file = dir.write("job.json", R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}}})");
-    const auto policy = config::load({file, "8GiB", true});
-    REQUIRE(policy);
-    CHECK(policy::cap_for(*policy, policy::GpuIdentity{}, 80 * policy::GiB) == 8 * policy::GiB);
-    const auto alone = config::load({"", "25%", true});
-    REQUIRE(alone);
-    CHECK(policy::cap_for(*alone, policy::GpuIdentity{}, 80 * policy::GiB) == 20 * policy::GiB);
-}
-
-TEST_CASE("All that is wrong with the file and with CURB_CAP is told together") {
-    const TempDir dir;
-    const std::string file = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "20Gib"}}})");
-    const auto policy = config::load({file, "8Gib", true});
-    REQUIRE_FALSE(policy);
-    REQUIRE(policy.error().size() == 3);
-    CHECK_THAT(policy.error()[0].text(), contains(file + ":1:13: /version"));
-    CHECK_THAT(policy.error()[1].text(), contains(file + ":1:37: /gpu/*/cap"));
-    CHECK(policy.error()[2].text() == "CURB_CAP: '8Gib' is not a size; did you mean \"8GiB\"?");
-}
-
-TEST_CASE("A file that was named and is not there is an error") {
-    const auto policy = config::load({"/no/such.json", "", true});
-    REQUIRE_FALSE(policy);
-    CHECK_THAT(policy.error()[0].text(), contains("/no/such.json: there is no such file"));
 }

@@ -61,11 +61,24 @@ TEST_CASE("A policy that memory runs out for is refused without an exception") {
     const std::string text =
         R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"},
                                  "0000:3B:00.0": {"report": "device"}, "GPU-8f3a1b2c-0d4e": {"report": "none"},
-                                 "gpu:0": {}, "GPU-8g": {}, "3B:00.0": {}},
-                                 "release": {"signal": "SIGUSR2", "steps": ["pools", "unknown"]}, "unknown": [1, 2.5, null]})";
+                                 "gpu:0": {}, "GPU-8g": {}, "3B:00.0": {},
+                                 "nvml:0": {"growth": {"every": "a long text that is no time", "factor": "1.5"}}},
+            "release": {"signal": "SIGUSR2", "steps": ["pools", "unknown"], "before_growth": "yes"},
+            "frameworks": {"env": {"LD_A_LONG_NAME_THAT_IS_BARRED": "x", "a long name that is none": 1}},
+            "rules": [{}, {"match": {"exe": 1, "env": {"A": "b"}}, "rules": []}], "unknown": [1, 2.5, null]})";
     CHECK(with_each_allocation_failing([&] {
               const auto policy = config::parse(text, "a-file-name-too-long-for-a-small-string.json");
               if (policy) std::abort();
+          }) > 20);
+}
+
+TEST_CASE("A policy whose fields are in conflict is not taken for a right one for want of memory") {
+    const std::string text =
+        R"({"version": 1, "gpu": {"*": {"cap": "8GiB", "growth": {"start": "9GiB", "step": "1GiB"}}},
+            "rules": [{"name": "a name that is longer than a small string", "match": {},
+                       "gpu": {"*": {"growth": {"start": "10GiB"}}}}]})";
+    CHECK(with_each_allocation_failing([&] {
+              if (config::parse(text, "job.json")) std::abort();
           }) > 20);
 }
 
@@ -76,11 +89,31 @@ TEST_CASE("A size that memory runs out for is refused without an exception") {
           }) > 0);
 }
 
-TEST_CASE("A policy file that memory runs out for is refused without an exception") {
+TEST_CASE("A policy file that memory runs out for is refused without an exception, and never half of it taken") {
     const TempDir dir;
-    const std::string path = dir.write("a-name-that-is-longer-than-a-small-string.json", R"({"version": 1})");
-    const config::Source source{path, "8GiB", true};
-    CHECK(with_each_allocation_failing([&] { (void)config::load(source); }) > 5);
+    config::Source source;
+    source.file = dir.write("a-name-that-is-longer-than-a-small-string.json",
+                            R"({"version": 1, "gpu": {"*": {"cap": "80GiB"}}, "trace": {"file": "a/long/path/to/it"},
+    "frameworks": {"env": {"A_NAME_THAT_IS_LONGER_THAN_A_SMALL_STRING": "and a value that is longer than one too"}},
+    "rules": [{"match": {"args": "no such arguments"}}, {"match": {"user": "*"}, "gpu": {"*": {"cap": "2GiB"}}}]})");
+    source.cap = "8GiB";
+    source.ceiling.clear();
+    const auto whole = config::load(source, config::this_process);
+    REQUIRE(whole);
+    CHECK(with_each_allocation_failing([&] {
+              const auto some = config::load(source, config::this_process);
+              if (some && (some->policy != whole->policy || some->rule != whole->rule)) std::abort();
+              if (!some && !some.error().empty() && !some.error().front().unread) std::abort();
+          }) > 50);
+}
+
+TEST_CASE("A ceiling that memory runs out for is not taken for none") {
+    const TempDir dir;
+    config::Source source;
+    source.ceiling = dir.write("a-name-that-is-longer-than-a-small-string.json", "{}");
+    CHECK(with_each_allocation_failing([&] {
+              if (config::load(source, config::this_process)) std::abort();
+          }) > 5);
 }
 
 TEST_CASE("A policy that cannot be found for want of memory is not taken for none") {

@@ -1,12 +1,13 @@
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 
+#include "../fuzz/policy_parse_checks.hpp"
+#include "bad_policies.hpp"
 #include "catch.hpp"
 #include "config/load.hpp"
-#include "config/to_json.hpp"
 #include "policy/fields.hpp"
 
 using namespace curb;
@@ -16,14 +17,14 @@ using config::parse;
 
 namespace {
 
-policy::Policy valid(const std::string &text) {
-    const auto policy = parse(text, "job.json");
+config::Document valid(const std::string &text) {
+    const auto document = parse(text, "job.json");
     INFO(text);
-    if (!policy) {
-        for (const Diagnostic &diagnostic : policy.error()) UNSCOPED_INFO(diagnostic.text());
+    if (!document) {
+        for (const Diagnostic &diagnostic : document.error()) UNSCOPED_INFO(diagnostic.text());
     }
-    REQUIRE(policy);
-    return *policy;
+    REQUIRE(document);
+    return *document;
 }
 
 Diagnostics errors(const std::string &text) {
@@ -33,211 +34,37 @@ Diagnostics errors(const std::string &text) {
     return policy.error();
 }
 
-// Every field of the first part, with comments in all places.
+// Every field, with comments in all places.
 const std::string kWhole = R"(// a policy
 {
   "$schema": "./policy.schema.json", /* for editors */
   "version": 1,
   "gpu": {
-    "*": { "cap": "8GiB" }, // every device
-    "cuda:0": { "cap": "75%", "report": "device" },
-    "nvml:1": {}, "3B:00.0": {}, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
+    "*": { "cap": "8GiB", // every device
+           "growth": { "start": "2GiB", "step": "512MiB", "every": "10s", "keep_free": "4GiB", "wait": "30s" },
+           "cache": { "max": "1GiB", "idle": "1m" } },
+    "cuda:0": { "cap": "75%", "growth": { "factor": 1.5 }, "report": "device" },
+    "nvml:1": {}, "3B:00.0": { "cap": "1GiB", "growth": { "start": "1GiB" } }, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
-  "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"] },
-  "log": { "level": "debug", "file": "curb-\u00e4-%p.log" }
+  "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false },
+  "frameworks": { "steer": true, "env": { "TF_CPP_MIN_LOG_LEVEL": "1", "EMPTY": "" } },
+  "log": { "level": "debug", "file": "curb-\u00e4-%p.log" },
+  "trace": { "file": "curb-%p.trace.json" },
+  "rules": [
+    { "name": "bert", // the first
+      "match": { "exe": "python3*", "args": "*train_bert*", "user": "alice", "env": { "SLURM_JOB_NAME": "bert*" } },
+      "gpu": { "*": { "cap": "20GiB" }, "3b:00.0": { "growth": { "step": "1GiB" } } },
+      "release": { "idle": "1h" }, "frameworks": { "steer": false, "env": { "A": "b" } },
+      "log": { "level": "off" }, "trace": { "file": "" } },
+    { "match": {} }
+  ]
 }
 )";
-
-struct Bad {
-    std::string text;
-    unsigned line;
-    unsigned column;
-    std::string pointer;
-    std::string fragment;  // of the message
-};
-
-// A policy that is right but for what stands in it.
-std::string with(const std::string &members) { return "{\"version\": 1,\n" + members + "}"; }
-
-const std::vector<Bad> kBad = {
-    // The file as a whole.
-    {"", 1, 1, "", "the file is empty"},
-    {" \n\t\n", 3, 1, "", "the file is empty"},
-    {"// nothing\n", 2, 1, "", "comments only"},
-    {"/* nothing */", 1, 14, "", "comments only"},
-    {"/* nothing", 1, 1, "", "comment that begins here is not closed"},
-    {"\xEF\xBB\xBF{\"version\": 1}", 1, 1, "", "byte order mark"},
-    {std::string("\xFF\xFE{\0", 4), 1, 1, "", "UTF-16"},
-    {std::string("{\"version\": 1}\n\0garbage", 23), 2, 1, "", "NUL"},
-    {std::string("{\"version\"\0: 1}", 15), 1, 11, "", "NUL"},
-    {"{\"version\": 1, \"log\": {\"file\": \"\xC3\"}}", 1, 33, "", "not UTF-8"},
-    {"{\"version\": 1} // \xC0\xAF", 1, 19, "", "not UTF-8"},          // overlong
-    {"{\"version\": 1} // \xED\xA0\x80", 1, 19, "", "not UTF-8"},      // surrogate
-    {"{\"version\": 1} // \xF4\x90\x80\x80", 1, 19, "", "not UTF-8"},  // beyond U+10FFFF
-    {"{\"version\": 1} // \xE2\x82", 1, 19, "", "not UTF-8"},          // cut off
-    {"[]", 1, 1, "", R"(a policy is an object, as in { "version": 1 }, not an array)"},
-    {"null", 1, 1, "", "not null"},
-    {"  42", 1, 3, "", "not the number 42"},
-    {"\"8GiB\"", 1, 1, "", "not the string \"8GiB\""},
-    {"true", 1, 1, "", "not true"},
-    {"{}", 1, 1, "", R"(the version is missing; add "version": 1)"},
-    {"\n  {\"log\": {}}", 2, 3, "", "the version is missing"},
-
-    // Not JSON.
-    {"{", 1, 2, "", "the object that begins at 1:1 is not closed"},
-    {"{\"version\": 1", 1, 14, "", "the object that begins at 1:1 is not closed"},
-    {"{\"version\": 1,", 1, 15, "", "the object that begins at 1:1 is not closed"},
-    {"{\"version\":", 1, 12, "/version", "the object that begins at 1:1 is not closed"},
-    {"{\"version\"", 1, 11, "", "the object that begins at 1:1 is not closed"},
-    {"{\"version", 1, 2, "", "the string that begins here is not closed"},
-    {"{\n\"release\": {\n  \"steps\": [\"pools\"", 3, 20, "/release/steps", "array that begins at 3:12 is not closed"},
-    {"{\"version\": 1,}", 1, 14, "", "nothing follows this ','; take it out"},
-    {with("\"release\": {\"steps\": [\"pools\" , ]}"), 2, 31, "/release/steps", "nothing follows this ','"},
-    {"{\"version\": 1,,}", 1, 15, "", "',' stands where a key in double quotes is expected"},
-    {"{,}", 1, 2, "", "a key in double quotes"},
-    {"{\"version\": 1}}", 1, 15, "", "'}' follows the end"},
-    {"{\"version\": 1} x", 1, 16, "", "'x' follows the end"},
-    {"{\"version\": 1}\n{\"version\": 1}", 2, 1, "", "'{' follows the end"},
-    {"{\"version\": 1} /* x", 1, 16, "", "comment that begins here is not closed"},
-    {"{\"version\": 1, /* x }", 1, 16, "", "comment that begins here is not closed"},
-    {"{\"version\": /* x }", 1, 13, "/version", "comment that begins here is not closed"},
-    {"{\"version\": 1 / 2}", 1, 15, "", "is missing before '/'"},
-    {"{\"version\": 1 # one\n}", 1, 15, "", "a ',' or '}' is missing before '#'"},
-    {"{\"version\": 1 \"gpu\": {}}", 1, 15, "", "a ',' or '}' is missing before \"gpu\""},
-    {"{\"version\" 1}", 1, 12, "", "a ':' is missing after the key \"version\""},
-    {"{\"version\"= 1}", 1, 11, "", "a ':' is missing after the key \"version\""},
-    {"{version: 1}", 1, 2, "", "'version' stands where a key in double quotes is expected"},
-    {"{'version': 1}", 1, 2, "", "'version' stands where a key in double quotes is expected"},
-    {"{1: 1}", 1, 2, "", "'1' stands where a key"},
-    {"{\"version\": }", 1, 13, "/version", "a value is missing before '}'"},
-    {"{\"version\": : 1}", 1, 13, "/version", "a value is missing before ':'"},
-    {with("\"release\": {\"steps\": [,]}"), 2, 23, "/release/steps", "a value is missing before ','"},
-    {with("\"release\": {\"steps\": [\"pools\"}}"), 2, 30, "/release/steps", "a ',' or ']' is missing before '}'"},
-    {"{\"version\": one}", 1, 13, "/version", "'one' is not a value of JSON"},
-    {"{\"version\": True}", 1, 13, "/version", "'True' is not a value of JSON"},
-    {"{\"version\": 'x'}", 1, 13, "/version", "strings stand in double quotes"},
-    {"{\"version\": nullx}", 1, 13, "", "'nullx' is not a value of JSON"},
-    {"{\"version\": 01}", 1, 13, "", "'01' is not a number"},
-    {"{\"version\": +1}", 1, 13, "/version", "'+1' is not a number"},
-    {"{\"version\": .5}", 1, 13, "/version", "'.5' is not a number"},
-    {"{\"version\": 1.}", 1, 13, "/version", "'1.' is not a number"},
-    {"{\"version\": 0x1}", 1, 13, "", "'0x1' is not a number"},
-    {"{\"version\": -}", 1, 13, "/version", "'-' is not a number"},
-    {"{\"version\": NaN}", 1, 13, "/version", "'NaN' is not a value"},
-    {"{\"version\": 1e999}", 1, 13, "/version", "'1e999' is too large a number"},
-    {with("\"log\": {\"file\": \"a\nb\"}"), 2, 17, "/log/file", "not closed on its line"},
-    {with("\"log\": {\"file\": \"a\tb\"}"), 2, 19, "/log/file", "control character"},
-    {with("\"log\": {\"file\": \"C:\\dir\"}"), 2, 20, "/log/file",
-     R"('\d' begins no escape of JSON; a backslash is written \\)"},
-    {with("\"log\": {\"file\": \"\\u12G4\"}"), 2, 18, "/log/file", "begins no escape"},
-    {with("\"log\": {\"file\": \"\\uD800\"}"), 2, 18, "/log/file", "begins no escape"},
-    {with("\"log\": {\"file\": \"\\uD83D\\uDE00 \\uDE00\"}"), 2, 31, "/log/file", "begins no escape"},
-    {std::string(33, '['), 1, 33, "/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0",
-     "more than 32 deep"},
-    {std::string(1'000'000, '['), 1, 33, "", "more than 32 deep"},
-
-    // The version.
-    {"{\"version\": 1.0}", 1, 13, "/version", "the version is written 1, not the number 1.0"},
-    {"{\"version\": \"1\"}", 1, 13, "/version", "the version is written 1, not the string \"1\""},
-    {"{\"version\": 2}", 1, 13, "/version", "version 2 is not known; this curb reads version 1"},
-    {"{\"version\": -1}", 1, 13, "/version", "version -1 is not known"},
-    {"{\"version\": 18446744073709551617}", 1, 13, "/version", "version 18446744073709551617 is not known"},
-    {"{\"version\": 1e0}", 1, 13, "/version", "the version is written 1"},
-    {"{\"version\": null}", 1, 13, "/version", "not null"},
-    {"{\"version\": {}}", 1, 13, "/version", "not an object"},
-
-    // Keys.
-    {with("\"relese\": {}"), 2, 1, "/relese", R"(unknown key "relese"; did you mean "release"?)"},
-    {with("\"Gpu\": {}"), 2, 1, "/Gpu", R"(did you mean "gpu"?)"},
-    {with("\"growth\": {}"), 2, 1, "/growth", R"(unknown key "growth"; known here: "$schema", "version", "gpu")"},
-    {with("\"cap\": \"8GiB\""), 2, 1, "/cap", R"(unknown key "cap"; did you mean /gpu/*/cap?)"},
-    {with("\"gpu\": {\"cap\": \"8GiB\"}"), 2, 9, "/gpu/cap", R"("cap" is not a device; did you mean /gpu/*/cap?)"},
-    {with("\"gpu\": {\"*\": {\"cpa\": \"8GiB\"}}"), 2, 15, "/gpu/*/cpa", R"(did you mean "cap"?)"},
-    {with("\"gpu\": {\"*\": {\"growth\": {}}}"), 2, 15, "/gpu/*/growth",
-     R"(unknown key "growth"; known here: "cap", "report")"},
-    {with("\"log\": {\"lvl\": \"info\"}"), 2, 9, "/log/lvl", R"(did you mean "level"?)"},
-    {with("\"a/b~c\": 1"), 2, 1, "/a~1b~0c", R"(unknown key "a/b~c")"},
-    {with("\"gpu/*/cap\": \"8GiB\""), 2, 1, "/gpu~1*~1cap", "unknown key"},
-    {with("\"\": 1"), 2, 1, "/", R"(unknown key "")"},
-    {with("\"a\\nb\": 1"), 2, 1, "/a\nb", R"(unknown key "a\x0Ab")"},
-    {with("\"log\": {},\n\"log\": {}"), 3, 1, "/log", "the key \"log\" stands twice; first at 2:1"},
-    {"{\"version\": 1, \"version\": 1}", 1, 16, "/version", "stands twice; first at 1:2"},
-    {with("\"gpu\": {\"cuda:0\": {}, \"\\u0063uda:0\": {}}"), 2, 23, "/gpu/cuda:0", "stands twice"},
-
-    // Devices.
-    {with("\"gpu\": []"), 2, 8, "/gpu", "\"gpu\" is an object, not an array"},
-    {with("\"gpu\": null"), 2, 8, "/gpu", "not null"},
-    {with("\"gpu\": {\"cuda:00\": {}}"), 2, 9, "/gpu/cuda:00", R"(did you mean "cuda:0"?)"},
-    {with("\"gpu\": {\"cuda:-1\": {}}"), 2, 9, "/gpu/cuda:-1", R"("cuda:-1" is not a device; the keys are "*")"},
-    {with("\"gpu\": {\"nvml: 0\": {}}"), 2, 9, "/gpu/nvml: 0", R"(did you mean "nvml:0"?)"},
-    {with("\"gpu\": {\"gpu:0\": {}}"), 2, 9, "/gpu/gpu:0", R"(did you mean "cuda:0"?)"},
-    {with("\"gpu\": {\"3b:00\": {}}"), 2, 9, "/gpu/3b:00", R"(did you mean "0000:3b:00.0"?)"},
-    {with("\"gpu\": {\"GPU-8g\": {}}"), 2, 9, "/gpu/GPU-8g", R"(after "GPU-8" a hexadecimal digit is expected)"},
-    {with("\"gpu\": {\"GPU-\": {}}"), 2, 9, "/gpu/GPU-", "as nvidia-smi -L prints it"},
-    {with("\"gpu\": {\"a/b\": {}}"), 2, 9, "/gpu/a~1b", R"("a/b" is not a device; the keys are "*")"},
-    {with("\"gpu\": {\"report\": \"cap\"}"), 2, 9, "/gpu/report",
-     R"("report" is not a device; did you mean /gpu/*/report?)"},
-    {with("\"gpu\": {\"0000:3b:00.0\": {},\n\"3B:00.0\": {}}"), 3, 1, "/gpu/3B:00.0",
-     R"("3B:00.0" is the device that "0000:3b:00.0" names at 2:9; put what both say in one)"},
-    {with("\"gpu\": {\"GPU-8f3a\": {}, \"GPU-8F3A\": {}}"), 2, 25, "/gpu/GPU-8F3A",
-     R"("GPU-8F3A" is the device that "GPU-8f3a" names at 2:9)"},
-    {with("\"gpu\": {\"MIG-8f3a1b2c\": {}, \"MIG-8f3a1b2c-\": {}}"), 2, 29, "/gpu/MIG-8f3a1b2c-",
-     R"(is the device that "MIG-8f3a1b2c" names at 2:9)"},
-    {with("\"gpu\": {\"3b:00.0\": {}, \"3b:00.0\": {}}"), 2, 24, "/gpu/3b:00.0", "stands twice; first at 2:9"},
-
-    // Reports.
-    {with("\"gpu\": {\"*\": {\"report\": \"devise\"}}"), 2, 25, "/gpu/*/report",
-     R"('devise' is not a kind of report; did you mean "device"?)"},
-    {with("\"gpu\": {\"*\": {\"report\": true}}"), 2, 25, "/gpu/*/report",
-     R"(what is reported is "cap" or "device", not true)"},
-    {with("\"gpu\": {\"*\": {\"raport\": \"cap\"}}"), 2, 15, "/gpu/*/raport", R"(did you mean "report"?)"},
-    {with("\"report\": \"device\""), 2, 1, "/report", R"(did you mean /gpu/*/report?)"},
-    {with("\"gpu\": {\"*\": \"8GiB\"}"), 2, 14, "/gpu/*", R"(as in { "cap": "8GiB" }, not the string "8GiB")"},
-
-    // Sizes.
-    {with("\"gpu\": {\"*\": {\"cap\": \"8Gib\"}}"), 2, 22, "/gpu/*/cap",
-     R"('8Gib' is not a size; did you mean "8GiB"?)"},
-    {with("\"gpu\": {\"*\": {\"cap\": -1}}"), 2, 22, "/gpu/*/cap", "-1: sizes are not negative"},
-    {with("\"gpu\": {\"*\": {\"cap\": \"-1\"}}"), 2, 22, "/gpu/*/cap", "-1: sizes are not negative"},
-    {with("\"gpu\": {\"*\": {\"cap\": 8}}"), 2, 22, "/gpu/*/cap", "a size is a string with a unit"},
-    {with("\"gpu\": {\"*\": {\"cap\": 99999999999999999999999}}"), 2, 22, "/gpu/*/cap",
-     "not the number 99999999999999999999999"},
-    {with("\"gpu\": {\"*\": {\"cap\": null}}"), 2, 22, "/gpu/*/cap", "not null"},
-    {with("\"gpu\": {\"*\": {\"cap\": \"\"}}"), 2, 22, "/gpu/*/cap", "the size is empty"},
-    {with("\"gpu\": {\"*\": {\"cap\": \"120%\"}}"), 2, 22, "/gpu/*/cap", "more than the device has"},
-    {with("\"gpu\": {\"*\": {\"cap\": \"99999999999TiB\"}}"), 2, 22, "/gpu/*/cap", "too large"},
-
-    // The release and the log.
-    {with("\"release\": \"SIGUSR1\""), 2, 12, "/release", "\"release\" is an object"},
-    {with("\"release\": {\"signal\": 10}"), 2, 23, "/release/signal",
-     R"(as in "SIGUSR1" or "none", not the number 10)"},
-    {with("\"release\": {\"signal\": \"SIGKILL\"}"), 2, 23, "/release/signal", "cannot ask for a release"},
-    {with("\"release\": {\"signal\": \"USR1\"}"), 2, 23, "/release/signal", R"(did you mean "SIGUSR1"?)"},
-    {with("\"release\": {\"steps\": \"pools\"}"), 2, 22, "/release/steps", "an array of names"},
-    {with("\"release\": {\"steps\": [\"pools\", \"pool\"]}"), 2, 32, "/release/steps/1", R"(did you mean "pools"?)"},
-    {with("\"release\": {\"steps\": [\"cache\"]}"), 2, 23, "/release/steps/0", R"(write one of "pools", "frameworks")"},
-    {with("\"release\": {\"steps\": [\"pools\", \"pools\"]}"), 2, 32, "/release/steps/1", "twice"},
-    {with("\"release\": {\"steps\": [[\"pools\"]]}"), 2, 23, "/release/steps/0", "a step is a name, not an array"},
-    {with("\"log\": {\"level\": \"warn\"}"), 2, 18, "/log/level",
-     R"('warn' is not a log level; did you mean "warning"?)"},
-    {with("\"log\": {\"level\": 3}"), 2, 18, "/log/level", "a log level is a name"},
-    {with("\"log\": {\"file\": {}}"), 2, 17, "/log/file", "a path is a string"},
-    {with("\"log\": {\"file\": \"a\\u0000b\"}"), 2, 17, "/log/file", "a path holds no NUL"},
-    {with("\"$schema\": 1"), 2, 12, "/$schema", "this is a string"},
-
-    // Columns count bytes, a tab is one, and a carriage return ends no line.
-    {"{\t\"version\":\t2}", 1, 14, "/version", "version 2"},
-    {"{\"\xC3\xA4\": 1, \"version\": 1}", 1, 2, "/\xC3\xA4", "unknown key"},
-    {"{/* \xC3\xA4 */\"version\": 2}", 1, 21, "/version", "version 2"},
-    {"{\r\n\"version\": 2\r\n}", 2, 12, "/version", "version 2"},
-    {"{ // a comment with \"quotes\", a , and a :\r  /* , : */ \"version\" /*:*/ : /*,*/ 2}", 1, 79, "/version",
-     "version 2"},
-};
 
 }  // namespace
 
 TEST_CASE("What is wrong with a file is said with its line, column, pointer and remedy") {
-    REQUIRE(kBad.size() >= 60);
+    REQUIRE(kBad.size() >= 80);
     for (const Bad &bad : kBad) {
         INFO(bad.text.substr(0, 200));
         const Diagnostics found = errors(bad.text);
@@ -251,47 +78,191 @@ TEST_CASE("What is wrong with a file is said with its line, column, pointer and 
 }
 
 TEST_CASE("Every field is read") {
-    policy::Policy expected;
     using Kind = policy::GpuKey::Kind;
-    expected.gpu = {{{}, {policy::parse_size("8GiB").value(), {}}},
-                    {{Kind::cuda, 0, {}}, {policy::parse_size("75%").value(), policy::Report::device}},
-                    {{Kind::nvml, 1, {}}, {}},
-                    {{Kind::pci, 0, "0000:3b:00.0"}, {}},
-                    {{Kind::gpu_uuid, 0, "GPU-8f3a"}, {{}, policy::Report::cap}},
-                    {{Kind::mig_uuid, 0, "MIG-1"}, {}}};
-    expected.release = {35, {policy::Step::frameworks, policy::Step::pools}};
-    expected.log = {policy::LogLevel::debug, "curb-\xC3\xA4-%p.log"};
-    CHECK(valid(kWhole) == expected);
+    using policy::GiB, policy::MiB;
+    using std::chrono::minutes, std::chrono::seconds;
+    const auto bytes = [](policy::Bytes amount) { return policy::Size{policy::Size::Unit::bytes, amount}; };
+    policy::GpuPolicy every;
+    every.cap = bytes(8 * GiB);
+    every.growth = {bytes(2 * GiB), bytes(512 * MiB), {}, seconds(10), bytes(4 * GiB), seconds(30)};
+    every.cache = {bytes(GiB), minutes(1)};
+    policy::GpuPolicy first;
+    first.cap = policy::Size{policy::Size::Unit::basis_points, 7500};
+    first.growth.factor = 1.5;
+    first.report = policy::Report::device;
+    policy::GpuPolicy pci;
+    pci.cap = bytes(GiB);
+    pci.growth.start = bytes(GiB);
+    policy::GpuPolicy uuid;
+    uuid.report = policy::Report::cap;
+
+    policy::Layer base;
+    base.gpu = {{{}, every},
+                {{Kind::cuda, 0, {}}, first},
+                {{Kind::nvml, 1, {}}, {}},
+                {{Kind::pci, 0, "0000:3b:00.0"}, pci},
+                {{Kind::gpu_uuid, 0, "GPU-8f3a"}, uuid},
+                {{Kind::mig_uuid, 0, "MIG-1"}, {}}};
+    base.release = {35, std::vector{policy::Step::frameworks, policy::Step::pools}, minutes(10), false};
+    base.frameworks = {true, policy::Environment{{"EMPTY", ""}, {"TF_CPP_MIN_LOG_LEVEL", "1"}}};
+    base.log = {policy::LogLevel::debug, "curb-\xC3\xA4-%p.log"};
+    base.trace = {"curb-%p.trace.json"};
+
+    policy::Rule bert;
+    bert.name = "bert";
+    bert.match = {"python3*", "*train_bert*", "alice", policy::Environment{{"SLURM_JOB_NAME", "bert*"}}};
+    bert.over.gpu.resize(2);
+    bert.over.gpu[0].policy.cap = bytes(20 * GiB);
+    bert.over.gpu[1].key = {Kind::pci, 0, "0000:3b:00.0"};
+    bert.over.gpu[1].policy.growth.step = bytes(GiB);
+    bert.over.release.idle = std::chrono::hours(1);
+    bert.over.frameworks = {false, policy::Environment{{"A", "b"}}};
+    bert.over.log.level = policy::LogLevel::off;
+    bert.over.trace.file = "";
+
+    CHECK(valid(kWhole).file == policy::File{base, {bert, {}}});
 }
 
-TEST_CASE("The least policy is the version, and then nothing is capped") {
-    CHECK(valid(R"({"version": 1})") == policy::Policy{});
-    CHECK(valid("//\n{/**/\"version\"/**/:/**/1/**/}//") == policy::Policy{});
-    CHECK(valid(R"({"version": 1, "gpu": {}, "release": {}, "log": {}})") == policy::Policy{});
-    CHECK(valid(R"({"version": 1, "release": {"signal": "none", "steps": []}})").release ==
-          policy::ReleasePolicy{0, {}});
+TEST_CASE("The whole example sets every field of the table but those that exclude each other") {
+    const config::Document document = valid(kWhole);
+    for (const policy::Field &field : policy::fields()) {
+        // "/rules/0/match/exe" is of "/rules/*/match/exe".
+        const auto is_of_it = [&](const auto &one) { return policy::glob(field.pointer, one.first); };
+        INFO(field.pointer);
+        CHECK(std::any_of(document.places.begin(), document.places.end(), is_of_it));
+    }
+}
+
+TEST_CASE("The least policy is the version, and then nothing is said") {
+    const policy::File nothing;
+    CHECK(valid(R"({"version": 1})").file == nothing);
+    CHECK(valid("//\n{/**/\"version\"/**/:/**/1/**/}//").file == nothing);
+    CHECK(valid(R"({"version": 1, "gpu": {}, "release": {}, "log": {}, "frameworks": {}, "trace": {}, "rules": []})")
+              .file == nothing);
+    CHECK(valid(gpu(R"("growth": {}, "cache": {})")).file.base.gpu == std::vector<policy::GpuRule>(1));
+}
+
+TEST_CASE("An empty list of steps and no signal are something else than leaving them out") {
+    const policy::ReleasePolicy release =
+        valid(with(R"("release": {"signal": "none", "steps": []})")).file.base.release;
+    CHECK(release == policy::ReleasePolicy{0, std::vector<policy::Step>(), {}, {}});
+}
+
+TEST_CASE("Values at the ends of their ranges are taken") {
+    for (const std::string &text :
+         {growth(R"("start": "1B", "step": "1B")"), growth(R"("start": "0.01%", "step": "100%", "every": "0s")"),
+          growth(R"("start": "1GiB", "factor": 1.01)"), growth(R"("start": "1GiB", "factor": 100)"),
+          growth(R"("start": "1GiB", "factor": 1e2)"), growth(R"("start": "1GiB", "factor": 2, "every": "365d")"),
+          growth(R"("keep_free": "0")"), growth(R"("wait": "0s")"), gpu(R"("cap": "0")"), gpu(R"("cap": "0%")"),
+          gpu(R"("cap": "18446744073709551615")"), gpu(R"("cap": "8GiB", "growth": {"start": "8GiB", "step": "1B"})"),
+          gpu(R"("cap": "1GiB", "growth": {"start": "60%", "step": "1GiB"})"),  // who knows the device
+          gpu(R"("cache": {"max": "0", "idle": "1ms"})"), with(R"("release": {"idle": "1ms"})"),
+          with(R"("frameworks": {"env": {"_a1": "x", "MY_LD_PATH": "", "ld_x": "", "XCURB_": ""}})"),
+          with(R"("rules": [{"match": {"exe": "", "env": {"LD_PRELOAD": "*", "CURB_CAP": "*"}}, "name": ""}])")}) {
+        valid(text);
+    }
 }
 
 TEST_CASE("The default that the table of fields states is what leaving the field out means") {
-    for (const policy::Field &field : policy::kFields) {
-        if (field.fallback.empty()) continue;
-        std::string text = "{\"version\": 1";
+    for (const policy::Field &field : policy::fields()) {
+        const std::string fallback = field.fallback();
+        if (fallback.empty()) continue;
+        std::string text = "{\"version\": 1, ";
         std::string closing = "}";
         std::string_view rest = field.pointer.substr(1);
-        text += ", ";
         for (std::size_t slash = rest.find('/'); slash != std::string_view::npos; slash = rest.find('/')) {
             text += "\"" + std::string(rest.substr(0, slash)) + "\": {";
             closing += "}";
             rest.remove_prefix(slash + 1);
         }
-        text += "\"" + std::string(rest) + "\": " + std::string(field.fallback) + closing;
+        // What the growth says has an effect, so it is right, only with a start.
+        if (field.pointer.find("/growth/") != std::string_view::npos) text += R"("start": "1GiB", "step": "1GiB", )";
+        const std::string without = text.substr(0, text.find_last_not_of(", ") + 1) + closing;
+        text += "\"" + std::string(rest) + "\": " + fallback + closing;
         INFO(text);
-        policy::Policy policy = valid(text);
-        const policy::GpuIdentity gpu;
-        CHECK(gpu_policy_for(policy, gpu) == gpu_policy_for(policy::Policy{}, gpu));
-        policy.gpu.clear();
-        CHECK(policy == policy::Policy{});
+        INFO(without);
+        const auto in_force = [](const std::string &json) {
+            return policy::in_force(valid(json).file.base, {}, std::nullopt);
+        };
+        const policy::Policy with_it = in_force(text), without_it = in_force(without);
+        CHECK(terms_for(with_it, {}, policy::GiB) == terms_for(without_it, {}, policy::GiB));
+        CHECK(static_cast<policy::ReleasePolicy>(with_it.release) == without_it.release);
+        CHECK(with_it.frameworks == without_it.frameworks);
+        CHECK(with_it.log == without_it.log);
+        CHECK(with_it.trace == without_it.trace);
     }
+}
+
+TEST_CASE("Every field that is set has its place, devices in their one spelling") {
+    const config::Document document = valid(R"({"version": 1,
+"gpu": {"3B:00.0": {"cap":
+        "8GiB"}},
+"rules": [{"match": {"exe": "a"}},
+          {"match": {}, "gpu": {"GPU-8F3A": {"growth": {"start": "1GiB", "step": "1GiB"}}}}]})");
+    const auto place = [&](const char *pointer) {
+        const auto found = document.places.find(pointer);
+        return found == document.places.end() ? std::string("none") : found->second.text();
+    };
+    CHECK(place("/version") == "job.json:1:13");
+    CHECK(place("/gpu/0000:3b:00.0/cap") == "job.json:3:9");
+    CHECK(place("/rules/0/match/exe") == "job.json:4:29");
+    CHECK(place("/rules/1/gpu/GPU-8f3a/growth/start") == "job.json:5:66");
+    CHECK(document.places.size() == 5);
+}
+
+TEST_CASE("What has no effect in this version is noted, and is no error") {
+    const config::Document document = valid(R"({"version": 1,
+"gpu": {"*": {"cap": "8GiB", "cache": {"max": "1GiB"}}},
+"release": {"steps": ["cache", "pools"], "idle": "10m"},
+"rules": [{"match": {}, "trace": {"file": "x"}}]})");
+    std::vector<std::string> notes;
+    for (const Diagnostic &note : document.notes) {
+        CHECK_THAT(note.message, contains("no effect in this version of curb"));
+        notes.push_back(std::to_string(note.line) + ":" + std::to_string(note.column) + note.pointer);
+    }
+    std::vector<std::string> expected;
+    const auto planned = [](std::string_view pointer) {
+        const auto fields = policy::fields();
+        return std::any_of(fields.begin(), fields.end(),
+                           [&](const policy::Field &field) { return field.pointer == pointer && field.planned; });
+    };
+    if (planned("/gpu/*/cache/max")) expected.push_back("2:47/gpu/*/cache/max");
+    if (!policy::is_built(policy::Step::cache)) expected.push_back("3:23/release/steps/0");
+    if (planned("/release/idle")) expected.push_back("3:50/release/idle");
+    if (planned("/trace/file")) expected.push_back("4:43/rules/0/trace/file");
+    CHECK(notes == expected);
+    CHECK(valid(gpu(R"("cap": "8GiB")")).notes.empty());
+}
+
+TEST_CASE("A factor is suggested only if it would be taken") {
+    const auto suggested = [](const std::string &factor) {
+        const Diagnostics found = errors(growth(R"("start": "1GiB", "factor": ")" + factor + R"(")"));
+        return found[0].message.find("did you mean " + factor) != std::string::npos;
+    };
+    CHECK(suggested("1.01"));
+    CHECK(suggested("100"));
+    for (const char *factor : {"1", "0.5", "-2", "100.5", "1e400", "inf", "nan", "1.5x", ""}) {
+        INFO(factor);
+        CHECK_FALSE(suggested(factor));
+    }
+}
+
+TEST_CASE("A conflict that the file has without its rules is told once") {
+    const Diagnostics found =
+        errors(R"({"version": 1, "gpu": {"*": {"cap": "1GiB", "growth": {"start": "2GiB", "step": "1GiB"}}},
+"rules": [{"match": {}}, {"match": {}, "log": {"level": "info"}}]})");
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].pointer == "/gpu/*/growth/start");
+}
+
+TEST_CASE("Conflicts of each rule are told under its name") {
+    const Diagnostics found = errors(R"({"version": 1, "gpu": {"*": {"growth": {"start": "2GiB", "step": "1GiB"}}},
+"rules": [{"match": {"exe": "a"}, "name": "small", "gpu": {"*": {"cap": "1GiB"}}},
+          {"match": {"exe": "b"}, "gpu": {"*": {"cap": "2GiB"}}},
+          {"match": {}, "gpu": {"*": {"cap": "512MiB"}}}]})");
+    REQUIRE(found.size() == 2);
+    CHECK_THAT(found[0].message, contains("with rule 1 \"small\" laid over: it begins above the cap: 2GiB"));
+    CHECK_THAT(found[1].message, contains("with rule 3 laid over: it begins above the cap: 2GiB"));
 }
 
 TEST_CASE("All errors of a file are found, in the order of its text") {
@@ -300,7 +271,7 @@ TEST_CASE("All errors of a file are found, in the order of its text") {
   "gpu": { "*": { "cap": "8Gib", "kap": 1 }, "nvml0": { "cap": -1 } },
   "release": { "steps": ["pool", 3], "signal": "USR1" },
   "log": { "level": "loud", "level": "quiet" },
-  "rules": []
+  "rules": [{ "name": 1, "match": { "exe": 2 }, "gpu": { "*": { "growth": { "factor": 1 } } } }, {}]
 })");
     std::vector<std::string> places;
     for (const Diagnostic &diagnostic : found) {
@@ -310,7 +281,8 @@ TEST_CASE("All errors of a file are found, in the order of its text") {
     CHECK(places == std::vector<std::string>{"2:14/version", "3:26/gpu/*/cap", "3:34/gpu/*/kap", "3:46/gpu/nvml0",
                                              "3:64/gpu/nvml0/cap", "4:26/release/steps/0", "4:34/release/steps/1",
                                              "4:48/release/signal", "5:21/log/level", "5:29/log/level",
-                                             "5:38/log/level", "6:3/rules"});
+                                             "5:38/log/level", "6:23/rules/0/name", "6:44/rules/0/match/exe",
+                                             "6:87/rules/0/gpu/*/growth/factor", "6:98/rules/1"});
 }
 
 TEST_CASE("A diagnostic reads like a compiler's") {
@@ -326,7 +298,7 @@ TEST_CASE("The examples are valid") {
         const auto text = config::read_file(entry.path().string());
         REQUIRE(text);
         INFO(entry.path());
-        CHECK(valid(*text) != policy::Policy{});
+        CHECK(valid(*text).file != policy::File{});
         ++examples;
     }
     CHECK(examples >= 3);
@@ -390,23 +362,11 @@ TEST_CASE("Places are right whatever blanks and comments stand between the token
 
 namespace {
 
-// Whatever is read, the answer is a policy or at least one diagnostic with a place inside the text.
 void check_answer(const std::string &text) {
-    const auto policy = parse(text, "job.json");
-    if (policy) return;
-    const auto lines = static_cast<unsigned>(std::count(text.begin(), text.end(), '\n') + 1);
-    bool sound = !policy.error().empty();
-    std::pair last(0U, 0U);
-    for (const Diagnostic &diagnostic : policy.error()) {
-        const std::pair place(diagnostic.line, diagnostic.column);
-        sound = sound && diagnostic.line >= 1 && diagnostic.line <= lines && diagnostic.column >= 1 &&
-                diagnostic.column <= text.size() + 1 && !diagnostic.message.empty() && place >= last &&
-                diagnostic.text().find('\n') == std::string::npos;
-        last = place;
-    }
-    if (sound) return;  // Catch2's assertions are slow for so many rounds
+    const std::string wrong = fuzz::broken(text);
+    if (wrong.empty()) return;  // Catch2's assertions are slow for so many rounds
     INFO(text);
-    FAIL("an answer without a sound diagnostic");
+    FAIL(wrong);
 }
 
 }  // namespace
@@ -444,11 +404,4 @@ TEST_CASE("A file full of errors has all of them told") {
     std::string text = "{\"version\": 1";
     for (int i = 0; i < 20'000; ++i) text += ",\n\"key" + std::to_string(i) + "\": [[[1]]]";
     CHECK(errors(text + "}").size() == 20'000);
-}
-
-TEST_CASE("For programs, diagnostics are JSON") {
-    CHECK(config::to_json({}) == R"({"valid":true,"diagnostics":[]})");
-    CHECK(config::to_json({{"a\"\xFF.json", 4, 14, "/gpu/*/cap", "no"}}) ==
-          "{\"valid\":false,\"diagnostics\":[{\"file\":\"a\\\"\xEF\xBF\xBD.json\",\"line\":4,\"column\":14,"
-          "\"pointer\":\"/gpu/*/cap\",\"message\":\"no\"}]}");
 }

@@ -2,23 +2,38 @@
 
 #include <signal.h>
 
-#include <limits>
-#include <set>
+#include <utility>
 
 #include "catch.hpp"
-#include "policy/fields.hpp"
+#include "policies.hpp"
 #include "policy/names.hpp"
 #include "policy/words.hpp"
 
 using namespace curb::policy;
+using namespace std::chrono_literals;
+
+// ---- names and words ----
 
 TEST_CASE("Every release step is read by its name") {
-    const ReleasePolicy every;
-    REQUIRE(!every.steps.empty());
-    for (const Step step : every.steps) {
+    REQUIRE(!all_steps().empty());
+    for (const Step step : all_steps()) {
         const auto parsed = parse_step(step_name(step));
         REQUIRE(parsed);
         CHECK(*parsed == step);
+    }
+    CHECK(parse_step("pool").error() == "'pool' is not a release step; did you mean \"pools\"?");
+}
+
+TEST_CASE("Steps that give something back in this version are told from those that are only names yet") {
+    CHECK(is_built(Step::pools));
+    CHECK(is_built(Step::frameworks));
+    for (const Step step : all_steps()) {
+        INFO(step_name(step));
+#define CURB_STEP(name, text) \
+    if (step == Step::name) CHECK(is_built(step));
+#define CURB_PLANNED_STEP(name, text) \
+    if (step == Step::name) CHECK_FALSE(is_built(step));
+#include "policy/release_steps.def"
     }
 }
 
@@ -40,10 +55,6 @@ TEST_CASE("A signal is read by its name and written as it") {
         CHECK(signal_name(*parse_signal(name)) == name);
     }
     CHECK(signal_name(SIGKILL) == "signal 9");
-}
-
-TEST_CASE("The default signal is the one that the manual names") {
-    CHECK(signal_name(ReleasePolicy{}.signal) == "SIGUSR1");
 }
 
 TEST_CASE("A signal that programs need for something else is refused") {
@@ -110,11 +121,211 @@ TEST_CASE("A quoted text is cut between characters, not inside one") {
     }
 }
 
-TEST_CASE("Each field of the table has a pointer of its own and a line of documentation") {
-    std::set<std::string_view> pointers;
-    for (const Field &field : kFields) {
-        CHECK(pointers.insert(field.pointer).second);
-        CHECK(field.pointer.starts_with('/'));
-        CHECK_FALSE(field.doc.empty());
+TEST_CASE("A text in a message is on one line, and short") {
+    CHECK(brief("a\nb\x7F") == "a\\x0Ab\\x7F");
+    CHECK(brief(std::string(60, 'x')) == std::string(60, 'x'));
+    CHECK(brief(std::string(61, 'x')) == std::string(60, 'x') + "...");
+    CHECK(quote("a\nb", '"') == "\"a\\x0Ab\"");
+}
+
+TEST_CASE("A key in a JSON pointer keeps its slashes and tildes apart from the pointer's own") {
+    CHECK(pointer_token("a/b~c") == "a~1b~0c");
+    CHECK(pointer_token("~1") == "~01");
+}
+
+// ---- the policy in force ----
+
+TEST_CASE("A process without a policy has what the manual says, and no caps") {
+    const Policy policy;
+    CHECK(policy.gpu.empty());
+    CHECK(policy.ceiling.empty());
+    CHECK_FALSE(policy.narrowed_to);
+    CHECK(signal_name(*policy.release.signal) == "SIGUSR1");
+    CHECK(*policy.release.steps == all_steps());
+    CHECK_FALSE(policy.release.idle);
+    CHECK(*policy.release.before_growth);
+    CHECK_FALSE(*policy.frameworks.steer);
+    CHECK(policy.frameworks.env->empty());
+    CHECK(*policy.log.level == LogLevel::warning);
+    CHECK(policy.log.file->empty());
+    CHECK(policy.trace.file->empty());
+}
+
+TEST_CASE("In force is what the file says, and for what it leaves out what that means") {
+    Layer own;
+    own.gpu = {capped("cuda:0", "4GiB")};
+    own.release.signal = 0;
+    own.release.before_growth = false;
+    own.frameworks.env = Environment{{"A", "1"}};
+    own.log.file = "curb.log";
+    Policy expected;
+    expected.gpu = own.gpu;
+    expected.release.signal = 0;
+    expected.release.before_growth = false;
+    expected.frameworks.env = Environment{{"A", "1"}};
+    expected.log.file = "curb.log";
+    CHECK(in_force(own, {}, {}) == expected);
+    CHECK(in_force({}, {}, {}) == Policy());
+}
+
+TEST_CASE("The ceiling's devices and a cap from outside the files are kept beside the user's") {
+    Layer own, ceiling;
+    own.gpu = {capped("cuda:0", "4GiB")};
+    ceiling.gpu = {capped("*", "50%")};
+    const Policy policy = in_force(own, ceiling, parse_size("2GiB").value());
+    CHECK(policy.gpu == own.gpu);
+    CHECK(policy.ceiling == ceiling.gpu);
+    CHECK(policy.narrowed_to == *parse_size("2GiB"));
+}
+
+TEST_CASE("What the file leaves out is as the ceiling has it; what both say is the user's own") {
+    Layer low, high;
+    low.release = {.signal = 0, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false};
+    low.frameworks = {.steer = false, .env = Environment{{"A", "1"}}};
+    low.log = {.level = LogLevel::debug, .file = "low.log"};
+    low.trace = {.file = "low.json"};
+    high.release = {.signal = SIGUSR2, .steps = std::vector{Step::frameworks}, .idle = 2min, .before_growth = true};
+    high.frameworks = {.steer = true, .env = Environment{{"B", "1"}}};
+    high.log = {.level = LogLevel::error, .file = "high.log"};
+    high.trace = {.file = "high.json"};
+    for (const auto &[own, ceiling] : {std::pair(low, high), std::pair(high, low)}) {
+        Layer expected = own;
+        expected.release.idle = 1min;  // the one that a ceiling narrows
+        CHECK(static_cast<const Layer &>(in_force(own, ceiling, {})) == expected);
+        CHECK(static_cast<const Layer &>(in_force({}, ceiling, {})) == ceiling);
+        CHECK(static_cast<const Layer &>(in_force(own, {}, {})) == own);
     }
+}
+
+// ---- laid over each other ----
+
+TEST_CASE("What is laid over replaces what it says, and leaves the rest") {
+    Layer under, over;
+    under.release = {.signal = SIGUSR2, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false};
+    under.log = {.level = LogLevel::debug, .file = "under.log"};
+    over.release.signal = 0;
+    over.release.steps = std::vector{Step::frameworks};
+    over.log.file = "";
+    lay_over(under, over);
+    CHECK(under.release ==
+          ReleasePolicy{.signal = 0, .steps = std::vector{Step::frameworks}, .idle = 1min, .before_growth = false});
+    CHECK(under.log == LogPolicy{.level = LogLevel::debug, .file = ""});
+}
+
+TEST_CASE("Laying nothing over changes nothing") {
+    Layer under;
+    under.gpu = {capped("*", "1GiB")};
+    under.frameworks = {.steer = true, .env = Environment{{"A", "1"}}};
+    const Layer before = under;
+    lay_over(under, {});
+    CHECK(under == before);
+    Layer empty;
+    lay_over(empty, before);
+    CHECK(empty == before);
+}
+
+TEST_CASE("Devices are laid over each other by key, field by field") {
+    Layer under, over;
+    under.gpu = {capped("*", "1GiB"), capped("3b:00.0", "2GiB")};
+    under.gpu[1].policy.report = Report::device;
+    over.gpu = {capped("00000000:3B:00.0", "3GiB"), capped("cuda:0", "4GiB")};
+    lay_over(under, over);
+    REQUIRE(under.gpu.size() == 3);
+    CHECK(under.gpu[0] == capped("*", "1GiB"));
+    CHECK(under.gpu[1].policy.cap == *parse_size("3GiB"));
+    CHECK(under.gpu[1].policy.report == Report::device);
+    CHECK(under.gpu[2] == capped("cuda:0", "4GiB"));
+}
+
+TEST_CASE("Environments are laid over each other by name") {
+    Layer under, over;
+    over.frameworks.env = Environment{{"B", "2"}, {"C", "3"}};
+    lay_over(under, over);
+    CHECK(under.frameworks.env == over.frameworks.env);
+    under.frameworks.env = Environment{{"A", "1"}, {"B", "1"}};
+    lay_over(under, over);
+    CHECK(under.frameworks.env == Environment{{"A", "1"}, {"B", "2"}, {"C", "3"}});
+    over.frameworks.env = Environment{};
+    lay_over(under, over);
+    CHECK(under.frameworks.env->size() == 3);
+}
+
+TEST_CASE("A step replaces a factor, and a factor a step") {
+    const auto laid = [](const GrowthWords &under, const GrowthWords &over) {
+        Layer out, upper;
+        out.gpu = {grown("*", under)};
+        upper.gpu = {grown("*", over)};
+        lay_over(out, upper);
+        return out.gpu[0];
+    };
+    CHECK(laid({.step = "1GiB"}, {.factor = 1.5}) == grown("*", {.factor = 1.5}));
+    CHECK(laid({.factor = 1.5}, {.step = "1GiB"}) == grown("*", {.step = "1GiB"}));
+    CHECK(laid({.step = "1GiB"}, {.every = 10s}) == grown("*", {.step = "1GiB", .every = 10s}));
+    CHECK(laid({.factor = 1.5}, {.every = 10s}) == grown("*", {.factor = 1.5, .every = 10s}));
+    CHECK(laid({.step = "1GiB"}, {.step = "2GiB"}) == grown("*", {.step = "2GiB"}));
+}
+
+// ---- what fields say against each other ----
+
+TEST_CASE("An allowance that could never grow is a conflict") {
+    const auto found = conflicts(std::vector{grown("cuda:0", {.start = "2GiB"})});
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].key == key("cuda:0"));
+    CHECK(found[0].field == "growth/start");
+    CHECK(found[0].message == R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
+    CHECK(conflicts(std::vector{grown("cuda:0", {.start = "2GiB", .step = "1GiB"})}).empty());
+    CHECK(conflicts(std::vector{grown("cuda:0", {.start = "2GiB", .factor = 1.5})}).empty());
+}
+
+TEST_CASE("Growth that begins nowhere is a conflict, each part of it") {
+    const auto found = conflicts(
+        std::vector{grown("*", {.step = "1GiB", .factor = 1.5, .every = 10s, .keep_free = "1GiB", .wait = 10s})});
+    REQUIRE(found.size() == 3);
+    CHECK(found[0].field == "growth/step");
+    CHECK(found[1].field == "growth/factor");
+    CHECK(found[2].field == "growth/every");
+    for (const Conflict &conflict : found) CHECK_THAT(conflict.message, contains("no effect without \"start\""));
+}
+
+TEST_CASE("Keeping memory free and waiting for room need no allowance") {
+    CHECK(conflicts(std::vector{grown("*", {.keep_free = "1GiB", .wait = 10s})}).empty());
+}
+
+TEST_CASE("What is said for every device may be completed by a device's own key") {
+    const auto step = [](const char *of) { return grown(of, {.step = "1GiB", .every = 10s}); };
+    const auto start = [](const char *of) { return grown(of, {.start = "2GiB"}); };
+    CHECK(conflicts(std::vector{step("*"), start("cuda:0")}).empty());
+    CHECK(conflicts(std::vector{start("cuda:0"), step("*")}).empty());
+    // The other way round the other devices' allowance would never grow.
+    const auto found = conflicts(std::vector{start("*"), step("cuda:0")});
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].key == key("*"));
+}
+
+TEST_CASE("An allowance that begins above the cap is a conflict where the two can be compared") {
+    const auto said = [](const char *cap, const char *start) {
+        GpuRule rule = grown("*", {.start = start, .step = "1GiB"});
+        rule.policy.cap = size(cap);
+        const auto found = conflicts(std::vector{rule});
+        return found.empty() ? std::string() : found[0].field + ": " + found[0].message;
+    };
+    CHECK(said("8GiB", "8GiB").empty());
+    CHECK(said("50%", "50%").empty());
+    CHECK(said("8GiB", "8193MiB") ==
+          "growth/start: it begins above the cap: 8193MiB is more than 8GiB; write less, or leave the growth out");
+    CHECK_THAT(said("50%", "50.01%"), contains("50.01% is more than 50%"));
+    CHECK(said("1GiB", "100%").empty());  // that depends on the device
+    CHECK(said("1%", "100GiB").empty());
+}
+
+TEST_CASE("A device's own start is held against the cap of every device") {
+    const auto found = conflicts(std::vector{capped("*", "8GiB"), grown("cuda:1", {.start = "9GiB", .step = "1GiB"})});
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].key == key("cuda:1"));
+    CHECK(found[0].field == "growth/start");
+}
+
+TEST_CASE("Rules that say nothing against each other have no conflicts") {
+    CHECK(conflicts({}).empty());
+    CHECK(conflicts(std::vector{capped("*", "8GiB"), grown("cuda:0", {})}).empty());
 }

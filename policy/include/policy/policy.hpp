@@ -1,13 +1,16 @@
-// What a policy file says, as plain values. config/ makes one from JSON; shim/ asks it about each device.
+// What policies say, as plain values. config/ makes them from JSON; shim/ asks about each device.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "policy/duration.hpp"
 #include "policy/gpu_key.hpp"
+#include "policy/growth.hpp"
 #include "policy/size.hpp"
 
 namespace curb::policy {
@@ -15,13 +18,32 @@ namespace curb::policy {
 // The size of a device that programs are told.
 enum class Report : std::uint8_t { cap, device };
 
-// What one rule says of a device. A member that it leaves out is as a less specific rule has it.
+// A member that a file leaves out has no value; what that means says the table of fields (fields.def).
+struct GrowthPolicy {
+    std::optional<Size> start;
+    std::optional<Size> step;
+    std::optional<double> factor;
+    std::optional<Duration> every;
+    std::optional<Size> keep_free;
+    std::optional<Duration> wait;
+    friend bool operator==(const GrowthPolicy &, const GrowthPolicy &) = default;
+};
+
+struct CachePolicy {
+    std::optional<Size> max;
+    std::optional<Duration> idle;
+    friend bool operator==(const CachePolicy &, const CachePolicy &) = default;
+};
+
 struct GpuPolicy {
-    std::optional<Size> cap;  // ceiling of held memory, context included; by none: no ceiling
+    std::optional<Size> cap;
+    GrowthPolicy growth;
+    CachePolicy cache;
     std::optional<Report> report;
     friend bool operator==(const GpuPolicy &, const GpuPolicy &) = default;
 };
 
+// What holds for the devices that a key names.
 struct GpuRule {
     GpuKey key;
     GpuPolicy policy;
@@ -32,58 +54,105 @@ struct GpuRule {
 enum class Step : std::uint8_t {
 #define CURB_STEP(name, text) name,
 #include "policy/release_steps.def"
-#undef CURB_STEP
 };
 const char *step_name(Step step) noexcept;
+std::vector<Step> all_steps();
+// Whether this version has the step; one that it has not is passed over.
+bool is_built(Step step) noexcept;
+
+inline constexpr int kReleaseSignal = 10;  // SIGUSR1 on the systems that curb runs on
 
 struct ReleasePolicy {
-    int signal = 10;  // a signal number of this system (SIGUSR1); 0: none
-    std::vector<Step> steps = {
-#define CURB_STEP(name, text) Step::name,
-#include "policy/release_steps.def"
-#undef CURB_STEP
-    };
+    std::optional<int> signal;  // a signal number of this system; 0: none
+    std::optional<std::vector<Step>> steps;
+    std::optional<Duration> idle;
+    std::optional<bool> before_growth;
     friend bool operator==(const ReleasePolicy &, const ReleasePolicy &) = default;
+};
+
+using Environment = std::map<std::string, std::string>;
+
+struct FrameworksPolicy {
+    std::optional<bool> steer;
+    std::optional<Environment> env;
+    friend bool operator==(const FrameworksPolicy &, const FrameworksPolicy &) = default;
 };
 
 enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 const char *log_level_name(LogLevel level) noexcept;
 
 struct LogPolicy {
-    LogLevel level = LogLevel::warning;
-    std::string file;  // empty: stderr; "%p" stands for the pid
+    std::optional<LogLevel> level;
+    std::optional<std::string> file;  // empty: stderr; "%p" stands for the pid
     friend bool operator==(const LogPolicy &, const LogPolicy &) = default;
 };
 
-struct Policy {
+struct TracePolicy {
+    std::optional<std::string> file;
+    friend bool operator==(const TracePolicy &, const TracePolicy &) = default;
+};
+
+// What one place says: a file without its rules, or what a rule lays over it.
+struct Layer {
     std::vector<GpuRule> gpu;
     ReleasePolicy release;
+    FrameworksPolicy frameworks;
     LogPolicy log;
-    std::optional<Size>
-        narrowed_to;  // a cap laid over every device from outside the file (CURB_CAP): it can only narrow
+    TracePolicy trace;
+    friend bool operator==(const Layer &, const Layer &) = default;
+};
+
+// The policy in force in one process: every member with a fallback has a value, but for those of `gpu`, which become
+// terms_for() a device.
+struct Policy : Layer {
+    Policy();                         // no caps
+    std::vector<GpuRule> ceiling;     // what the machine's ceiling says of devices
+    std::optional<Size> narrowed_to;  // a cap laid over every device from outside the files (CURB_CAP)
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
-// The functions below are pure; they may throw std::bad_alloc.
+// The functions below are pure and thread-safe; they may throw std::bad_alloc.
 
-// What holds for a device: the rules that name it, laid over each other field by field, the most specific key on top
-// ("cuda:0" over "*", a longer beginning of a UUID over a shorter one; of equals the later rule). `report` always has a
-// value.
-GpuPolicy gpu_policy_for(const Policy &policy, const GpuIdentity &gpu);
+// Lays what `over` says over `under`: field by field, of devices by key, of environments by name. A step replaces a
+// factor and the other way round.
+void lay_over(Layer &under, const Layer &over);
 
-// The cap in force for a device of this size: that of gpu_policy_for, then narrowed_to. None: no cap.
-std::optional<Bytes> cap_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total);
+// The policy in force: `own` within `ceiling`, field by field as the table says which holds. What `own` leaves out is
+// as the ceiling has it.
+Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narrowed_to);
 
-// A policy held against all devices of a process, before it is asked about each.
+// What these rules say of a device: those that name it, laid over each other, the most specific key on top ("cuda:0"
+// over "*", a longer beginning of a UUID over a shorter one; of equals the later rule).
+GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu);
+
+// What holds for one device, in its bytes.
+struct GpuTerms {
+    std::optional<Bytes> cap;  // none: no cap
+    Growth growth;
+    Report report = Report::cap;
+    friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
+};
+GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total);
+
+// Rules held against all devices of a process, before they are asked about each.
 struct Matched {
-    Policy policy;                       // without the rules that cannot be applied
-    std::vector<std::string> ambiguous;  // of each such rule, why: its beginning of a UUID is that of several GPUs
+    std::vector<GpuRule> rules;          // those that can be applied
+    std::vector<std::string> ambiguous;  // of each other, why: its beginning of a UUID is that of several GPUs
     std::vector<std::string> unmatched;  // of each rule for none of these devices, which they are. Not an error: one
                                          // file may serve processes that see different devices
 };
-Matched match(const Policy &policy, std::span<const GpuIdentity> gpus);
+Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus);
 
 // Whether a key asks for nvidia-smi's index, which only NVML knows.
 bool needs_nvml_index(const Policy &policy);
+
+// Something that fields say against each other.
+struct Conflict {
+    GpuKey key;
+    std::string field;    // "growth/start"; which of them to look at
+    std::string message;  // what is wrong and what would be right
+};
+// Of these rules, each laid over those for "*".
+std::vector<Conflict> conflicts(std::span<const GpuRule> rules);
 
 }  // namespace curb::policy

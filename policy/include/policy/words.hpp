@@ -19,11 +19,16 @@ bool begins_with(std::string_view word, std::string_view beginning);
 
 // `text` on one line whatever is in it: control characters as \xNN, nothing else changed.
 std::string one_line(std::string_view text);
-// The same between marks, and shortened when it is long.
+// The same, and shortened when it is long.
+std::string brief(std::string_view text);
+// The same between marks.
 std::string quote(std::string_view text, char mark = '\'');
 
 // The candidate that `word` is a slip of: equal but for case, the beginning of the other, or at most two edits away
 // (in short words one). Empty: none is near.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+// `key` as a reference token of a JSON pointer (RFC 6901).
+std::string pointer_token(std::string_view key);
 
 }  // namespace curb::policy

@@ -1,0 +1,58 @@
+// `curb policy show`: every field of a policy with its value and where that comes from, and the rules that may change
+// it.
+#include <cstdio>
+
+#include "commands.hpp"
+#include "json.hpp"
+#include "policy_source.hpp"
+#include "rows.hpp"
+
+namespace curb::cli {
+namespace {
+
+// The rules of one file with what each would lay over the rest of it.
+std::string rules_text(const config::Document &document, const std::string &title) {
+    const policy::File &file = document.file;
+    if (file.rules.empty()) return {};
+    std::string out = "\n" + title + ": the first that matches a process is laid over the rest\n";
+    for (const policy::Rule &rule : file.rules) {
+        out += "  " + policy::rule_name(file, rule) + ": " + text(rule.match) + "\n";
+        out += text(document, rule);
+    }
+    return out;
+}
+
+std::string rules_json(const config::Document &document) {
+    std::vector<std::string> out;
+    for (const policy::Rule &rule : document.file.rules)
+        out.push_back(json::object({{"rule", json::text(policy::rule_name(document.file, rule))},
+                                    {"match", json_text(rule.match)},
+                                    {"settings", json_text(document, rule)}}));
+    return json::list(out);
+}
+
+}  // namespace
+
+int policy_show(const ShowOptions &options) {
+    int status = 0;
+    const auto policy = read_policy(options.file, options.json, status);
+    if (!policy) return status;
+    const config::Reading &reading = policy->reading;
+    const std::vector<Row> all = rows(reading, {}, policy->source.cap);
+    const config::Document none;
+    const config::Document &ceiling = reading.ceiling ? *reading.ceiling : none;
+    if (options.json) {
+        auto members = places_json(*policy);
+        members.emplace_back("settings", json_text(all));
+        members.emplace_back("rules", rules_json(reading.own));
+        members.emplace_back("ceiling_rules", rules_json(ceiling));
+        std::printf("%s\n", json::object(members).c_str());
+    } else {
+        std::printf("%s\n%s%s%s", aligned(places_text(*policy)).c_str(), text(all).c_str(),
+                    rules_text(reading.own, "rules of " + policy->source.file).c_str(),
+                    rules_text(ceiling, "rules of the ceiling").c_str());
+    }
+    return 0;
+}
+
+}  // namespace curb::cli

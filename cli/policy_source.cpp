@@ -1,0 +1,84 @@
+#include "policy_source.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "commands.hpp"
+#include "json.hpp"
+
+namespace curb::cli {
+namespace {
+
+constexpr const char *kStandardInput = "<stdin>";
+
+// Messages name the file as it was typed.
+config::Source source_of(const std::string &file) {
+    config::Source source = config::locate([&](const char *name) -> const char * {
+        if (!file.empty() && std::strcmp(name, "CURB_POLICY") == 0) return file.c_str();
+        return std::getenv(name);
+    });
+    if (!file.empty()) source.file = file == "-" ? kStandardInput : file;
+    return source;
+}
+
+policy::Result<config::Reading, config::Diagnostics> read_all(const config::Source &source) {
+    if (source.file != kStandardInput) return config::read(source);
+    const auto text = read_standard_input();
+    if (!text) return config::Diagnostics{text.error()};
+    return config::read(source, *text);
+}
+
+}  // namespace
+
+policy::Result<std::string, config::Diagnostic> read_standard_input() {
+    constexpr std::size_t kLargest = 1 << 20;
+    std::string text(kLargest + 1, '\0');
+    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(std::cin.gcount()));
+    if (text.size() <= kLargest) return text;
+    return config::Diagnostic{kStandardInput, 0, 0, {}, "it is larger than 1 MiB, which no policy is", true};
+}
+
+int exit_status(const config::Diagnostics &diagnostics) {
+    if (diagnostics.empty()) return 0;
+    return std::any_of(diagnostics.begin(), diagnostics.end(), [](const auto &one) { return one.unread; }) ? 2 : 1;
+}
+
+std::optional<PolicySource> read_policy(const std::string &file, bool as_json, int &status) {
+    const config::Source source = source_of(file);
+    auto reading = read_all(source);
+    if (reading) return PolicySource{source, std::move(reading).value()};
+    status = std::max(1, exit_status(reading.error()));
+    if (as_json) {
+        std::printf(
+            "%s\n",
+            json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}).c_str());
+    } else {
+        for (const config::Diagnostic &diagnostic : reading.error())
+            std::fprintf(stderr, "%s\n", diagnostic.text().c_str());
+    }
+    return std::nullopt;
+}
+
+std::vector<std::vector<std::string>> places_text(const PolicySource &policy) {
+    const config::Source &source = policy.source;
+    std::vector<std::vector<std::string>> out;
+    out.push_back({"policy", !source.file.empty() ? source.file
+                                                  : "none: CURB_POLICY is not set, and there is no curb/policy.json in "
+                                                    "$XDG_CONFIG_HOME or ~/.config"});
+    if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
+    out.push_back({"ceiling", policy.reading.ceiling ? source.ceiling : "none: there is no " + source.ceiling});
+    return out;
+}
+
+std::vector<std::pair<const char *, std::string>> places_json(const PolicySource &policy) {
+    const auto or_null = [](const std::string &text) { return text.empty() ? "null" : json::text(text); };
+    return {{"policy", or_null(policy.source.file)},
+            {"cap", or_null(policy.source.cap)},
+            {"ceiling", or_null(policy.reading.ceiling ? policy.source.ceiling : "")}};
+}
+
+}  // namespace curb::cli

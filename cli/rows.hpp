@@ -1,0 +1,62 @@
+// Each field of a policy with its value and where that comes from, as `curb policy show` and `explain` print it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/load.hpp"
+#include "policy/fields.hpp"
+
+namespace curb::cli {
+
+// Where a value comes from.
+struct Origin {
+    enum class Kind { fallback, file, variable, ceiling };
+    Kind kind = Kind::fallback;
+    config::Place place;  // of file and ceiling
+    std::string rule;     // "rule 2 \"bert\"", if it stands in one
+
+    // "default", "job.json:7:14", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10
+    // (ceiling)"
+    [[nodiscard]] std::string text() const;
+    [[nodiscard]] std::string json_text() const;
+};
+
+// What another place says about the same field.
+struct Bound {
+    const char *holds;  // "at most", "at least"; "overridden": nothing
+    std::string value;  // JSON
+    Origin origin;
+
+    // "at most 20GiB by /etc/curb/policy.json:5:16"
+    [[nodiscard]] std::string text() const;
+};
+
+struct Row {
+    std::string pointer;  // "/gpu/cuda:0/cap"
+    const policy::Field *field;
+    std::string value;            // JSON; empty: there is none
+    std::vector<Origin> origins;  // several of an environment that several places add to
+    std::vector<Bound> bounds;
+};
+
+// Every field of the table: for each device that a key names (none does: for "*"), then for the process. A key's rows
+// hold what less specific keys say too. `outcome` names the rules that are laid over.
+std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const std::string &cap);
+
+// The rows as a table, in blocks by what their pointers have in common.
+std::string text(const std::vector<Row> &rows);
+std::string json_text(const std::vector<Row> &rows);
+
+// What a rule would lay over the rest of its file, each with its place.
+std::string text(const config::Document &document, const policy::Rule &rule);
+std::string json_text(const config::Document &document, const policy::Rule &rule);
+
+// What has to be so of a process: `exe python3*, args *bert*`; "every process".
+std::string text(const policy::Match &match);
+std::string json_text(const policy::Match &match);
+
+// Lines of cells, the columns as wide as their widest cell. A line of one cell stands for itself.
+std::string aligned(const std::vector<std::vector<std::string>> &lines);
+
+}  // namespace curb::cli

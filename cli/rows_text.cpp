@@ -1,0 +1,190 @@
+// Rows, rules and where values come from, as people and programs read them.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "json.hpp"
+#include "policy/words.hpp"
+#include "rows.hpp"
+
+namespace curb::cli {
+namespace {
+
+// A string of one plain word without its quotes, as people type it, and a list of such words without its brackets; any
+// other value as JSON.
+std::string plain(const std::string &value) {
+    if (value.empty()) return "-";
+    const bool is_word = value.size() > 2 && value.front() == '"' && value.find_first_of(" \\,") == std::string::npos;
+    if (is_word) return value.substr(1, value.size() - 2);
+    if (value.front() != '[' || value == "[]") return value;
+    std::string words = value.substr(1, value.size() - 2);
+    std::erase(words, '"');
+    return words;
+}
+
+std::string comma_separated(const auto &items) {
+    std::string out;
+    for (const auto &item : items) out += (out.empty() ? "" : ", ") + item.text();
+    return out;
+}
+
+// What the rows of one block have in common: `gpu "cuda:0"`, "release"; and how much of their pointers that is.
+struct Heading {
+    std::string text;
+    std::size_t length;
+};
+Heading heading(const Row &row) {
+    const std::string_view pattern = row.field->pointer;
+    const std::string section(pattern.substr(1, pattern.find('/', 1) - 1));
+    if (!pattern.starts_with("/gpu/*/")) return {section, section.size() + 2};
+    const std::size_t rest = pattern.size() - std::string_view("/gpu/*").size();
+    const std::size_t length = row.pointer.size() - rest;
+    return {section + " " + policy::quote(row.pointer.substr(5, length - 5), '"'), length + 1};
+}
+
+// {"file":"job.json","line":7,"column":14} with the members before it.
+std::string at(std::vector<std::pair<const char *, std::string>> members, const config::Place &place) {
+    members.emplace_back("file", json::text(place.file));
+    members.emplace_back("line", std::to_string(place.line));
+    members.emplace_back("column", std::to_string(place.column));
+    return json::object(members);
+}
+
+// What a rule says, each with the place where it says it.
+struct Saying {
+    policy::Setting setting;
+    config::Place place;
+};
+std::vector<Saying> sayings(const config::Document &document, const policy::Rule &rule) {
+    const std::string prefix = "/rules/" + std::to_string(&rule - document.file.rules.data());
+    std::vector<Saying> out;
+    for (policy::Setting &setting : policy::settings(rule.over)) {
+        const auto place = document.places.find(prefix + setting.pointer);
+        out.push_back({std::move(setting), place == document.places.end() ? config::Place() : place->second});
+    }
+    return out;
+}
+
+std::string or_null(const std::string &value) { return value.empty() ? "null" : value; }
+
+}  // namespace
+
+std::string Origin::text() const {
+    switch (kind) {
+        case Kind::fallback: return "default";
+        case Kind::variable: return "CURB_CAP";
+        case Kind::file:
+        case Kind::ceiling: break;
+    }
+    std::string more = kind == Kind::ceiling ? "ceiling" : "";
+    if (!rule.empty()) more += (more.empty() ? "" : ", ") + rule;
+    return place.text() + (more.empty() ? "" : " (" + more + ")");
+}
+
+std::string Origin::json_text() const {
+    switch (kind) {
+        case Kind::fallback: return json::object({{"kind", json::text("default")}});
+        case Kind::variable: return json::object({{"kind", json::text("CURB_CAP")}});
+        case Kind::file:
+        case Kind::ceiling: break;
+    }
+    return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")},
+               {"rule", rule.empty() ? "null" : json::text(rule)}},
+              place);
+}
+
+std::string Bound::text() const {
+    // That the ceiling's place is one goes without saying here.
+    const std::string by = origin.kind == Origin::Kind::ceiling
+                               ? origin.place.text() + (origin.rule.empty() ? "" : " (" + origin.rule + ")")
+                               : origin.text();
+    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + plain(value) + " by " + by;
+}
+
+std::string aligned(const std::vector<std::vector<std::string>> &lines) {
+    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
+    std::vector<std::size_t> widths;
+    for (const auto &cells : lines) {
+        widths.resize(std::max(widths.size(), cells.size()));
+        for (std::size_t i = 0; cells.size() > 1 && i < cells.size(); ++i)
+            if (cells[i].size() <= kWidest) widths[i] = std::max(widths[i], cells[i].size());
+    }
+    std::string out;
+    for (const auto &cells : lines) {
+        std::string line;
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            line += (i == 0 ? "" : "  ") + cells[i];
+            line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
+        }
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return out;
+}
+
+std::string text(const std::vector<Row> &rows) {
+    std::vector<std::vector<std::string>> lines;
+    std::string last;
+    for (const Row &row : rows) {
+        const auto [block, length] = heading(row);
+        if (block != last) lines.push_back({block});
+        last = block;
+        lines.push_back({"  " + row.pointer.substr(length), plain(row.value), comma_separated(row.origins),
+                         comma_separated(row.bounds), row.field->planned ? "(planned)" : ""});
+        if (row.bounds.empty()) lines.back().erase(lines.back().end() - 2);
+    }
+    return aligned(lines);
+}
+
+std::string json_text(const std::vector<Row> &rows) {
+    std::vector<std::string> out;
+    for (const Row &row : rows) {
+        std::vector<std::string> origins, bounds;
+        for (const Origin &origin : row.origins) origins.push_back(origin.json_text());
+        for (const Bound &bound : row.bounds)
+            bounds.push_back(json::object(
+                {{"holds", json::text(bound.holds)}, {"value", bound.value}, {"source", bound.origin.json_text()}}));
+        out.push_back(json::object({{"pointer", json::text(row.pointer)},
+                                    {"value", or_null(row.value)},
+                                    {"sources", json::list(origins)},
+                                    {"bounds", json::list(bounds)},
+                                    {"planned", json::flag(row.field->planned)}}));
+    }
+    return json::list(out);
+}
+
+std::string text(const config::Document &document, const policy::Rule &rule) {
+    std::vector<std::vector<std::string>> lines;
+    for (const auto &[setting, place] : sayings(document, rule))
+        lines.push_back({"    " + setting.pointer, plain(setting.value), place.text()});
+    return aligned(lines);
+}
+
+std::string json_text(const config::Document &document, const policy::Rule &rule) {
+    std::vector<std::string> out;
+    for (const auto &[setting, place] : sayings(document, rule))
+        out.push_back(at({{"pointer", json::text(setting.pointer)}, {"value", setting.value}}, place));
+    return json::list(out);
+}
+
+std::string text(const policy::Match &match) {
+    std::string out;
+    const auto add = [&](const std::string &what, const std::string &pattern) {
+        out += (out.empty() ? "" : ", ") + what + " " + policy::quote(pattern, '"');
+    };
+    if (match.exe) add("exe", *match.exe);
+    if (match.args) add("args", *match.args);
+    if (match.user) add("user", *match.user);
+    for (const auto &[name, pattern] : match.env.value_or(policy::Environment{})) add("env " + name, pattern);
+    return out.empty() ? "every process" : out;
+}
+
+std::string json_text(const policy::Match &match) {
+    std::vector<std::pair<const char *, std::string>> out;
+    if (match.exe) out.emplace_back("exe", json::text(*match.exe));
+    if (match.args) out.emplace_back("args", json::text(*match.args));
+    if (match.user) out.emplace_back("user", json::text(*match.user));
+    if (match.env) out.emplace_back("env", policy::json_text(*match.env));
+    return json::object(out);
+}
+
+}  // namespace curb::cli

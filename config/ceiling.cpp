@@ -1,0 +1,69 @@
+#include "ceiling.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "file.hpp"
+
+namespace curb::config {
+namespace {
+
+constexpr const char *kUntrusted = ", so the ceiling cannot be trusted; as root: ";
+
+// Why others than root may have a hand in what the descriptor is of; empty: nobody may. In a directory with the sticky
+// bit they can only add files, which are then theirs.
+std::string why_not_trusted(const File &file, const std::string &path, bool directory) {
+    const std::string what = directory ? "the directory of the machine's ceiling" : "the machine's ceiling";
+    struct stat status {};
+    if (file.fd() < 0 || ::fstat(file.fd(), &status) != 0)
+        return what + " cannot be examined" + kUntrusted + "chmod 755 " + path;
+    if (status.st_uid != 0) return what + " does not belong to root" + kUntrusted + "chown root " + path;
+    const bool sticky = directory && (status.st_mode & S_ISVTX) != 0;
+    if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
+        return what + " is writable by others than root" + kUntrusted + "chmod go-w " + path;
+    return {};
+}
+
+std::string why_not_trusted(const std::string &directory) {
+    return why_not_trusted(File(directory, O_PATH | O_DIRECTORY), directory, true);
+}
+
+bool is_symlink(const std::string &path) {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+}
+
+}  // namespace
+
+policy::Result<std::optional<std::string>, Diagnostic> read_ceiling(const std::string &path) {
+    const File file(path);
+    if (file.error() == ENOENT) {
+        if (!is_symlink(path)) return std::optional<std::string>();
+        return unread(path, "the machine's ceiling is a symbolic link to nothing; as root: mend or remove it");
+    }
+    if (file.error() == EACCES || file.error() == EPERM) {
+        return unread(path,
+                      "the machine's ceiling may not be read by this user, who must keep to it; as root: chmod 644 " +
+                          path + " and chmod 755 " + directory_of(path));
+    }
+    if (file.fd() < 0) return unread(path, "the machine's ceiling: " + why_not_opened(file.error()));
+
+    // Its name, and what a symbolic link of that name leads to.
+    const std::unique_ptr<char, decltype(&std::free)> target(::realpath(path.c_str(), nullptr), &std::free);
+    if (!target) return unread(path, "the machine's ceiling was replaced while it was read");
+    std::string why = why_not_trusted(file, path, false);
+    if (why.empty()) why = why_not_trusted(directory_of(path));
+    if (why.empty()) why = why_not_trusted(directory_of(target.get()));
+    if (!why.empty()) return unread(path, std::move(why));
+
+    auto text = text_of(file, path);
+    if (!text) return text.error();
+    return std::optional(std::move(text).value());
+}
+
+}  // namespace curb::config

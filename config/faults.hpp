@@ -1,0 +1,52 @@
+// What is wrong with a text, or worth a note, collected while it is read. Private to config/.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/load.hpp"
+#include "document.hpp"
+
+namespace curb::config {
+
+// One thing that a policy file says, where it stands.
+struct Value {
+    const Node &node;
+    std::string pointer;  // as the text spells it
+    std::string place;    // the same with device keys in their one spelling: its name in Document::places
+};
+
+// "the number 30", "an array"
+std::string shown(const Node &node);
+
+class Faults {
+  public:
+    Faults(std::string_view text, std::string_view file) : lines_(text), file_(file) {}
+
+    void add(std::size_t at, std::string pointer, std::string message);
+    // "a time is a string with a unit, not the number 30; write "30s"": what is right, what stands there, the remedy.
+    void wrong_kind(const Value &value, const std::string &right, const std::string &remedy = {});
+    void note(std::size_t at, std::string pointer, std::string message);
+
+    [[nodiscard]] bool none() const { return faults_.empty(); }
+    [[nodiscard]] Place place(std::size_t at) const;
+    [[nodiscard]] std::string place_text(std::size_t at) const { return lines_.place(at).text(); }  // "3:10"
+
+    // In the order of the text.
+    [[nodiscard]] Diagnostics faults() const { return told(faults_); }
+    [[nodiscard]] Diagnostics notes() const { return told(notes_); }
+
+  private:
+    [[nodiscard]] Diagnostics told(std::vector<Fault> faults) const;
+
+    Lines lines_;
+    std::string file_;
+    std::vector<Fault> faults_;
+    std::vector<Fault> notes_;
+};
+
+// The members of an object, in the order of the text. Tells of keys that stand in it twice.
+std::vector<Value> members(const Value &object, Faults &faults);
+
+}  // namespace curb::config

@@ -1,0 +1,33 @@
+// Opening and reading of files that may be anything. Private to config/.
+#pragma once
+
+#include <string>
+
+#include "config/load.hpp"
+
+namespace curb::config {
+
+// An open file, closed on every way out.
+class File {
+  public:
+    explicit File(const std::string &path, int flags = 0);
+    ~File();
+    File(const File &) = delete;
+    File &operator=(const File &) = delete;
+    [[nodiscard]] int fd() const { return fd_; }
+    [[nodiscard]] int error() const { return error_; }  // why it is not open
+
+  private:
+    int fd_;
+    int error_;
+};
+
+// What a regular file says, at most 1 MiB, or why it cannot be read. These may throw std::bad_alloc.
+policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path);
+std::string why_not_opened(int error);
+Diagnostic unread(const std::string &path, std::string message);
+
+// "." of "policy.json"
+std::string directory_of(const std::string &path);
+
+}  // namespace curb::config

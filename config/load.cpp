@@ -1,0 +1,107 @@
+#include "config/load.hpp"
+
+#include <iterator>
+#include <utility>
+
+#include "ceiling.hpp"
+#include "diagnostic.hpp"
+
+namespace curb::config {
+namespace {
+
+void append(Diagnostics &all, const Diagnostics &more) { all.insert(all.end(), more.begin(), more.end()); }
+
+// Parses into `document`, or says what is wrong.
+void take(std::string_view text, const std::string &file, Document &document, Diagnostics &wrong) {
+    if (auto parsed = parse(text, file)) {
+        document = std::move(parsed).value();
+    } else {
+        append(wrong, parsed.error());
+    }
+}
+
+Reading read_all(const Source &source, std::optional<std::string_view> text, Diagnostics &wrong) {
+    Reading out;
+    if (!source.file.empty() && text) {
+        take(*text, source.file, out.own, wrong);
+    } else if (!source.file.empty()) {
+        const auto read = read_file(source.file);
+        if (read) {
+            take(*read, source.file, out.own, wrong);
+        } else {
+            wrong.push_back(read.error());
+        }
+    }
+    if (!source.cap.empty()) {
+        if (const auto cap = policy::parse_size(source.cap)) {
+            out.narrowed_to = *cap;
+        } else {
+            wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
+        }
+    }
+    if (!source.ceiling.empty()) {
+        const auto read = read_ceiling(source.ceiling);
+        if (!read) {
+            wrong.push_back(read.error());
+        } else if (*read) {
+            take(**read, source.ceiling, out.ceiling.emplace(), wrong);
+        }
+    }
+    return out;
+}
+
+// What messages call the whole.
+std::string_view name_of(const Source &source) { return source.file.empty() ? source.ceiling : source.file; }
+
+// The file's base with the first rule that matches laid over it.
+policy::Layer layer(const policy::File &file, const policy::Subject &subject, const policy::Rule *&rule) {
+    policy::Layer out = file.base;
+    rule = policy::first_match(file, subject);
+    if (rule) policy::lay_over(out, rule->over);
+    return out;
+}
+
+}  // namespace
+
+std::string Place::text() const { return file + ":" + std::to_string(line) + ":" + std::to_string(column); }
+
+policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text) {
+    try {
+        Diagnostics wrong;
+        Reading out = read_all(source, text, wrong);
+        if (!wrong.empty()) return wrong;
+        return out;
+    } catch (...) {
+        return out_of_memory(name_of(source));
+    }
+}
+
+Outcome outcome(const Reading &reading, const WhoIs &who) {
+    Outcome out;
+    const policy::File none;
+    const policy::File &own = reading.own.file, &ceiling = reading.ceiling ? reading.ceiling->file : none;
+    policy::Subject subject;
+    if (!own.rules.empty() || !ceiling.rules.empty())
+        subject = who(policy::asks_for_user(own) || policy::asks_for_user(ceiling));
+    const policy::Layer within = layer(ceiling, subject, out.ceiling_rule);
+    out.policy = policy::in_force(layer(own, subject, out.rule), within, reading.narrowed_to);
+    return out;
+}
+
+policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who, std::optional<std::string_view> text) {
+    try {
+        const auto reading = read(source, text);
+        if (!reading) return reading.error();
+        Outcome came = outcome(*reading, who);
+        Loaded out;
+        out.policy = std::move(came.policy);
+        if (came.rule) out.rule = policy::rule_name(reading->own.file, *came.rule);
+        out.notes = reading->own.notes;
+        if (reading->ceiling) append(out.notes, reading->ceiling->notes);
+        return out;
+    } catch (...) {
+        return out_of_memory(name_of(source));
+    }
+}
+
+}  // namespace curb::config

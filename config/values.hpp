@@ -1,0 +1,42 @@
+// How each type of field is written: one function for each name in policy::FieldType that has a member to fill, called
+// by the table of fields (policy/fields.def). Each either fills `member` or adds what is wrong. `least` is that of the
+// table, as a file writes it. Private to config/.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "faults.hpp"
+#include "policy/policy.hpp"
+
+namespace curb::config {
+
+// Growing further in one step than this is a slip of the pen.
+inline constexpr double kLargestFactor = 100;
+
+void read_ignored(Faults &faults, const Value &value);
+void read_version(Faults &faults, const Value &value);
+
+void read_size(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Size> &member);
+void read_factor(Faults &faults, const Value &value, std::string_view least, std::optional<double> &member);
+void read_duration(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Duration> &member);
+void read_flag(Faults &faults, const Value &value, std::string_view least, std::optional<bool> &member);
+void read_report(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Report> &member);
+void read_signal(Faults &faults, const Value &value, std::string_view least, std::optional<int> &member);
+void read_steps(Faults &faults, const Value &value, std::string_view least,
+                std::optional<std::vector<policy::Step>> &member);
+void read_environment(Faults &faults, const Value &value, std::string_view least,
+                      std::optional<policy::Environment> &member);
+void read_level(Faults &faults, const Value &value, std::string_view least, std::optional<policy::LogLevel> &member);
+void read_path(Faults &faults, const Value &value, std::string_view least, std::optional<std::string> &member);
+void read_text(Faults &faults, const Value &value, std::string_view least, std::optional<std::string> &member);
+void read_pattern(Faults &faults, const Value &value, std::string_view least, std::optional<std::string> &member);
+void read_patterns(Faults &faults, const Value &value, std::string_view least,
+                   std::optional<policy::Environment> &member);
+
+// What is said of a field or a step that this version passes over.
+void note_planned(Faults &faults, const Value &value);
+
+}  // namespace curb::config

@@ -1,0 +1,121 @@
+#include "policy/fields.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+#include "policy/names.hpp"
+#include "policy/words.hpp"
+
+namespace curb::policy {
+namespace {
+
+constexpr std::nullopt_t none = std::nullopt;
+constexpr bool in_force = false, planned = true;  // Field::planned
+
+constexpr auto kFields = std::to_array<Field>({
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds, state, doc},
+#define CURB_JOB_FIELD CURB_GPU_FIELD
+#define CURB_RULE_FIELD(pointer, type, member, doc) \
+    {pointer, FieldType::type, "", [] { return std::string(); }, Holds::own, in_force, doc},
+#define CURB_FILE_FIELD(pointer, type, doc) CURB_RULE_FIELD(pointer, type, , doc)
+#include "policy/fields.def"
+});
+
+const Field *field_of(std::string_view pointer) {
+    return std::find_if(kFields.begin(), kFields.end(), [&](const Field &field) { return field.pointer == pointer; });
+}
+
+// `pointer` with the key in place of its "*".
+std::string with_key(std::string_view pointer, std::string_view key) {
+    const std::size_t star = pointer.find('*');
+    std::string out(pointer.substr(0, star));
+    return out.append(pointer_token(key)).append(pointer.substr(star + 1));
+}
+
+std::string quoted_list(const auto &items, const auto &text) {
+    std::string out;
+    for (const auto &item : items) out += (out.empty() ? "" : ", ") + text(item);
+    return out;
+}
+
+}  // namespace
+
+std::span<const Field> fields() noexcept { return kFields; }
+
+std::vector<Setting> settings(const Layer &layer) {
+    std::vector<Setting> out;
+    for (const GpuRule &rule : layer.gpu) {
+        const std::string key = gpu_key_text(rule.key);
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    if (rule.policy.member) out.push_back({with_key(pointer, key), json_text(*rule.policy.member), field_of(pointer)});
+#include "policy/fields.def"
+    }
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+    if (layer.member) out.push_back({pointer, json_text(*layer.member), field_of(pointer)});
+#include "policy/fields.def"
+    return out;
+}
+
+std::vector<std::string> differences(const Layer &before, const Layer &after) {
+    const std::vector<Setting> was = settings(before), is = settings(after);
+    const auto value_in = [](const std::vector<Setting> &all, const std::string &pointer) {
+        const auto found =
+            std::find_if(all.begin(), all.end(), [&](const Setting &one) { return one.pointer == pointer; });
+        return found == all.end() ? std::string("not set") : found->value;
+    };
+    std::vector<std::string> out;
+    for (const Setting &one : was) {
+        const std::string now = value_in(is, one.pointer);
+        if (now != one.value) out.push_back(one.pointer + ": " + one.value + " -> " + now);
+    }
+    for (const Setting &one : is)
+        if (value_in(was, one.pointer) == "not set") out.push_back(one.pointer + ": not set -> " + one.value);
+    return out;
+}
+
+std::string json_text(const std::string &value) {
+    std::string out = "\"";
+    for (const char c : value) {
+        if (c == '"' || c == '\\') out += '\\';
+        if (static_cast<unsigned char>(c) >= 0x20) {
+            out += c;
+        } else {
+            constexpr std::string_view kHex = "0123456789abcdef";
+            out.append("\\u00").append({kHex[static_cast<unsigned char>(c) >> 4], kHex[c & 0xF]});
+        }
+    }
+    return out + '"';
+}
+
+std::string json_text(const Size &value) { return json_text(format(value)); }
+
+std::string json_text(double value) {
+    const auto millionths = static_cast<std::uint64_t>(value * 1e6 + 0.5);
+    std::string decimals = std::to_string(1'000'000 + millionths % 1'000'000);
+    decimals.erase(decimals.find_last_not_of('0') + 1);
+    decimals[0] = '.';
+    return std::to_string(millionths / 1'000'000) + (decimals.size() > 1 ? decimals : "");
+}
+
+std::string json_text(Duration value) { return json_text(format(value)); }
+std::string json_text(bool value) { return value ? "true" : "false"; }
+std::string json_text(Report value) { return value == Report::cap ? R"("cap")" : R"("device")"; }
+std::string json_text(int signal) { return json_text(signal_name(signal)); }
+std::string json_text(LogLevel value) { return json_text(std::string(log_level_name(value))); }
+std::string json_text(std::nullopt_t /*none*/) { return {}; }
+
+std::string json_text(const std::vector<Step> &value) {
+    return "[" + quoted_list(value, [](Step step) { return json_text(std::string(step_name(step))); }) + "]";
+}
+
+std::string json_text(const Environment &value) {
+    if (value.empty()) return "{}";
+    return "{ " +
+           quoted_list(value, [](const auto &one) { return json_text(one.first) + ": " + json_text(one.second); }) +
+           " }";
+}
+
+}  // namespace curb::policy

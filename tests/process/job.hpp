@@ -1,0 +1,133 @@
+// One run of a program under libcurb.so, on the simulated driver, as a user would start it: a folder of its own with
+// the policy file in it, an environment, and what came out.
+#pragma once
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+    int status = 0;  // exit status, or 128 + signal
+    std::string out;
+    std::string err;
+};
+
+// A folder of its own for each case, with the policy file in it.
+class Job {
+  public:
+    Job() {
+        std::string name = (fs::temp_directory_path() / "curb-shim-test-XXXXXX").string();
+        folder_ = mkdtemp(name.data());
+    }
+    ~Job() {
+        std::error_code ignored;
+        fs::remove_all(folder_, ignored);
+    }
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+
+    Job &policy(const std::string &text) {
+        std::ofstream(folder_ / "job.json") << text;
+        environment_["CURB_POLICY"] = (folder_ / "job.json").string();
+        return *this;
+    }
+    Job &cap(const std::string &size) { return with("CURB_CAP", size); }
+    Job &with(const std::string &name, const std::string &value) {
+        environment_[name] = value;
+        return *this;
+    }
+
+    // How long it may run; 60 s unless told.
+    Job &for_at_most(unsigned seconds) {
+        seconds_ = seconds;
+        return *this;
+    }
+    Job &in_its_folder() {
+        in_its_folder_ = true;
+        return *this;
+    }
+
+    // The machine's ceiling, as this run sees it: /etc is another one for it alone. Needs the right to mount.
+    Job &ceiling(const std::string &text) {
+        const fs::path etc = folder_ / "etc";
+        fs::create_directories(etc / "curb");
+        for (const char *name : {"passwd", "nsswitch.conf", "ld.so.cache", "ld.so.conf"})
+            if (fs::exists(fs::path("/etc") / name)) fs::copy(fs::path("/etc") / name, etc / name);
+        std::ofstream(etc / "curb" / "policy.json") << text;
+        etc_ = etc;
+        return *this;
+    }
+    [[nodiscard]] const fs::path &folder() const { return folder_; }
+
+    Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
+        return run_command({program, scenario});
+    }
+    Outcome run_command(const std::vector<std::string> &command) {
+        environment_.try_emplace("LD_PRELOAD", CURB_LIBRARY);
+        // A sanitizer's runtime has to come first.
+        if (*CURB_SANITIZER_RUNTIME) environment_["LD_PRELOAD"].insert(0, CURB_SANITIZER_RUNTIME ":");
+        environment_.try_emplace("LD_LIBRARY_PATH", CURB_SIM);
+        const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
+        const pid_t child = fork();
+        if (child == 0) {
+            if (!freopen(out.c_str(), "w", stdout) || !freopen(err.c_str(), "w", stderr)) _exit(99);
+            for (const char *name : {"CURB_POLICY", "CURB_CAP", "XDG_CONFIG_HOME"}) unsetenv(name);
+            setenv("HOME", folder_.c_str(), 1);
+            if (in_its_folder_ && chdir(folder_.c_str()) != 0) _exit(97);
+            close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
+            alarm(seconds_);
+            if (!etc_.empty() && !mounted_etc()) _exit(96);
+            for (const auto &[name, value] : environment_) setenv(name.c_str(), value.c_str(), 1);
+            std::vector<char *> words;
+            for (const std::string &word : command) words.push_back(const_cast<char *>(word.c_str()));
+            words.push_back(nullptr);
+            execvp(words.front(), words.data());
+            _exit(98);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        const auto text = [](const fs::path &file) {
+            std::stringstream all;
+            all << std::ifstream(file).rdbuf();
+            return all.str();
+        };
+        return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text(out), text(err)};
+    }
+
+  private:
+    [[nodiscard]] bool mounted_etc() const {
+        return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               mount(etc_.c_str(), "/etc", nullptr, MS_BIND, nullptr) == 0;
+    }
+
+    fs::path folder_;
+    fs::path etc_;  // empty: the machine's own
+    std::map<std::string, std::string> environment_;
+    bool in_its_folder_ = false;
+    unsigned seconds_ = 60;
+};
+
+inline void succeeds(const Outcome &outcome) {
+    INFO(outcome.err);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.empty());  // nothing on stdout, ever
+}
+
+inline std::size_t lines(const std::string &text) {
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}

@@ -1,0 +1,455 @@
+// `curb policy …`: what is said of policy files, and of what a command would get.
+#include <algorithm>
+
+#include "ceiling.hpp"
+#include "cli.hpp"
+
+namespace {
+
+// The line that begins with these words; empty: there is none.
+std::string line_with(const std::string &text, const std::string &beginning) {
+    for (const std::string &line : lines(text))
+        if (line.starts_with(beginning)) return line;
+    return {};
+}
+
+// The same with one blank wherever there are several.
+std::string words_of_line_with(const std::string &text, const std::string &beginning) {
+    std::istringstream stream(line_with(text, beginning));
+    std::string out;
+    for (std::string word; stream >> word;) out += (out.empty() ? "" : " ") + word;
+    return out;
+}
+
+// What stands behind a word at the beginning of a line.
+std::string behind(const std::string &text, const std::string &word) {
+    const std::string line = line_with(text, word + " ");
+    const std::size_t value = line.find_first_not_of(' ', word.size());
+    return value == std::string::npos ? "" : line.substr(value);
+}
+
+Outcome under(const Ceiling &ceiling, const Words &words, std::map<std::string, std::string> environment = {}) {
+    environment.emplace("CURB_LIBRARY", harmless_library());
+    return start({joined({CURB_BINARY}, words), environment, {}, {}, [&] {
+                      if (!ceiling.put_in_place()) ::_exit(97);
+                  }});
+}
+
+// False, and said: this machine lets nobody have a /etc of his own.
+bool can_try(const Ceiling &ceiling) {
+    if (ceiling.possible()) return true;
+    WARN("not tried: neither root's nor a user's mount namespaces are allowed here");
+    return false;
+}
+
+std::string executable(const TempDir &dir, const std::string &name, const std::string &text) {
+    const std::string file = dir.write(name, text);
+    fs::permissions(file, fs::perms(0755));
+    return file;
+}
+
+// ":7:14", where `value` stands in `text`.
+std::string at(const std::string &text, const std::string &value) {
+    const std::size_t offset = text.find(value);
+    const std::string before = text.substr(0, offset);
+    REQUIRE(offset != std::string::npos);
+    return ":" + std::to_string(std::count(before.begin(), before.end(), '\n') + 1) + ":" +
+           std::to_string(offset - (before.rfind('\n') + 1) + 1);  // npos + 1 is 0
+}
+
+// The fields of the table that have values.
+struct FieldRow {
+    std::string pointer;
+    bool is_planned;
+};
+constexpr bool in_force = false, planned = true;
+const std::vector<FieldRow> kFields{
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) {pointer, state},
+#define CURB_JOB_FIELD CURB_GPU_FIELD
+#include "policy/fields.def"
+};
+
+const std::string kTwoRules = R"({
+  "version": 1,
+  "gpu": { "*": { "cap": "8GiB" } },
+  "frameworks": { "env": { "A": "1" } },
+  "rules": [
+    { "name": "bert", "match": { "args": "*train_bert*" }, "gpu": { "*": { "cap": "20GiB" } } },
+    { "match": { "exe": "true" }, "frameworks": { "steer": true, "env": { "B": "2" } } },
+    { "match": { "env": { "JOB": "big*" } }, "gpu": { "cuda:0": { "cap": "30GiB" } } }
+  ]
+})";
+
+}  // namespace
+
+// ---- check ----
+
+TEST_CASE("A policy check says valid, or every error with its place") {
+    const TempDir dir;
+    const std::string good = dir.write("good.json", R"({"version": 1})");
+    const std::string bad = dir.write("bad.json", "{\"version\": 2,\n\"relese\": {}}");
+    const Outcome valid = curb({"policy", "check", good});
+    CHECK(valid.status == 0);
+    CHECK(valid.out == good + ": valid\n");
+    CHECK(valid.err.empty());
+    const Outcome invalid = curb({"policy", "check", bad});
+    CHECK(invalid.status == 1);
+    CHECK(invalid.out.empty());
+    CHECK(lines(invalid.err).size() == 2);
+    CHECK(last_line(invalid.err) == bad + ":2:1: /relese: unknown key \"relese\"; did you mean \"release\"?");
+    CHECK(curb({"policy", "check"}).status == 125);
+}
+
+TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {
+    const TempDir dir;
+    const auto checked = [&](const std::string &gpu) {
+        return curb({"policy", "check", dir.write("job.json", "{\"version\": 1, \"gpu\": {" + gpu + "}}")});
+    };
+    const Outcome valid = checked(R"("*": {"cap": "8GiB"}, "cuda:0": {"report": "device"}, "nvml:0": {},
+                                     "00000000:3B:00.0": {}, "GPU-8F3A": {}, "MIG-8f3a": {"report": "cap"})");
+    CHECK(valid.err.empty());
+    CHECK(valid.status == 0);
+    const Outcome invalid = checked(R"("00000000:3B:00.0": {}, "3b:00.0": {})");
+    CHECK(invalid.status == 1);
+    CHECK_THAT(last_line(invalid.err), contains("job.json:1:48: /gpu/3b:00.0: \"3b:00.0\" is the device that "
+                                                "\"00000000:3B:00.0\" names at 1:24; put what both say in one"));
+}
+
+TEST_CASE("A policy check answers programs in JSON") {
+    const TempDir dir;
+    const std::string bad = dir.write("bad.json", "{\"version\": 2}");
+    const Outcome invalid = curb({"policy", "check", "--json", bad});
+    CHECK(invalid.status == 1);
+    CHECK(invalid.out == R"({"file":")" + bad + R"(","valid":false,"read":true,"diagnostics":[{"file":")" + bad +
+                             R"(","line":1,"column":13,"pointer":"/version","message":"version 2 is not known; )"
+                             R"(this curb reads version 1"}],"notes":[]})"
+                             "\n");
+    CHECK(invalid.err.empty());
+    const std::string good = dir.write("good-\xFF\xC3\xA4.json", "{\"version\": 1}");
+    const Outcome valid = curb({"policy", "check", "--json", good});
+    CHECK(valid.status == 0);
+    CHECK(valid.out ==
+          R"({"file":")" + dir.path().string() +
+              "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[],\"notes\":[]}\n");
+}
+
+TEST_CASE("A policy check reads standard input where the file is -") {
+    CHECK(start({{CURB_BINARY, "policy", "check", "-"}, {}, "{\"version\": 1}", {}, {}}).status == 0);
+    const Outcome invalid = start({{CURB_BINARY, "policy", "check", "-"}, {}, "{}", {}, {}});
+    CHECK(invalid.status == 1);
+    CHECK_THAT(invalid.err, contains("<stdin>:1:1: the version is missing"));
+}
+
+TEST_CASE("Several policies are checked at once, and the worst decides the status") {
+    const TempDir dir;
+    const std::string good = dir.write("good.json", R"({"version": 1})");
+    const std::string bad = dir.write("bad.json", "{}");
+    const std::string missing = (dir / "missing.json").string();
+    CHECK(curb({"policy", "check", good, good}).status == 0);
+    CHECK(curb({"policy", "check", bad, good}).status == 1);
+    CHECK(curb({"policy", "check", dir.path().string()}).status == 2);
+    const Outcome all = curb({"policy", "check", missing, good, bad});
+    CHECK(all.status == 2);
+    CHECK(all.out == good + ": valid\n");
+    CHECK_THAT(all.err,
+               contains(missing + ": there is no such file") && contains(bad + ":1:1: the version is missing"));
+    const Words answers = lines(curb({"policy", "check", "--json", missing, good, bad}).out);
+    REQUIRE(answers.size() == 3);
+    CHECK_THAT(answers[0], contains(R"("valid":false,"read":false)"));
+    CHECK_THAT(answers[1], contains(R"("valid":true,"read":true)"));
+    CHECK_THAT(answers[2], contains(R"("valid":false,"read":true)"));
+}
+
+TEST_CASE("A policy check notes what has no effect in this version, and the policy is valid all the same") {
+    const TempDir dir;
+    const std::string policy = dir.write("job.json", "{\"version\": 1,\n\"trace\": {\"file\": \"t.json\"}}");
+    const Outcome text = curb({"policy", "check", policy});
+    CHECK(text.status == 0);
+    CHECK(text.out == policy + ": valid\n");
+    CHECK(text.err == policy + ":2:19: note: /trace/file: accepted, but has no effect in this version of curb\n");
+    const Outcome json = curb({"policy", "check", "--json", policy});
+    CHECK(json.status == 0);
+    CHECK(json.err.empty());
+    CHECK_THAT(json.out, contains(R"("valid":true)") && contains(R"("notes":[{"file":")" + policy +
+                                                                 R"(","line":2,"column":19,"pointer":"/trace/file")"));
+}
+
+// ---- schema ----
+
+TEST_CASE("The schema that is printed is the one that comes with curb") {
+    std::ifstream file(CURB_SCHEMA);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    REQUIRE_FALSE(text.empty());
+    CHECK(curb({"policy", "schema"}).out == text);
+}
+
+// ---- show ----
+
+TEST_CASE("Every field is shown, one that is left out with what that means") {
+    const TempDir dir;
+    const Outcome outcome = curb({"policy", "show", dir.write("job.json", R"({"version": 1})")});
+    CHECK(outcome.status == 0);
+    REQUIRE(kFields.size() >= 19);
+    for (const auto &[pointer, is_planned] : kFields) {
+        const bool of_device = pointer.starts_with("/gpu/*/");
+        const std::size_t slash = of_device ? 6 : pointer.find('/', 1);
+        const std::string block = of_device ? "gpu \"*\"" : pointer.substr(1, slash - 1);
+        const std::size_t begin = outcome.out.find("\n" + block + "\n");
+        INFO(pointer);
+        REQUIRE(begin != std::string::npos);
+        const std::string line = line_with(outcome.out.substr(begin), "  " + pointer.substr(slash + 1) + " ");
+        CHECK_THAT(line, contains("  default"));
+        CHECK(line.ends_with("(planned)") == is_planned);
+    }
+    CHECK(words_of_line_with(outcome.out, "  signal ") == "signal SIGUSR1 default");
+    CHECK(words_of_line_with(outcome.out, "  steps ") == "steps cache, pools, frameworks, pressure default");
+    CHECK(words_of_line_with(outcome.out, "  cap ") == "cap - default");
+    CHECK(words_of_line_with(outcome.out, "gpu ") == "gpu \"*\"");
+}
+
+TEST_CASE("Each value is shown with the place where it stands, in columns") {
+    const TempDir dir;
+    dir.write("job.json", "{\"version\": 1,\n\"gpu\": {\"*\": {\"cap\": \"8GiB\"}},\n\"log\": {\"file\": \"a b\"}}");
+    Start show{{CURB_BINARY, "policy", "show", "job.json"}, {}, {}, dir.path().string(), {}};
+    const Outcome outcome = start(show);
+    CHECK(words_of_line_with(outcome.out, "  cap ") == "cap 8GiB job.json:2:22");
+    CHECK(words_of_line_with(outcome.out, "  file ") == "file \"a b\" job.json:3:17");
+    const std::size_t column = line_with(outcome.out, "  cap ").find("job.json");
+    CHECK(line_with(outcome.out, "  signal ").find("default") == column);
+    CHECK(line_with(outcome.out, "  growth/keep_free ").find("default") == column);
+}
+
+TEST_CASE("Each device key has a block, with what less specific keys say of it") {
+    const TempDir dir;
+    const Outcome outcome = curb({"policy", "show", dir.write("job.json", R"({"version": 1, "gpu": {
+"*": {"cap": "8GiB", "growth": {"start": "1GiB", "step": "1GiB"}},
+"GPU-8F": {"report": "device"},
+"GPU-8f3a": {"growth": {"factor": 2}}}})")});
+    const std::string &out = outcome.out;
+    const std::size_t every = out.find("gpu \"*\"\n"), brief = out.find("gpu \"GPU-8f\"\n"),
+                      whole = out.find("gpu \"GPU-8f3a\"\n"), release = out.find("release\n");
+    REQUIRE(every < brief);
+    REQUIRE(brief < whole);
+    REQUIRE(whole < release);
+    const std::string of_every = out.substr(every, brief - every), of_brief = out.substr(brief, whole - brief),
+                      of_whole = out.substr(whole, release - whole);
+    CHECK_THAT(line_with(of_every, "  report "), contains("cap") && contains("default"));
+    CHECK_THAT(line_with(of_brief, "  report "), contains("device") && contains("job.json:3:22"));
+    CHECK_THAT(line_with(of_whole, "  report "), contains("device") && contains("job.json:3:22"));
+    CHECK_THAT(line_with(of_whole, "  cap "), contains("8GiB") && contains("job.json:2:14"));
+    CHECK_THAT(line_with(of_brief, "  growth/step "), contains("1GiB"));
+    // A factor takes the place of a step.
+    CHECK_THAT(line_with(of_whole, "  growth/step "), contains("-") && contains("default"));
+    CHECK_THAT(line_with(of_whole, "  growth/factor "), contains("2") && contains("job.json:4:35"));
+}
+
+TEST_CASE("Without a file the policy of this environment is shown") {
+    const TempDir dir;
+    const std::string policy = dir.write("curb/policy.json", R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}}})");
+    const Outcome none = curb({"policy", "show"});
+    CHECK(none.status == 0);
+    CHECK_THAT(none.out, contains("policy   none: CURB_POLICY is not set"));
+    CHECK_THAT(line_with(curb({"policy", "show"}, {{"CURB_POLICY", policy}}).out, "policy "), contains(policy));
+    CHECK_THAT(line_with(curb({"policy", "show"}, {{"XDG_CONFIG_HOME", dir.path().string()}}).out, "policy "),
+               contains(policy));
+    const Outcome capped = curb({"policy", "show"}, {{"CURB_CAP", "4GiB"}});
+    CHECK(words_of_line_with(capped.out, "  cap ") == "cap 4GiB CURB_CAP");
+    const Outcome both = curb({"policy", "show"}, {{"CURB_POLICY", policy}, {"CURB_CAP", "4GiB"}});
+    CHECK(words_of_line_with(both.out, "  cap ") == "cap 8GiB " + policy + ":1:37 at most 4GiB by CURB_CAP");
+    // A file that is named takes CURB_POLICY's place.
+    CHECK_THAT(line_with(curb({"policy", "show", policy}, {{"CURB_POLICY", "/no/such.json"}}).out, "policy "),
+               contains(policy));
+}
+
+TEST_CASE("Standard input is shown where the file is -") {
+    const Outcome outcome =
+        start({{CURB_BINARY, "policy", "show", "-"}, {}, R"({"version": 1, "log": {"level": "off"}})", {}, {}});
+    CHECK(words_of_line_with(outcome.out, "  level ") == "level off <stdin>:1:33");
+}
+
+TEST_CASE("Rules are shown with what they match and what they would lay over") {
+    const TempDir dir;
+    const std::string policy = dir.write("job.json", kTwoRules);
+    const Outcome outcome = curb({"policy", "show", policy});
+    CHECK_THAT(outcome.out, contains("rules of " + policy +
+                                     ": the first that matches a process is laid over the rest\n"
+                                     "  rule 1 \"bert\": args \"*train_bert*\"\n"
+                                     "    /gpu/*/cap  20GiB  " +
+                                     policy + at(kTwoRules, "\"20GiB\"") +
+                                     "\n"
+                                     "  rule 2: exe \"true\"\n"));
+    CHECK_THAT(outcome.out, contains("  rule 3: env JOB \"big*\"\n    /gpu/cuda:0/cap  30GiB"));
+    // None is laid over here: which one would be depends on the program.
+    CHECK_THAT(line_with(outcome.out, "  cap "), contains("8GiB"));
+}
+
+TEST_CASE("A policy that cannot be used is shown as its errors") {
+    const TempDir dir;
+    const std::string bad = dir.write("bad.json", R"({"version": 2, "relese": {}})");
+    for (const Words &words : {Words{"policy", "show", bad}, Words{"policy", "explain", bad, "--", "true"}}) {
+        const Outcome outcome = curb(words);
+        CHECK(outcome.status == 1);
+        CHECK(outcome.out.empty());
+        CHECK(lines(outcome.err).size() == 2);
+    }
+    CHECK(curb({"policy", "show", "/no/such.json"}).status == 2);
+    CHECK(curb({"policy", "explain", "/no/such.json", "--", "true"}).status == 2);
+    CHECK(curb({"policy", "show"}, {{"CURB_CAP", "8Gib"}}).status == 1);
+    const Outcome json = curb({"policy", "show", "--json", bad});
+    CHECK(json.status == 1);
+    CHECK_THAT(json.out, Catch::Matchers::StartsWith(R"({"valid":false,"diagnostics":[{"file":")" + bad));
+}
+
+// ---- the ceiling ----
+
+TEST_CASE("What the ceiling says of a field stands beside the user's value") {
+    const TempDir dir;
+    const Ceiling ceiling(R"({"version": 1,
+"gpu": {"*": {"cap": "20GiB", "growth": {"keep_free": "2GiB"}, "report": "device"}, "cuda:1": {"cap": "10GiB"}},
+"log": {"level": "info"},
+"rules": [{"name": "all", "match": {}, "release": {"signal": "SIGUSR2"}}]})");
+    if (!can_try(ceiling)) return;
+    const std::string policy = dir.write("job.json", R"({"version": 1,
+"gpu": {"*": {"cap": "30GiB", "growth": {"keep_free": "1GiB"}, "report": "cap"}}})");
+    const Outcome outcome = under(ceiling, {"policy", "show", policy});
+    const std::string &out = outcome.out, etc = "/etc/curb/policy.json";
+    CHECK(behind(out, "ceiling") == etc);
+    CHECK(words_of_line_with(out, "  cap ") == "cap 30GiB " + policy + ":2:22 at most 20GiB by " + etc + ":2:22");
+    CHECK(words_of_line_with(out, "  growth/keep_free ") ==
+          "growth/keep_free 1GiB " + policy + ":2:55 at least 2GiB by " + etc + ":2:55");
+    CHECK(words_of_line_with(out, "  report ") ==
+          "report cap " + policy + ":2:74 overridden: device by " + etc + ":2:74");
+    CHECK(words_of_line_with(out, "  level ") == "level info " + etc + ":3:18 (ceiling)");
+    CHECK_THAT(out.substr(out.find("gpu \"cuda:1\"")), contains("at most 10GiB by " + etc + ":2:103"));
+    CHECK_THAT(out, contains("rules of the ceiling: ") && contains("rule 1 \"all\": every process"));
+
+    const Outcome explained = under(ceiling, {"policy", "explain", policy, "--", "true"});
+    CHECK_THAT(explained.out,
+               contains("rules of the ceiling\n  rule 1 \"all\"  yes  laid over the rest of the file\n"));
+    CHECK(words_of_line_with(explained.out, "  signal ") ==
+          "signal SIGUSR2 " + etc + ":4:62 (ceiling, rule 1 \"all\")");
+
+    const Outcome alone = under(ceiling, {"policy", "show"}, {{"CURB_CAP", "4GiB"}});
+    CHECK(words_of_line_with(alone.out, "  cap ") == "cap 4GiB CURB_CAP at most 20GiB by " + etc + ":2:22");
+}
+
+TEST_CASE("A ceiling that cannot be used refuses every program, and says why") {
+    const Ceiling wrong(R"({"version": 1, "gpu": {"*": {"cpa": "8GiB"}}})"), loose(R"({"version": 1})");
+    if (!can_try(wrong)) return;
+    fs::permissions(loose.file(), fs::perms(0666));
+    for (const Ceiling *ceiling : {&wrong, &loose}) {
+        const Outcome run = under(*ceiling, {"run", "--cap", "1GiB", "--", "echo", "started"});
+        CHECK(run.status == 125);
+        CHECK(run.out.empty());
+        CHECK_THAT(run.err, contains("curb: ") && contains("/etc/curb/policy.json"));
+        CHECK(under(*ceiling, {"policy", "show"}).status > 0);
+    }
+    CHECK_THAT(under(wrong, {"run", "--", "true"}).err,
+               contains(":1:30: /gpu/*/cpa: unknown key \"cpa\"; did you mean \"cap\"?"));
+}
+
+// ---- explain ----
+
+TEST_CASE("Each rule is judged, and the one that is laid over is told") {
+    const TempDir dir;
+    const std::string policy = dir.write("job.json", kTwoRules);
+    const Outcome second = curb({"policy", "explain", policy, "--", "true", "train", "gpt"}, {{"JOB", "bigger"}});
+    CHECK(second.status == 0);
+    CHECK(words_of_line_with(second.out, "  rule 1 ") == "rule 1 \"bert\" no args: 'train gpt' is not '*train_bert*'");
+    CHECK(words_of_line_with(second.out, "  rule 2 ") == "rule 2 yes laid over the rest of the file");
+    CHECK(words_of_line_with(second.out, "  rule 3 ") == "rule 3 yes but an earlier rule does too");
+    CHECK(words_of_line_with(second.out, "  steer ") == "steer true " + policy + at(kTwoRules, "true,") + " (rule 2)");
+    CHECK(words_of_line_with(second.out, "  env ") == "env { \"A\": \"1\", \"B\": \"2\" } " + policy +
+                                                          at(kTwoRules, R"({ "B")") + " (rule 2), " + policy +
+                                                          at(kTwoRules, R"({ "A")"));
+
+    const Outcome first = curb({"policy", "explain", policy, "--", "true", "train_bert.py"});
+    CHECK(words_of_line_with(first.out, "  cap ") ==
+          "cap 20GiB " + policy + at(kTwoRules, "\"20GiB\"") + " (rule 1 \"bert\")");
+    const Outcome none = curb({"policy", "explain", policy, "--", "false"});
+    CHECK(words_of_line_with(none.out, "  rule 2 ") == "rule 2 no exe: 'false' is not 'true'");
+    CHECK(words_of_line_with(none.out, "  rule 3 ") == "rule 3 no env: JOB is not set");
+    CHECK(words_of_line_with(none.out, "  cap ") == "cap 8GiB " + policy + at(kTwoRules, "\"8GiB\""));
+    CHECK(last_line(none.out) == "Programs that the command starts in turn are judged for themselves.");
+}
+
+TEST_CASE("The variables that would be set are those that are not set yet") {
+    const TempDir dir;
+    const std::string policy = dir.write("job.json", kTwoRules);
+    const Outcome outcome = curb({"policy", "explain", policy, "--", "true"}, {{"A", "0"}, {"TF_GPU_ALLOCATOR", "x"}});
+    CHECK_THAT(outcome.out, contains("set before main, because unset now\n  B=2\n  TF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
+                                contains("XLA_PYTHON_CLIENT_PREALLOCATE=false") && !contains("  A=") &&
+                                !contains("TF_GPU_ALLOCATOR="));
+    CHECK_THAT(curb({"policy", "explain", policy, "--", "false"}, {{"A", "0"}}).out, !contains("set before main"));
+}
+
+TEST_CASE("What is explained is not run") {
+    const TempDir dir;
+    const std::string trace = (dir / "started").string();
+    CHECK(curb({"policy", "explain", "--", "touch", trace}).status == 0);
+    CHECK_FALSE(fs::exists(trace));
+}
+
+TEST_CASE("A program is explained as it will see itself") {
+    const TempDir dir;
+    // Each of these is a shell script that says which file it is run by, and with which arguments.
+    const std::string body = "\nreadlink /proc/$$/exe\ntr '\\0' ' ' < /proc/$$/cmdline | sed 's/^[^ ]* //; s/ $//'\n";
+    const auto kind = GENERATE(as<std::string>{}, "#!/bin/sh", "#! /bin/sh -u ", "#!/usr/bin/env sh",
+                               "#!/usr/bin/env -S sh -u -f", "#!/usr/bin/env -S JOB=big sh", "#!bin/shell", "");
+    executable(dir, "bin/a-script", kind + body);
+    fs::create_symlink("/bin/sh", dir / "bin/shell");
+    fs::create_symlink("a-script", dir / "bin/link");
+    for (const Words &command : {Words{"bin/a-script", "a b", "", "c"}, Words{"./bin/link", "x"}, Words{"a-script"},
+                                 Words{"sh", (dir / "bin/a-script").string(), "y"}}) {
+        INFO(kind << ": " << command.front());
+        Start run{joined({CURB_BINARY, "run", "--"}, command), {}, {}, dir.path().string(), {}};
+        run.environment = {{"CURB_LIBRARY", harmless_library()}, {"PATH", "/usr/bin:/bin:" + (dir / "bin").string()}};
+        const Words seen = lines(start(run).out);
+        REQUIRE(seen.size() == 2);
+        run.words = joined({CURB_BINARY, "policy", "explain", "--"}, command);
+        const Outcome explained = start(run);
+        CHECK(behind(explained.out, "program") == seen[0]);
+        CHECK(behind(explained.out, "arguments") == seen[1]);
+    }
+}
+
+TEST_CASE("A script is judged by its interpreter, its own name an argument") {
+    const TempDir dir;
+    const std::string policy = dir.write("job.json", R"({"version": 1, "rules": [
+{"match": {"exe": "*sh", "args": "*/train.py --lr 1"}, "gpu": {"*": {"cap": "1GiB"}}},
+{"match": {"env": {"JOB": "big"}}, "gpu": {"*": {"cap": "2GiB"}}}]})");
+    const std::string script = executable(dir, "train.py", "#!/usr/bin/env sh\n");
+    const Outcome outcome = curb({"policy", "explain", policy, "--", script, "--lr", "1"});
+    CHECK_THAT(line_with(outcome.out, "  rule 1 "), contains("yes"));
+    CHECK(behind(outcome.out, "script") == script + ": \"#!/usr/bin/env sh\"");
+    const std::string sets = executable(dir, "sets", "#!/usr/bin/env -S JOB=big sh\n");
+    CHECK_THAT(line_with(curb({"policy", "explain", policy, "--", sets}).out, "  rule 2 "), contains("yes"));
+}
+
+TEST_CASE("A command that cannot be run is said to be none, and judged by the name that was typed") {
+    const TempDir dir;
+    const std::string policy =
+        dir.write("job.json", R"({"version": 1, "rules": [{"match": {"exe": "curb-test-*", "args": "x"}}]})");
+    const Outcome missing = curb({"policy", "explain", policy, "--", "curb-test-no-such-command", "x"});
+    CHECK(missing.status == 0);
+    CHECK(behind(missing.out, "program") ==
+          "'curb-test-no-such-command' was not found; the rules are held against its name as typed");
+    CHECK_THAT(line_with(missing.out, "  rule 1 "), contains("yes"));
+    const std::string plain = dir.write("plain", "text");
+    CHECK_THAT(behind(curb({"policy", "explain", "--", plain}).out, "program"), contains("cannot be executed"));
+    const std::string script = executable(dir, "script", "#!/no/such/interpreter\n");
+    CHECK_THAT(behind(curb({"policy", "explain", "--", script}).out, "program"),
+               contains("'/no/such/interpreter' was not found"));
+    const std::string circle = executable(dir, "circle", "#!" + (dir / "circle").string() + "\n");
+    CHECK(curb({"policy", "explain", "--", circle}).status == 0);
+}
+
+TEST_CASE("An explanation without a command is a usage, and 125") {
+    for (const Words &words : {Words{"policy", "explain"}, Words{"policy", "explain", "job.json"},
+                               Words{"policy", "explain", "job.json", "--"}}) {
+        const Outcome outcome = curb(words);
+        CHECK(outcome.status == 125);
+        CHECK_THAT(outcome.err, contains("usage: curb policy explain [--json] [FILE] -- COMMAND"));
+    }
+    CHECK(curb({"policy", "explain", "a.json", "b.json", "--", "true"}).status == 125);
+}

@@ -1,0 +1,206 @@
+// Policies in front of real processes on the simulated driver: growth, waiting, ceilings, edits, and the environment
+// that is set before main.
+
+#include "job.hpp"
+
+#include <sys/stat.h>
+
+namespace {
+
+std::string growing(const std::string &gpu, const std::string &more = "") {
+    return R"({ "version": 1, "log": { "level": "info" }, "gpu": { "*": { )" + gpu + " } }" + more + " }";
+}
+
+// A machine of 8 GiB that several processes share.
+class Shared {
+  public:
+    explicit Shared(const std::string &policy) {
+        job.policy(policy).with("CURB_SIM_STATE", (job.folder() / "machine").string()).with("CURB_SIM_MEMORY", "8GiB");
+    }
+    Job job;
+};
+
+bool may_mount() {
+    static const bool may = [] {
+        const pid_t child = fork();
+        if (child == 0)
+            _exit(unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 ? 0 : 1);
+        int status = 1;
+        waitpid(child, &status, 0);
+        if (status != 0) WARN("this user may not mount: what a ceiling does to a process is not checked here");
+        return status == 0;
+    }();
+    return may;
+}
+
+constexpr const char *kLab = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
+
+// What the program finds in its environment before its first line.
+std::string environment_of(Job &job, const std::vector<std::string> &command = {"env"}) {
+    const Outcome outcome = job.run_command(command);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.err.empty());
+    return "\n" + outcome.out;
+}
+
+}  // namespace
+
+TEST_CASE("the allowance begins at start and grows by a step at a time, when more is needed") {
+    const Outcome outcome =
+        Job()
+            .policy(growing(R"("cap": "8GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "400ms" })"))
+            .run("the_allowance_grows_by_a_step_at_a_time");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("allowance: cuda:0 may now hold 1.5 GiB") &&
+                                contains("allowance: cuda:0 may now hold 2.5 GiB") &&
+                                contains("of the allowance of 1 GiB is held, and the next growth step is due in"));
+}
+
+TEST_CASE("with wait a request is held until a step is due") {
+    succeeds(
+        Job()
+            .policy(growing(
+                R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"))
+            .run("a_request_is_held_until_a_step_is_due"));
+}
+
+TEST_CASE("what can be released is released before a step is taken, unless the policy says otherwise") {
+    const std::string growth = R"("cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 })";
+    const Outcome released = Job().policy(growing(growth)).run("a_release_comes_before_a_step");
+    succeeds(released);
+    CHECK_THAT(released.err, !contains("may now hold"));
+    const Outcome grown = Job()
+                              .policy(growing(growth, R"(, "release": { "before_growth": false })"))
+                              .with("STEP_FIRST", "1")
+                              .run("a_release_comes_before_a_step");
+    succeeds(grown);
+    CHECK_THAT(grown.err, contains("may now hold 2 GiB"));
+}
+
+TEST_CASE("a request that is held goes on as soon as memory comes back or the policy is edited") {
+    const std::string scenario =
+        GENERATE("a_request_is_held_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
+    const Outcome outcome = Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario);
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
+                                contains("of the cap of 1 GiB is held") && contains("granted"));
+}
+
+TEST_CASE("a request is held no longer than the policy says, and not at all if it could never fit") {
+    const Outcome outcome = Job()
+                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "300ms" })"))
+                                .run("a_request_is_held_no_longer_than_said");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("refused 64 MiB on cuda:0"));
+}
+
+TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
+    Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
+    const Outcome outcome = machine.job.run("what_is_to_stay_free_stays_free");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("would have less than 4 GiB left for others (keep_free)"));
+}
+
+TEST_CASE("a context and a request wait until others have left enough free") {
+    Shared machine(growing(R"("growth": { "keep_free": "6GiB", "wait": "20s" })"));
+    succeeds(machine.job.run("a_context_and_a_request_wait_for_others_to_leave"));
+}
+
+TEST_CASE("a device that is full through others is waited for, not an error") {
+    const std::string kind = GENERATE("context", "plain", "async", "mapped", "graph");
+    CAPTURE(kind);
+    Shared machine(growing(R"("growth": { "wait": "20s" })"));
+    succeeds(machine.job.with("KIND", kind).run("a_full_device_is_waited_for"));
+}
+
+TEST_CASE("after a release the allowance falls back to what is held, rounded up to a step") {
+    const Outcome outcome =
+        Job()
+            .policy(growing(
+                R"("cap": "8GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" })"))
+            .run("after_a_release_the_allowance_falls_back");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("allowance: cuda:0 falls back to 1.5 GiB"));
+}
+
+TEST_CASE("threads that wait for each other's memory all get on") {
+    Shared machine(growing(R"("cap": "4GiB",
+        "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s", "keep_free": "5GiB" })"));
+    succeeds(machine.job.run("threads_that_wait_for_each_other_all_get_on"));
+}
+
+TEST_CASE("no edit shows as a mixture of two versions, and each stable one is seen") {
+    Job job;
+    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "6GiB", "report": "device" } } })");
+    succeeds(job.with("EDITS", CURB_EDITS).for_at_most(200).run("no_edit_shows_as_a_mixture"));
+}
+
+TEST_CASE("an edit is logged field by field") {
+    const Outcome outcome = Job()
+                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })"))
+                                .run("a_request_that_waits_follows_an_edit");
+    CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
+                                contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
+}
+
+TEST_CASE("a ceiling narrows whatever the user says") {
+    if (!may_mount()) return;
+    const auto told = [](Job &job, const char *mib) {
+        succeeds(job.ceiling(kLab).with("TOLD_MIB", mib).run("the_program_is_told_of_a_device"));
+    };
+    told(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
+    told(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
+    told(Job().cap("8GiB"), "1024");
+    Job nothing_said;
+    told(nothing_said, "1024");
+}
+
+TEST_CASE("a ceiling holds against live edits, and is itself followed within a second") {
+    if (!may_mount()) return;
+    Job job;
+    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })").ceiling(kLab);
+    const Outcome outcome = job.run("edits_stay_below_the_ceiling");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
+}
+
+TEST_CASE("a ceiling that others may write is refused loudly") {
+    if (!may_mount()) return;
+    Job job;
+    job.policy(R"({ "version": 1 })").ceiling(kLab);
+    chmod((job.folder() / "etc" / "curb" / "policy.json").c_str(), 0666);
+    const Outcome outcome = job.run("every_allocation_is_refused");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("/etc/curb/policy.json") && contains("root"));
+}
+
+TEST_CASE("frameworks are steered before main, where the user has not said otherwise") {
+    Job job;
+    const std::string found =
+        environment_of(job.policy(R"({ "version": 1, "frameworks": { "steer": true, "env": { "MINE": "1" } } })")
+                           .with("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+                           .with("PYTORCH_ALLOC_CONF", "max_split_size_mb:64"));
+    CHECK_THAT(found, contains("\nMINE=1\n") && contains("\nTF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
+                          contains("\nTF_GPU_ALLOCATOR=cuda_malloc_async\n") &&
+                          contains("\nXLA_PYTHON_CLIENT_ALLOCATOR=cuda_async\n") &&
+                          contains("\nXLA_PYTHON_CLIENT_PREALLOCATE=true\n") &&
+                          contains("\nPYTORCH_ALLOC_CONF=max_split_size_mb:64\n"));
+    CHECK_THAT(found, !contains("PYTORCH_CUDA_ALLOC_CONF") && !contains("FRACTION"));
+}
+
+TEST_CASE("a rule steers the program that it is for, and what that starts") {
+    const std::string policy = R"({ "version": 1, "rules": [
+        { "match": { "exe": "env" }, "frameworks": { "env": { "OF_ENV": "1" } } },
+        { "match": { "args": "-c *" }, "fr\u0061meworks": { "env": { "OF_SHELL": "1" } } } ] })";
+    Job job;
+    CHECK_THAT(environment_of(job.policy(policy)), contains("\nOF_ENV=1\n") && !contains("OF_SHELL"));
+    Job shell;
+    CHECK_THAT(environment_of(shell.policy(policy), {"python3", "-c", "import os; os.execvp('env', ['env'])"}),
+               contains("\nOF_ENV=1\n") && contains("\nOF_SHELL=1\n"));
+}
+
+TEST_CASE("a policy that says nothing of frameworks, or cannot be read, changes no environment") {
+    Job quiet, bad;
+    CHECK_THAT(environment_of(quiet.policy(R"({ "version": 1, "frameworks": {} })")), !contains("TF_GPU_"));
+    CHECK_THAT(environment_of(bad.policy(R"({ "frameworks": { "steer": true })")), !contains("TF_GPU_"));
+}

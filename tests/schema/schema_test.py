@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Holds config/policy.schema.json against the parser: schema_test.py CURB PARSER_TEXTS
+
+Both must accept and reject the same documents, but for those of BEYOND, which say something that JSON Schema has no
+words for. Documents come from the examples, from the parser's own tests (PARSER_TEXTS writes them down) and from a
+generator.
+"""
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    from jsonschema import Draft202012Validator
+except ImportError:
+    print("schema_test: skipped: python3-jsonschema >= 4 is not installed (scripts/setup test)")
+    sys.exit(77)
+
+from generated_documents import generated
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILE = ROOT / "config" / "policy.schema.json"
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.json"))
+
+# What the parser refuses and a schema does not: why, what the parser says, and a file.
+Beyond = collections.namedtuple("Beyond", "reason says text")
+WITH = '{"version": 1, "gpu": {"*": {"growth": %s, "cap": "8GiB"}}}'
+BEYOND = {
+    "a key that stands twice": Beyond(
+        "readers of JSON keep the last one before a schema sees them",
+        "stands twice",
+        '{"version": 1, "log": {}, "log": {}}',
+    ),
+    "a device in two spellings": Beyond(
+        "to a schema they are two keys",
+        "is the device that .* names at",
+        '{"version": 1, "gpu": {"3b:00.0": {}, "0000:3B:00.0": {}}}',
+    ),
+    "a start above the cap": Beyond(
+        "schemas do not compare values",
+        "it begins above the cap",
+        WITH % '{"start": "9GiB", "step": "1GiB"}',
+    ),
+    "a start that never grows": Beyond(
+        'step or factor may stand in another object, that of "*" or of the file which a rule is laid over',
+        "the allowance would never grow",
+        WITH % '{"start": "1GiB"}',
+    ),
+    "growth without a start": Beyond(
+        'start may stand in another object, that of "*" or of the file which a rule is laid over',
+        'has no effect without "start"',
+        WITH % '{"step": "1GiB"}',
+    ),
+    "the version as 1.0": Beyond(
+        "the same number as 1 to JSON, but no version of curb writes it so",
+        "the version is written 1",
+        '{"version": 1.0}',
+    ),
+    "a size that is rounded to nothing": Beyond(
+        "whether 0.0001KiB is a byte takes arithmetic",
+        "is too little; the least is 1B$",
+        WITH % '{"start": "0.0001KiB", "step": "1GiB"}',
+    ),
+    "a file larger than 1 MiB": Beyond(
+        "schemas do not see files",
+        "larger than 1 MiB",
+        '{"version": 1}' + " " * (1 << 20),
+    ),
+    "half of a surrogate pair": Beyond(
+        "no character, though JSON has a way to write it; readers differ in what they make of it",
+        "begins no escape of JSON",
+        r'{"$schema": "\ud800", "version": 1}',
+    ),
+}
+
+
+def curb(*arguments, **options):
+    return subprocess.run([CURB, *arguments], stdout=subprocess.PIPE, text=True, **options)
+
+
+def refuse(constant):
+    raise ValueError(f"{constant} is not JSON")
+
+
+def document_of(text):
+    """What a reader of JSON makes of the bytes; ValueError: they are not JSON."""
+    try:
+        return json.loads(text.decode("utf-8"), parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("deeper than this reader goes") from error
+
+
+def as_python_reads(schema):
+    """The schema with the end of a text as Python writes it: "$" of ECMA-262 is not before a last newline too."""
+
+    def ending(pattern):
+        return re.sub(r"\$$", r"\\Z", pattern)
+
+    if isinstance(schema, list):
+        return [as_python_reads(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {}
+    for key, value in schema.items():
+        if key == "patternProperties":
+            out[key] = {ending(pattern): as_python_reads(inner) for pattern, inner in value.items()}
+        else:
+            out[key] = ending(value) if key == "pattern" and isinstance(value, str) else as_python_reads(value)
+    return out
+
+
+def parser_verdicts(texts):
+    """For each text the messages of the parser; none: it is valid."""
+    verdicts = []
+    with tempfile.TemporaryDirectory() as folder:
+        names = []
+        for number, text in enumerate(texts):
+            names.append(os.path.join(folder, f"{number}.json"))
+            Path(names[-1]).write_bytes(text)
+        for first in range(0, len(names), 1000):
+            answer = curb("policy", "check", "--json", *names[first : first + 1000])
+            verdicts += [json.loads(line) for line in answer.stdout.splitlines()]
+    assert len(verdicts) == len(texts), f"{len(verdicts)} answers to {len(texts)} files"
+    for verdict in verdicts:
+        assert verdict["valid"] == (not verdict["diagnostics"]), verdict
+    return [[one["message"] for one in verdict["diagnostics"]] for verdict in verdicts]
+
+
+# ---- documents ----
+
+
+def texts_of_the_parsers_tests():
+    with tempfile.TemporaryDirectory() as folder:
+        record = os.path.join(folder, "texts")
+        subprocess.run([PARSER_TEXTS], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "CURB_RECORD": record})
+        texts = set()
+        with open(record, "rb") as file:
+            while length := file.readline():
+                texts.add(file.read(int(length)))
+    return sorted(texts)
+
+
+class Schema(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.schema = json.loads(FILE.read_text())
+        cls.validator = Draft202012Validator(as_python_reads(cls.schema))
+
+    def agree(self, texts):
+        """Checks that both judge each text alike, but for what is beyond a schema. How many each accepted."""
+        documents = [document_of(text) for text in texts]
+        accepted = 0
+        for text, document, messages in zip(texts, documents, parser_verdicts(texts)):
+            valid = self.validator.is_valid(document)
+            accepted += valid
+            if valid == (not messages):
+                continue
+            shown = text[:300].decode("utf-8", "replace")
+            self.assertTrue(valid, f"the parser accepts, the schema does not: {shown}")
+            for message in messages:
+                self.assertTrue(
+                    any(re.search(one.says, message) for one in BEYOND.values()),
+                    f"the schema accepts, the parser does not ({message}): {shown}",
+                )
+        return accepted
+
+    def test_the_file_is_what_the_table_of_fields_says(self):
+        self.assertEqual(curb("policy", "schema").stdout, FILE.read_text(), "run scripts/policy-doc")
+
+    def test_it_is_a_schema(self):
+        Draft202012Validator.check_schema(self.schema)
+
+    def test_both_accept_the_examples(self):
+        self.assertGreaterEqual(len(EXAMPLES), 6)
+        texts = [without_comments(example.read_text()).encode() for example in EXAMPLES]
+        self.assertEqual(self.agree(texts), len(texts))
+
+    def test_both_judge_what_the_parsers_tests_read_alike(self):
+        texts = []
+        for text in texts_of_the_parsers_tests():
+            try:
+                document_of(text)
+                texts.append(text)
+            except ValueError:  # no JSON, so no schema is asked
+                continue
+        accepted = self.agree(texts)
+        print(f"{len(texts)} texts of the parser's tests, {accepted} of them right by the schema")
+        self.assertGreater(len(texts), 100)
+        self.assertGreater(accepted, 10)
+
+    def test_both_judge_generated_documents_alike(self):
+        texts = sorted({json.dumps(document).encode() for document in generated(self.schema)})
+        accepted = self.agree(texts)
+        print(f"{len(texts)} generated documents, {accepted} of them right by the schema")
+        self.assertGreaterEqual(len(texts), 2000)
+        self.assertGreater(accepted, len(texts) / 5)
+        self.assertLess(accepted, len(texts) * 4 / 5)
+
+    def test_what_a_schema_cannot_say_is_refused_by_the_parser_alone(self):
+        verdicts = parser_verdicts([one.text.encode() for one in BEYOND.values()])
+        for (name, one), messages in zip(BEYOND.items(), verdicts):
+            with self.subTest(name, reason=one.reason):
+                self.assertTrue(self.validator.is_valid(document_of(one.text.encode())))
+                self.assertTrue(messages)
+                for message in messages:
+                    self.assertRegex(message, one.says)
+
+    def test_comments_are_for_the_parser_alone(self):
+        text = b'{ "version": 1 } // the least'
+        self.assertEqual(parser_verdicts([text]), [[]])
+        self.assertRaises(ValueError, document_of, text)
+
+
+def without_comments(text):
+    """The text with its comments taken out, strings left alone."""
+    return re.sub(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or "", text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    CURB, PARSER_TEXTS = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1])

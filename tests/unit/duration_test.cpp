@@ -1,0 +1,125 @@
+#include "policy/duration.hpp"
+
+#include "catch.hpp"
+
+using namespace curb::policy;
+using namespace std::chrono_literals;
+
+namespace {
+
+Duration duration_of(const std::string &text) {
+    const auto duration = parse_duration(text);
+    INFO(text << ": " << (duration ? "read" : duration.error()));
+    REQUIRE(duration);
+    return *duration;
+}
+
+std::string error_of(const std::string &text) {
+    const auto duration = parse_duration(text);
+    INFO(text);
+    REQUIRE_FALSE(duration);
+    return duration.error();
+}
+
+}  // namespace
+
+TEST_CASE("A duration is a whole number and a unit") {
+    CHECK(duration_of("500ms") == 500ms);
+    CHECK(duration_of("30s") == 30s);
+    CHECK(duration_of("10m") == 10min);
+    CHECK(duration_of("2h") == 2h);
+    CHECK(duration_of("1d") == 24h);
+    CHECK(duration_of("0s") == 0s);
+    CHECK(duration_of("0d") == 0s);
+    CHECK(duration_of("007s") == 7s);
+    CHECK(duration_of(std::string(1'000, '0') + "7s") == 7s);
+}
+
+TEST_CASE("A duration is a year at most, in every unit") {
+    const auto [longest, longer] =
+        GENERATE(table<const char *, const char *>({{"31536000000ms", "31536000001ms"},
+                                                    {"31536000s", "31536001s"},
+                                                    {"525600m", "525601m"},
+                                                    {"8760h", "8761h"},
+                                                    {"365d", "366d"},
+                                                    {"365d", "99999999999999999999999999999999d"},
+                                                    {"365d", "18446744073709551616ms"},   // 2^64
+                                                    {"365d", "9223372036854775808s"}}));  // 2^63
+    CHECK(duration_of(longest) == kLongest);
+    CHECK(error_of(longer) == "'" + std::string(longer) + "' is longer than a year");
+}
+
+TEST_CASE("A duration's slip is answered with the one that was meant") {
+    const auto [text, meant] = GENERATE(table<const char *, const char *>({{"30 s", "30s"},
+                                                                           {"30S", "30s"},
+                                                                           {"30sec", "30s"},
+                                                                           {"30 Seconds", "30s"},
+                                                                           {"1 minute", "1m"},
+                                                                           {"10min", "10m"},
+                                                                           {"2hours", "2h"},
+                                                                           {"3 Days", "3d"},
+                                                                           {"250 MS", "250ms"},
+                                                                           {"250 milliseconds", "250ms"}}));
+    CHECK(error_of(text) == "'" + std::string(text) + "' is not a time; did you mean \"" + meant + "\"?");
+    CHECK(parse_duration(meant));
+}
+
+TEST_CASE("A number without a unit is answered with seconds") {
+    CHECK(error_of("30") == "'30' has no unit; did you mean \"30s\"?");
+    CHECK(error_of("0") == "'0' has no unit; did you mean \"0s\"?");
+}
+
+TEST_CASE("What is suggested is a duration itself") {
+    for (const char *text : {"99999999999", "99999999999 sec", "366 days", "99999999999999999999999999S"}) {
+        INFO(text);
+        CHECK_THAT(error_of(text), !contains("did you mean") && contains("\"30s\""));
+    }
+}
+
+TEST_CASE("Negative durations are called that") {
+    CHECK(error_of("-1s") == "-1s: times are not negative");
+    CHECK(error_of("-30") == "-30: times are not negative");
+}
+
+TEST_CASE("Whatever else is no duration is refused with an example of one") {
+    const auto text = GENERATE(as<std::string>{}, "", " ", "s", "ms", "-", "-s", "+30s", "1.5h", ".5s", "1h30m", " 30s",
+                               "30s ", "30 ", "1e3s", "0x10s", "30w", "30us", "never", "none", "inf", "30\xC2\xB5s",
+                               "30s 30s", "1,5s", "30 s s");
+    CHECK_THAT(error_of(text), contains("is not a time; write") && contains("\"30s\", \"10m\""));
+}
+
+TEST_CASE("Messages about durations stay on one line and short, whatever was written") {
+    for (const std::string beginning : {"", "-", "30", "-30"}) {
+        const std::string error = error_of(beginning + "\n\t" + std::string(1, '\0') + std::string(10'000, 'x'));
+        INFO(error);
+        CHECK_THAT(error, contains("\\x0A\\x09\\x00"));
+        CHECK(error.find('\n') == std::string::npos);
+        CHECK(error.size() < 250);
+    }
+}
+
+TEST_CASE("A duration is written in the largest unit that leaves a whole number") {
+    CHECK(format(0ms) == "0s");
+    CHECK(format(1ms) == "1ms");
+    CHECK(format(1'500ms) == "1500ms");
+    CHECK(format(90s) == "90s");
+    CHECK(format(60s) == "1m");
+    CHECK(format(2h) == "2h");
+    CHECK(format(36h) == "36h");
+    CHECK(format(48h) == "2d");
+    CHECK(format(kLongest) == "365d");
+}
+
+TEST_CASE("What is written is read as the same duration") {
+    std::uint64_t n = 1;
+    for (int i = 0; i < 5'000; ++i) {
+        n = n * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
+        const auto most = static_cast<std::uint64_t>(kLongest.count());
+        const Duration duration(static_cast<std::int64_t>((n >> (n % 64)) % (most + 1)));
+        for (const Duration each : {duration, duration / 1'000 * 1'000, duration / 60'000 * 60'000}) {
+            const auto again = parse_duration(format(each));
+            if (again && *again == each) continue;  // Catch2's assertions are slow
+            FAIL(format(each));
+        }
+    }
+}

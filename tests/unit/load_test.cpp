@@ -1,0 +1,402 @@
+// What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
+#include <pwd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/load.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb;
+using config::Diagnostics;
+using config::Loaded;
+using config::Source;
+using policy::GiB;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uid_t kNobody = 65534;
+constexpr const char *kCapOf20 = R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}}})";
+
+Source source(const std::string &file, const std::string &cap = "", const std::string &ceiling = "") {
+    Source out;
+    out.file = file;
+    out.cap = cap;
+    out.ceiling = ceiling;
+    out.named = true;
+    return out;
+}
+
+policy::Subject alice(bool with_user) {
+    policy::Subject out;
+    out.exe = "/usr/bin/python3.11";
+    out.args = "train_bert.py --fast";
+    if (with_user) out.users.emplace_back("alice");
+    out.users.emplace_back("1001");
+    return out;
+}
+policy::Subject nobody_asks(bool /*with_user*/) { throw std::logic_error("there are no rules"); }
+
+Loaded loaded(const Source &from, const config::WhoIs &who = nobody_asks) {
+    auto out = config::load(from, who);
+    if (!out) {
+        for (const auto &diagnostic : out.error()) UNSCOPED_INFO(diagnostic.text());
+    }
+    REQUIRE(out);
+    return std::move(out).value();
+}
+
+std::optional<policy::Bytes> cap(const policy::Policy &policy) {
+    return policy::terms_for(policy, policy::GpuIdentity{}, 80 * GiB).cap;
+}
+
+Diagnostics refused(const Source &from) {
+    const auto out = config::load(from, nobody_asks);
+    REQUIRE_FALSE(out);
+    return out.error();
+}
+
+}  // namespace
+
+TEST_CASE("No source means no caps") {
+    const Loaded nothing = loaded(source(""));
+    CHECK(nothing.policy == policy::Policy{});
+    CHECK(nothing.rule.empty());
+    CHECK(nothing.notes.empty());
+}
+
+TEST_CASE("CURB_CAP narrows what the file says, and does not widen it") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", kCapOf20);
+    CHECK(cap(loaded(source(file)).policy) == 20 * GiB);
+    CHECK(cap(loaded(source(file, "8GiB")).policy) == 8 * GiB);
+    CHECK(cap(loaded(source(file, "30GiB")).policy) == 20 * GiB);
+    CHECK(cap(loaded(source("", "25%")).policy) == 20 * GiB);
+}
+
+TEST_CASE("All that is wrong with the file, with CURB_CAP and with the ceiling is told together") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "20Gib"}}})");
+    fs::create_symlink("nowhere", dir / "ceiling.json");
+    const Diagnostics found = refused(source(file, "8Gib", (dir / "ceiling.json").string()));
+    REQUIRE(found.size() == 4);
+    CHECK_THAT(found[0].text(), contains(file + ":1:13: /version"));
+    CHECK_THAT(found[1].text(), contains(file + ":1:37: /gpu/*/cap"));
+    CHECK(found[2].text() == "CURB_CAP: '8Gib' is not a size; did you mean \"8GiB\"?");
+    CHECK_THAT(found[3].text(), contains("ceiling.json: the machine's ceiling is a symbolic link to nothing"));
+    CHECK((!found[0].unread && !found[1].unread && !found[2].unread && found[3].unread));
+}
+
+TEST_CASE("A file that was named and is not there is an error") {
+    const Diagnostics found = refused(source("/no/such.json"));
+    CHECK_THAT(found[0].text(), contains("/no/such.json: there is no such file"));
+    CHECK(found[0].unread);
+}
+
+TEST_CASE("The text of the file may be given, and then the file is not read") {
+    const auto out = config::load(source("/no/such.json"), nobody_asks, kCapOf20);
+    REQUIRE(out);
+    CHECK(cap(out->policy) == 20 * GiB);
+    const auto wrong = config::load(source("/no/such.json"), nobody_asks, "{}");
+    REQUIRE_FALSE(wrong);
+    CHECK_THAT(wrong.error()[0].text(), contains("/no/such.json:1:1: the version is missing"));
+}
+
+// ---- rules ----
+
+TEST_CASE("The first rule that matches is laid over the file") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 1,
+        "gpu": {"*": {"cap": "20GiB", "report": "device"}},
+        "rules": [{"name": "other", "match": {"args": "*train_gpt*"}, "gpu": {"*": {"cap": "1GiB"}}},
+                  {"name": "bert", "match": {"exe": "python3*", "args": "*train_bert*"}, "gpu": {"*": {"cap": "2GiB"}}},
+                  {"match": {}, "gpu": {"*": {"cap": "3GiB"}}}]})");
+    const Loaded of_alice = loaded(source(file), alice);
+    CHECK(of_alice.rule == "rule 2 \"bert\"");
+    CHECK(cap(of_alice.policy) == 2 * GiB);
+    CHECK(policy::terms_for(of_alice.policy, {}, GiB).report == policy::Report::device);
+    const Loaded of_another = loaded(source(file), [](bool) { return policy::Subject{}; });
+    CHECK(of_another.rule == "rule 3");
+    CHECK(cap(of_another.policy) == 3 * GiB);
+}
+
+TEST_CASE("Without a rule that matches the file stands as it is") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}},
+        "rules": [{"match": {"exe": "ruby"}, "gpu": {"*": {"cap": "1GiB"}}}]})");
+    const Loaded out = loaded(source(file), alice);
+    CHECK(out.rule.empty());
+    CHECK(cap(out.policy) == 20 * GiB);
+}
+
+TEST_CASE("The user's name is looked up only where a rule asks for it") {
+    const TempDir dir;
+    const auto asked = [&](const char *match) {
+        bool with_user = false;
+        const std::string file = dir.write("job.json", R"({"version": 1, "rules": [{"match": )" + std::string(match) +
+                                                           R"(, "gpu": {"*": {"cap": "1GiB"}}}]})");
+        const Loaded out = loaded(source(file), [&](bool wanted) {
+            with_user = wanted;
+            return alice(wanted);
+        });
+        CHECK(cap(out.policy) == GiB);
+        return with_user;
+    };
+    CHECK(asked(R"({"user": "ali?e"})"));
+    CHECK(asked(R"({"user": "1001"})"));
+    CHECK_FALSE(asked(R"({"exe": "python*"})"));
+}
+
+TEST_CASE("Notes of the file are handed on") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 1, "trace": {"file": "x"}})");
+    const config::Document document = config::parse(R"({"version": 1, "trace": {"file": "x"}})", file).value();
+    CHECK(loaded(source(file)).notes.size() == document.notes.size());
+}
+
+// ---- the ceiling ----
+
+TEST_CASE("A machine without a ceiling has none") {
+    const TempDir dir;
+    CHECK(loaded(source("", "", (dir / "missing.json").string())).policy == policy::Policy{});
+    CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
+}
+
+TEST_CASE("A ceiling that cannot be told from none is an error") {
+    const TempDir dir;
+    const std::string under_file = dir.write("file", "") + "/policy.json";
+    CHECK_THAT(refused(source("", "", under_file))[0].text(), contains("the machine's ceiling: a part of its path"));
+    fs::create_symlink("loop", dir / "loop");
+    CHECK_THAT(refused(source("", "", (dir / "loop").string()))[0].text(), contains("symbolic links lead in a circle"));
+    fs::create_symlink(dir / "gone/policy.json", dir / "dangling");
+    const Diagnostics found = refused(source("", "", (dir / "dangling").string()));
+    CHECK_THAT(found[0].text(), contains("the machine's ceiling is a symbolic link to nothing"));
+    CHECK(found[0].unread);
+}
+
+TEST_CASE("A ceiling that belongs to somebody else is not trusted") {
+    const TempDir dir;
+    const std::string path = dir.write("policy.json", kCapOf20);
+    if (::geteuid() == 0) REQUIRE(::chown(path.c_str(), kNobody, kNobody) == 0);
+    const Diagnostics found = refused(source("", "", path));
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].text() == path +
+                                 ": the machine's ceiling does not belong to root, so the ceiling cannot be "
+                                 "trusted; as root: chown root " +
+                                 path);
+    CHECK(found[0].unread);
+}
+
+TEST_CASE("A file of root's in a directory of root's is trusted, whoever reads it") {
+    struct stat status {};
+    if (::stat("/etc/passwd", &status) != 0 || status.st_uid != 0) {
+        WARN("not tested: root is not known by its number here");
+        return;
+    }
+    const Diagnostics found = refused(source("", "", "/etc/passwd"));
+    CHECK(found[0].line == 1);  // it was read, and is no policy
+    CHECK_FALSE(found[0].unread);
+}
+
+namespace {
+
+// A ceiling of root's, as it should be. Needs root.
+class Ceiling {
+  public:
+    explicit Ceiling(const char *text = kCapOf20) : path_(dir_.write("curb/policy.json", text)) {
+        mode(path_, 0644);
+        mode(directory(), 0755);
+        mode(dir_.path().string(), 0755);
+    }
+    [[nodiscard]] const std::string &path() const { return path_; }
+    [[nodiscard]] std::string directory() const { return (dir_ / "curb").string(); }
+    [[nodiscard]] const TempDir &around() const { return dir_; }
+    static void mode(const std::string &path, mode_t mode) { REQUIRE(::chmod(path.c_str(), mode) == 0); }
+    [[nodiscard]] Source over(const std::string &file, const std::string &curb_cap = "") const {
+        return source(file, curb_cap, path_);
+    }
+
+  private:
+    TempDir dir_;
+    std::string path_;
+};
+
+bool is_root() {
+    if (::geteuid() == 0) return true;
+    WARN("not tested: it needs root");
+    return false;
+}
+
+}  // namespace
+
+TEST_CASE("The user's policy, and CURB_CAP, can only narrow the ceiling") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    const TempDir dir;
+    const auto with = [&](const char *own) {
+        return cap(loaded(ceiling.over(dir.write(
+                              "job.json", R"({"version": 1, "gpu": {"*": {"cap": ")" + std::string(own) + R"("}}})")))
+                       .policy);
+    };
+    CHECK(with("8GiB") == 8 * GiB);
+    CHECK(with("30GiB") == 20 * GiB);
+    CHECK(with("50%") == 20 * GiB);
+    CHECK(cap(loaded(ceiling.over("")).policy) == 20 * GiB);
+    CHECK(cap(loaded(ceiling.over("", "8GiB")).policy) == 8 * GiB);
+    CHECK(cap(loaded(ceiling.over("", "30GiB")).policy) == 20 * GiB);
+}
+
+TEST_CASE("The ceiling has rules of its own") {
+    if (!is_root()) return;
+    const Ceiling ceiling(R"({"version": 1, "gpu": {"*": {"cap": "20GiB"}},
+                              "rules": [{"match": {"user": "alice"}, "gpu": {"*": {"cap": "40GiB"}}}]})");
+    CHECK(cap(loaded(ceiling.over(""), alice).policy) == 40 * GiB);
+    CHECK(cap(loaded(ceiling.over(""), [](bool) { return policy::Subject{}; }).policy) == 20 * GiB);
+    const auto reading = config::read(ceiling.over(""));
+    REQUIRE(reading);
+    const config::Outcome outcome = config::outcome(*reading, alice);
+    CHECK(outcome.rule == nullptr);
+    CHECK(outcome.ceiling_rule == &reading->ceiling->file.rules[0]);
+}
+
+TEST_CASE("A ceiling that is no policy is an error like a wrong policy, and its notes are handed on") {
+    if (!is_root()) return;
+    const Ceiling wrong("{}");
+    const Diagnostics found = refused(wrong.over(""));
+    CHECK_THAT(found[0].text(), contains(wrong.path() + ":1:1: the version is missing"));
+    CHECK_FALSE(found[0].unread);
+    const char *text = R"({"version": 1, "trace": {"file": "x"}})";
+    CHECK(loaded(Ceiling(text).over("")).notes.size() == config::parse(text, "a").value().notes.size());
+}
+
+TEST_CASE("A ceiling that others than root can write is not trusted") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    for (const mode_t mode : {0664U, 0646U, 0666U}) {
+        Ceiling::mode(ceiling.path(), mode);
+        const Diagnostics found = refused(ceiling.over(""));
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].text() == ceiling.path() +
+                                     ": the machine's ceiling is writable by others than root, so the "
+                                     "ceiling cannot be trusted; as root: chmod go-w " +
+                                     ceiling.path());
+        CHECK(found[0].unread);
+    }
+    Ceiling::mode(ceiling.path(), 0444);
+    CHECK(cap(loaded(ceiling.over("")).policy) == 20 * GiB);
+}
+
+TEST_CASE("A ceiling in a directory that others than root can write is not trusted") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    for (const mode_t mode : {0775U, 0757U}) {
+        Ceiling::mode(ceiling.directory(), mode);
+        CHECK_THAT(
+            refused(ceiling.over(""))[0].message,
+            contains("the directory of the machine's ceiling is writable by others than root, so the ceiling cannot be "
+                     "trusted; as root: chmod go-w " +
+                     ceiling.directory()));
+    }
+    Ceiling::mode(ceiling.directory(), 01777);  // there nobody can replace what is root's
+    CHECK(cap(loaded(ceiling.over("")).policy) == 20 * GiB);
+    Ceiling::mode(ceiling.directory(), 0755);
+    REQUIRE(::chown(ceiling.directory().c_str(), kNobody, kNobody) == 0);
+    CHECK_THAT(
+        refused(ceiling.over(""))[0].message,
+        contains("the directory of the machine's ceiling does not belong to root, so the ceiling cannot be trusted; as "
+                 "root: chown root " +
+                 ceiling.directory()));
+}
+
+TEST_CASE("Of a ceiling that is a symbolic link both directories count") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    const std::string link = (ceiling.around() / "linked/policy.json").string();
+    fs::create_directory(ceiling.around() / "linked");
+    Ceiling::mode((ceiling.around() / "linked").string(), 0755);
+    fs::create_symlink("../curb/policy.json", link);
+    CHECK(cap(loaded(source("", "", link)).policy) == 20 * GiB);
+    Ceiling::mode(ceiling.directory(), 0777);
+    CHECK_THAT(refused(source("", "", link))[0].message, contains("chmod go-w " + ceiling.directory()));
+    Ceiling::mode(ceiling.directory(), 0755);
+    Ceiling::mode((ceiling.around() / "linked").string(), 0777);
+    CHECK_THAT(refused(source("", "", link))[0].message,
+               contains("chmod go-w " + (ceiling.around() / "linked").string()));
+}
+
+TEST_CASE("A ceiling that the user may not read holds all the same") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    const auto as_nobody = [&] {
+        REQUIRE(::seteuid(kNobody) == 0);
+        const auto out = config::load(ceiling.over(""), nobody_asks);
+        REQUIRE(::seteuid(0) == 0);
+        return out;
+    };
+    CHECK(as_nobody());
+    Ceiling::mode(ceiling.path(), 0600);
+    const auto unreadable = as_nobody();
+    REQUIRE_FALSE(unreadable);
+    CHECK_THAT(unreadable.error()[0].text(), contains("the machine's ceiling may not be read by this user"));
+    CHECK_THAT(unreadable.error()[0].text(), contains("as root: chmod 644 " + ceiling.path()));
+    Ceiling::mode(ceiling.path(), 0644);
+    Ceiling::mode(ceiling.directory(), 0700);
+    REQUIRE_FALSE(as_nobody());
+    CHECK(as_nobody().error()[0].unread);
+}
+
+TEST_CASE("A ceiling that is a directory or a FIFO is refused at once") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    CHECK_THAT(refused(source("", "", ceiling.directory()))[0].message, contains("it is a directory"));
+    const std::string fifo = ceiling.directory() + "/fifo";
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    CHECK_THAT(refused(source("", "", fifo))[0].message, contains("not a regular file"));
+}
+
+// ---- who the process is ----
+
+// Run by the next test in a copy of this program, which takes its own file away.
+TEST_CASE("a subject", "[.subject]") {
+    const policy::Subject before = config::this_process(false);
+    const std::string expected = std::getenv("EXPECTED_EXE");
+    REQUIRE(fs::remove(expected));
+    const policy::Subject after = config::this_process(false);
+    const bool right =
+        before.exe == expected && after.exe == expected && after.args == "[.subject] --abort --nothrow" &&
+        std::string(after.environment("EXPECTED_EXE")) == expected && after.environment("NO_SUCH_VARIABLE") == nullptr;
+    ::_exit(right ? 0 : 1);
+}
+
+TEST_CASE("A process knows its program, even one that was removed meanwhile, and its arguments without it") {
+    const TempDir dir;
+    const std::string copy = (dir / "a program").string();
+    fs::copy_file("/proc/self/exe", copy);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::setenv("EXPECTED_EXE", copy.c_str(), 1);
+        ::execl(copy.c_str(), "another name", "[.subject]", "--abort", "--nothrow", static_cast<char *>(nullptr));
+        ::_exit(127);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
+
+TEST_CASE("A process knows its user by name, where that is asked for, and by number") {
+    const policy::Subject by_number = config::this_process(false);
+    CHECK(by_number.users == std::vector{std::to_string(::getuid())});
+    const passwd *entry = ::getpwuid(::getuid());
+    const policy::Subject by_name = config::this_process(true);
+    CHECK(by_name.users.back() == std::to_string(::getuid()));
+    CHECK(by_name.users.size() == (entry ? 2U : 1U));
+    if (entry) CHECK(by_name.users.front() == entry->pw_name);
+}

@@ -1,0 +1,114 @@
+// Which environment variables a policy sets before main, held against those that are set already.
+#include "policy/steer.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "catch.hpp"
+
+using namespace curb::policy;
+
+namespace {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// What would be set beside the variables that are `there`.
+Variables beside(const FrameworksPolicy &frameworks, const std::map<std::string, std::string> &there) {
+    return variables_to_set(frameworks, [&](const char *name) {
+        const auto found = there.find(name);
+        return found == there.end() ? nullptr : found->second.c_str();
+    });
+}
+
+bool sets(const Variables &variables, std::string_view name) {
+    return std::any_of(variables.begin(), variables.end(), [&](const auto &one) { return one.first == name; });
+}
+
+const FrameworksPolicy kSteer{.steer = true, .env = {}};
+
+struct Preset {
+    const char *name;
+    const char *value;
+    std::string unless;
+};
+const std::vector<Preset> kPresets{
+#define CURB_STEER(framework, name, value, unless, why) {name, value, unless},
+#include "policy/steer.def"
+};
+
+}  // namespace
+
+TEST_CASE("Where steering is not asked for nothing is set") {
+    CHECK(beside({}, {}).empty());
+    CHECK(beside({.steer = false, .env = {}}, {}).empty());
+    CHECK(beside(Policy{}.frameworks, {}).empty());
+}
+
+TEST_CASE("Where nothing is set already every preset is set, in the order of the table") {
+    Variables expected;
+    for (const Preset &preset : kPresets) expected.emplace_back(preset.name, preset.value);
+    CHECK(beside(kSteer, {}) == expected);
+}
+
+TEST_CASE("TensorFlow, JAX and PyTorch are steered to grow, and to what can be given back") {
+    const Variables set = beside(kSteer, {});
+    const std::map<std::string, std::string> by_name(set.begin(), set.end());
+    CHECK(by_name.at("TF_FORCE_GPU_ALLOW_GROWTH") == "true");
+    CHECK(by_name.at("XLA_PYTHON_CLIENT_PREALLOCATE") == "false");
+    CHECK(by_name.at("PYTORCH_CUDA_ALLOC_CONF") == "expandable_segments:True");
+}
+
+TEST_CASE("A preset that is set already, even to nothing, is left as it is, and the others are set") {
+    for (const Preset &preset : kPresets) {
+        for (const char *value : {"something else", ""}) {
+            const Variables set = beside(kSteer, {{preset.name, value}});
+            INFO(preset.name << "=" << value);
+            CHECK_FALSE(sets(set, preset.name));
+            CHECK(set.size() == kPresets.size() - 1);
+        }
+    }
+}
+
+TEST_CASE("A preset is not set beside another variable that says the same") {
+    CHECK(sets(beside(kSteer, {}), "PYTORCH_CUDA_ALLOC_CONF"));
+    CHECK_FALSE(sets(beside(kSteer, {{"PYTORCH_ALLOC_CONF", "backend:native"}}), "PYTORCH_CUDA_ALLOC_CONF"));
+    const FrameworksPolicy own{.steer = true, .env = Environment{{"PYTORCH_ALLOC_CONF", "backend:native"}}};
+    CHECK_FALSE(sets(beside(own, {}), "PYTORCH_CUDA_ALLOC_CONF"));
+    CHECK(sets(beside(own, {}), "PYTORCH_ALLOC_CONF"));
+    for (const Preset &preset : kPresets) {
+        INFO(preset.name);
+        if (!preset.unless.empty()) CHECK_FALSE(sets(beside(kSteer, {{preset.unless, ""}}), preset.name));
+    }
+}
+
+TEST_CASE("The policy's own variables are set without steering, where they are unset") {
+    const FrameworksPolicy own{.steer = false, .env = Environment{{"A", "1"}, {"B", ""}}};
+    CHECK(beside(own, {}) == Variables{{"A", "1"}, {"B", ""}});
+    CHECK(beside(own, {{"A", "0"}}) == Variables{{"B", ""}});
+    CHECK(beside(own, {{"A", ""}, {"B", "2"}}).empty());
+}
+
+TEST_CASE("The policy's own variables come before the presets, and instead of those of the same name") {
+    const FrameworksPolicy own{.steer = true, .env = Environment{{"TF_GPU_ALLOCATOR", "bfc"}, {"Z", "z"}}};
+    const Variables set = beside(own, {});
+    REQUIRE(set.size() == kPresets.size() + 1);
+    CHECK(set[0] == std::pair<std::string, std::string>("TF_GPU_ALLOCATOR", "bfc"));
+    CHECK(set[1] == std::pair<std::string, std::string>("Z", "z"));
+    CHECK(std::count_if(set.begin(), set.end(), [](const auto &one) { return one.first == "TF_GPU_ALLOCATOR"; }) == 1);
+}
+
+TEST_CASE("The environment's own value stands before the policy's, and before the preset") {
+    const FrameworksPolicy own{.steer = true, .env = Environment{{"TF_GPU_ALLOCATOR", "bfc"}}};
+    CHECK_FALSE(sets(beside(own, {{"TF_GPU_ALLOCATOR", "cuda_malloc"}}), "TF_GPU_ALLOCATOR"));
+}
+
+TEST_CASE("No variable is set twice, and no preset sets a share of the GPU") {
+    std::set<std::string> names;
+    for (const auto &[name, value] : beside(kSteer, {})) {
+        INFO(name << "=" << value);
+        CHECK(names.insert(name).second);
+        for (const char *share : {"FRACTION", "fraction", "LIMIT", "limit"}) CHECK_THAT(name + value, !contains(share));
+    }
+}
