@@ -250,12 +250,13 @@ std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
         if (growth.start && !growth.step && !growth.factor)
             complain("growth/start",
                      R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
-        // For "*" it may be meant for the devices whose own keys say where to start.
+        // What "*" says may be meant for the devices whose own keys say where to start, and is then no other's fault.
         if (!growth.start && !(is_every && some_start)) {
             constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
-            if (growth.step) complain("growth/step", kStart);
-            if (growth.factor) complain("growth/factor", kStart);
-            if (growth.every) complain("growth/every", kStart);
+            const GrowthPolicy &own = rule.policy.growth;
+            if (own.step) complain("growth/step", kStart);
+            if (own.factor) complain("growth/factor", kStart);
+            if (own.every) complain("growth/every", kStart);
         }
         if (growth.start && merged.cap && growth.start->unit == merged.cap->unit &&
             growth.start->amount > merged.cap->amount)

@@ -296,6 +296,8 @@ TEST_CASE("What is said for every device may be completed by a device's own key"
     const auto start = [](const char *of) { return grown(of, {.start = "2GiB"}); };
     CHECK(conflicts(std::vector{step("*"), start("cuda:0")}).empty());
     CHECK(conflicts(std::vector{start("cuda:0"), step("*")}).empty());
+    // Nor is it another device's fault, which says nothing of growth.
+    CHECK(conflicts(std::vector{step("*"), start("cuda:0"), capped("cuda:1", "10GiB")}).empty());
     // The other way round the other devices' allowance would never grow.
     const auto found = conflicts(std::vector{start("*"), step("cuda:0")});
     REQUIRE(found.size() == 1);
