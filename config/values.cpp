@@ -45,10 +45,10 @@ std::optional<double> number(std::string_view text) {
     if (text.ends_with('.')) text.remove_suffix(1);  // "2.", which people write and JSON does not
     const auto parsed = nlohmann::json::parse(text, nullptr, false);
     if (!parsed.is_number()) return std::nullopt;
-    constexpr double kDecimals = 1e6;
     const auto written = parsed.get<double>();
     if (written < 0 || written > kLargestFactor) return written;
-    return static_cast<double>(static_cast<std::uint64_t>(written * kDecimals + 0.5)) / kDecimals;
+    const std::uint64_t millionths = static_cast<std::uint64_t>(written * 2e6 + 1) / 2;  // rounded
+    return static_cast<double>(millionths) / 1e6;
 }
 
 bool is_factor(double number, double least) { return number >= least && number <= kLargestFactor; }

@@ -93,7 +93,7 @@ std::string json_text(const std::string &value) {
 std::string json_text(const Size &value) { return json_text(format(value)); }
 
 std::string json_text(double value) {
-    const auto millionths = static_cast<std::uint64_t>(value * 1e6 + 0.5);
+    const auto millionths = static_cast<std::uint64_t>(value * 2e6 + 1) / 2;  // rounded
     std::string decimals = std::to_string(1'000'000 + millionths % 1'000'000);
     decimals.erase(decimals.find_last_not_of('0') + 1);
     decimals[0] = '.';

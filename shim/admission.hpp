@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "devices.hpp"
 #include "process.hpp"
@@ -50,8 +51,8 @@ bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept;
 // The same for a context of about `bytes`, which nothing but keep_free holds back before it is made.
 bool wait_beside_others(Device &device, Bytes bytes) noexcept;
 
-// Whether `bytes` more would be granted now, by books that are fresh enough to say so. Reserves nothing.
-bool has_room(Device &device, Bytes bytes) noexcept;
+// The same without releasing, growing or waiting: only if there is room as it is.
+bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
 
 // Whether more than `by` bytes beyond the cap are held, also after releasing what can be released on the spot. True: it
 // has been reported, as a refusal of code, which has no size before it is loaded.
@@ -74,12 +75,13 @@ Bytes room(const Device &device, Bytes cap) noexcept;
 
 // Reserve `worst`, `call` the driver, then `record` what it took. `record` is given the charge, keeps what is due, and
 // returns the result; without its keep() everything goes back. Only the driver's own results leave here, and
-// CUDA_ERROR_OUT_OF_MEMORY.
+// CUDA_ERROR_OUT_OF_MEMORY. `reserved`: the caller has reserved it already.
 template <class Call, class Record>
-CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record) {
+CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record, bool reserved = false) {
     room::Wait wait;
     do {
-        if (!admission::reserve(device, kind, worst, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!std::exchange(reserved, false) && !admission::reserve(device, kind, worst, wait))
+            return CUDA_ERROR_OUT_OF_MEMORY;
         Charge charge(device, kind, worst);
         CUresult result = call();
         // The device is full although the cap is not reached: what this process can do without may be what is missing.

@@ -17,7 +17,14 @@
 namespace curb::shim::log {
 namespace {
 
-constinit std::atomic<spdlog::logger *> current{nullptr};
+// Loggers are never destroyed: another thread may be writing through an older one, and at exit there is no moment after
+// which nobody writes.
+struct Made {
+    const Made *older;
+    policy::LogPolicy policy;
+    spdlog::logger logger;
+};
+constinit std::atomic<Made *> current{nullptr};
 constinit std::mutex configuring;
 
 spdlog::level::level_enum level_of(policy::LogLevel level) noexcept {
@@ -37,12 +44,11 @@ std::string with_pid(std::string path) {
     return path;
 }
 
-// Loggers are leaked: another thread may be writing through the old one, and at exit there is no moment after which
-// nobody writes.
-spdlog::logger *make(const policy::LogPolicy &policy) {
+// The lock is held.
+Made *make(const policy::LogPolicy &policy) {
+    const std::string file = policy.file.value_or("");
     spdlog::sink_ptr sink;
     std::string trouble;
-    const std::string file = policy.file.value_or("");
     if (file.empty()) {
         sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     } else {
@@ -53,41 +59,41 @@ spdlog::logger *make(const policy::LogPolicy &policy) {
             sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
         }
     }
-    auto *logger = new spdlog::logger("curb", std::move(sink));
-    logger->set_pattern(file.empty() ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
-    logger->set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
-    logger->flush_on(spdlog::level::trace);
-    logger->set_error_handler([](const std::string &) {});  // a full disk is not the program's trouble
-    if (!trouble.empty()) logger->warn("log.file: {}; logging to stderr instead", trouble);
-    return logger;
+    auto *made = new Made{current.load(std::memory_order_acquire), policy, spdlog::logger("curb", std::move(sink))};
+    spdlog::logger &logger = made->logger;
+    logger.set_pattern(file.empty() ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
+    logger.set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
+    logger.flush_on(spdlog::level::trace);
+    logger.set_error_handler([](const std::string &) {});  // a full disk is not the program's trouble
+    if (!trouble.empty()) logger.warn("log.file: {}; logging to stderr instead", trouble);
+    current.store(made, std::memory_order_release);
+    return made;
 }
 
-spdlog::logger *logger() {
-    if (spdlog::logger *made = current.load(std::memory_order_acquire)) return made;
+spdlog::logger &logger() {
+    if (Made *made = current.load(std::memory_order_acquire)) return made->logger;
     const std::scoped_lock lock(configuring);
-    if (!current.load(std::memory_order_acquire)) current.store(make(policy::LogPolicy{}), std::memory_order_release);
-    return current.load(std::memory_order_acquire);
+    Made *made = current.load(std::memory_order_acquire);
+    return (made ? made : make(policy::Policy().log))->logger;
 }
 
 }  // namespace
 
 void configure(const policy::LogPolicy &policy) noexcept try {
-    static policy::LogPolicy in_force;
     const std::scoped_lock lock(configuring);
-    if (current.load(std::memory_order_acquire) && policy == in_force) return;
-    in_force = policy;
-    current.store(make(policy), std::memory_order_release);
+    const Made *made = current.load(std::memory_order_acquire);
+    if (!made || made->policy != policy) make(policy);
 } catch (...) {
     // Out of host memory: the old logger stays.
 }
 
-bool enabled(policy::LogLevel level) noexcept try { return logger()->should_log(level_of(level)); } catch (...) {
+bool enabled(policy::LogLevel level) noexcept try { return logger().should_log(level_of(level)); } catch (...) {
     return false;
 }
 
 void write(policy::LogLevel level, std::string_view message) noexcept try {
     const int saved_errno = errno;
-    logger()->log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
+    logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
     errno = saved_errno;
 } catch (...) {
     // Nothing that curb has to say is worth more than the program's run.

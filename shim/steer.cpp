@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "config/load.hpp"
@@ -30,7 +31,7 @@ bool mentions_frameworks(const char *path) noexcept {
         const std::string_view text(block, kept + static_cast<std::size_t>(got));
         found = text.find(kWord) != std::string_view::npos || text.find(kEscape) != std::string_view::npos;
         kept = text.size() < kWord.size() ? text.size() : kWord.size();
-        text.copy(block, kept, text.size() - kept);
+        memmove(block, text.data() + text.size() - kept, kept);
     }
     close(fd);
     return found;

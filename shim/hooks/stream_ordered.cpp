@@ -59,10 +59,9 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
         pools::raise(pool);
         return CUDA_SUCCESS;
     };
-    if (!admission::has_room(device, worst) &&
-        allocate_from_idle(form, pool, pointer, bytes, stream, call) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    return charged(device, Kind::pools, worst, call, record);
+    const bool reserved = admission::reserve_now(device, Kind::pools, worst);
+    if (!reserved && allocate_from_idle(form, pool, pointer, bytes, stream, call) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    return charged(device, Kind::pools, worst, call, record, reserved);
 }
 
 template <class Call>
