@@ -19,7 +19,7 @@ from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
 from cases.driver import call_times, conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
-from cases.growth import growth_staircase, keep_free
+from cases.growth import full_device, growth_staircase, keep_free
 from cases.paths import paths
 from cases.steer import STEER
 from cases.training import training, training_released
@@ -49,6 +49,7 @@ CASES: dict[str, Case] = {
     "training, SIGUSR1 every 100 ms": training_released,
     "growth staircase": growth_staircase,
     "keep_free, two jobs": keep_free,
+    "full device, waited for": full_device,
     **STEER,
     "driver calls": call_times,
     "contract suite on the real driver": contract,

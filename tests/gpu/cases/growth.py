@@ -217,6 +217,50 @@ def keep_free(lab: Lab, row: Row) -> None:
     )
 
 
+_LEFT_MIB = 3 * _GIB_MIB
+
+
+def full_device(lab: Lab, row: Row) -> None:
+    """A job without curb leaves next to nothing: the driver itself has no memory, and a job with `wait` waits for it."""
+    job = lab.job(f"{row.name} waiting", f"{_JOB_CAP_MIB}MiB", {"wait": "30s"})
+    beside = [Device(lab.device.index)]
+    argv = lab.python("grab.py")
+    with lab.bare(argv, f"{row.name} bare") as holder, lab.capped(argv, job, devices=beside) as waiter:
+        try:
+            holder.expect("ready", 30)
+            waiter.expect("ready", 30)
+            pieces = int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB
+            held = _taken(row, holder, "the job without curb", pieces)
+            waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
+            waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
+            time.sleep(_HOLD_S)
+            row.expect(waiter.quiet() and waiter.running(), "the second job did not wait for the device")
+            left_mib = lab.device.free() / MIB
+            holder.tell(f"give {pieces}")
+            given = holder.expect("given", 30)
+            taken = waiter.expect("taken", 40)
+            row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
+            for session in (holder, waiter):
+                session.tell("end")
+                session.finish()
+        finally:
+            row.watched(waiter.watch, _JOB_CAP_MIB)
+    row.goes_on = True
+    after_s = taken["end"] - given["end"]
+    row.details |= {
+        "held_by_other_mib": pieces * _GRABBED_MIB,
+        "left_mib": round(left_mib, 1),
+        "waited_s": round(max(taken["seconds"]), 3),
+        "done_after_s": round(after_s, 4),
+        "other_refused": held["refused"],
+    }
+    row.expect(after_s <= _WITHIN_S, f"it had its memory {after_s:.2f} s after the other gave back, not within 1 s")
+    row.add_note(
+        f"a job without curb held {pieces * _GRABBED_MIB:,} MiB and left {left_mib:,.0f}; the other wanted 512 more, waited "
+        f"{max(taken['seconds']):.2f} s, and had all its memory {after_s * 1e3:.0f} ms after the first had given back the last"
+    )
+
+
 def _taken(row: Row, session: Session, who: str, pieces: int) -> Event:
     session.tell(f"take {pieces} {_GRABBED_MIB}")
     taken = session.expect("taken", 40)
