@@ -28,6 +28,7 @@ void look(const Device &device, const Snapshot &now, policy::Terms &out) noexcep
         out.kept_for_driver = kept_for_driver(device, limit);
     if (gpu.terms.growth.keep_free != 0)
         out.beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+    out.ever = policy::held_beside(gpu.terms.growth.keep_free, device.total);
     out.refuse_everything = now.unusable;
 }
 
@@ -121,6 +122,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
 }
 
 bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept {
+    if (bytes > device.total) return false;  // programs probe for free memory with sizes that no device has
     // Where nobody tells what is free, the driver is asked now and then.
     constexpr int kAskAnyway = 25;
     for (int look = 0; look < kAskAnyway; ++look) {

@@ -285,6 +285,18 @@ SCENARIO_NAMED(what_is_to_stay_free_stays_free) {
     EXPECT(free_of_device(1 * GiB) < 4 * GiB + Program::kBlock);
 }
 
+// 8 GiB device, wait 20 s, with keep_free 4 GiB or without
+SCENARIO_NAMED(senseless_sizes_are_not_waited_for) {
+    start();
+    const auto began = Clock::now();
+    CUdeviceptr block = 0;
+    for (const std::uint64_t bytes : {9 * GiB, std::uint64_t{1} << 50, std::uint64_t{1} << 62}) {
+        EXPECT_EQ(cuMemAlloc_v2(&block, bytes), CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(cuMemAllocAsync(&block, bytes, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    EXPECT(since(began) < milliseconds(1000));
+}
+
 // 8 GiB device, keep_free 6 GiB and wait 20 s
 SCENARIO_NAMED(a_context_and_a_request_wait_for_others_to_leave) {
     Other other;

@@ -114,6 +114,13 @@ TEST_CASE("a device that is full through others is waited for, not an error") {
     succeeds(machine.job.with("KIND", kind).run("a_full_device_is_waited_for"));
 }
 
+TEST_CASE("sizes that no device has, by which programs probe for free memory, are not waited for") {
+    const std::string growth =
+        GENERATE(R"("growth": { "wait": "20s" })", R"("growth": { "keep_free": "4GiB", "wait": "20s" })");
+    Shared machine(growing(growth));
+    succeeds(machine.job.run("senseless_sizes_are_not_waited_for"));
+}
+
 TEST_CASE("after a release the allowance falls back to what is held, rounded up to a step") {
     const Outcome outcome =
         Job()

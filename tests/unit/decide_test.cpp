@@ -225,3 +225,11 @@ TEST_CASE("what others leave free is asked again for large requests, near the en
     CHECK_FALSE(look_around_again(64 * MiB, 64 * MiB - 1, 0));
     CHECK(look_around_again(64 * MiB - 1, 1, 0));
 }
+
+TEST_CASE("a request for more than the device could ever leave is refused at once, however long it might wait") {
+    const Terms waiting{.beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
+    CHECK(decide(waiting, 8 * GiB, 76 * GiB) == Verdict::wait);
+    CHECK(decide(waiting, 8 * GiB, 76 * GiB + 1) == Verdict::refuse);
+    // What fits is granted: the driver has its own answer to what is more than it has.
+    CHECK(decide({.ever = 76 * GiB}, 0, 80 * GiB) == Verdict::grant);
+}

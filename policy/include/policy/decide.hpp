@@ -16,6 +16,7 @@ struct Terms {
     Bytes allowance = kUnbounded;       // how much of it may be held before the next growth step
     Bytes kept_for_driver = 0;          // room under both that requests do not get
     Bytes beside_others = kUnbounded;   // the most that may be held while the device keeps what is to stay free of it
+    Bytes ever = kUnbounded;            // the most that the device could give if nobody else held anything of it
     bool refuse_everything = false;     // the policy that was named cannot be used
     bool release_before_growth = true;  // a release comes before a growth step
     bool step_due = false;              // the next growth step may be taken now
@@ -71,7 +72,7 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     const bool beside_others = terms.beside_others == kUnbounded || added(held, bytes) <= terms.beside_others;
     if (under_cap && beside_others && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
     // More than an empty device would have room for: nothing that is released, grows or ends would serve it.
-    if (!fits(terms, cap, 0, bytes)) return Verdict::refuse;
+    if (!fits(terms, cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
     const bool may_grow = under_cap && beside_others && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
     if (may_grow) return Verdict::grow;

@@ -257,7 +257,8 @@ def full_device(lab: Lab, row: Row) -> None:
     row.expect(after_s <= _WITHIN_S, f"it had its memory {after_s:.2f} s after the other gave back, not within 1 s")
     row.add_note(
         f"a job without curb held {pieces * _GRABBED_MIB:,} MiB and left {left_mib:,.0f}; the other wanted 512 more, waited "
-        f"{max(taken['seconds']):.2f} s, and had all its memory {after_s * 1e3:.0f} ms after the first had given back the last"
+        f"{max(taken['seconds']):.2f} s, and had all its memory {abs(after_s) * 1e3:.0f} ms "
+        f"{'after' if after_s >= 0 else 'before'} the first had given back the last"
     )
 
 
