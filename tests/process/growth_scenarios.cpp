@@ -11,6 +11,7 @@
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "memory.hpp"
 
@@ -124,7 +125,7 @@ class InThread {
     std::thread thread_;
 };
 
-constexpr milliseconds kAtOnce{250};  // of a wait that ends because something happened: the 20 ms of a look, generously
+constexpr milliseconds kAtOnce{1000};  // of a wait of 20 s that ends because something happened, on a loaded machine
 
 }  // namespace
 
@@ -168,7 +169,7 @@ SCENARIO_NAMED(a_request_is_held_until_a_step_is_due) {
         EXPECT(curb_sim_held(0) <= 1 * GiB + 512 * MiB * (since(began) + milliseconds(10)) / milliseconds(200));
     }
     EXPECT(since(began) >= milliseconds(590));  // three steps
-    EXPECT(since(began) < milliseconds(3000));
+    EXPECT(since(began) < milliseconds(10'000));
 }
 
 // start 1 GiB, factor 2, every 1 h, before_growth
@@ -238,7 +239,7 @@ SCENARIO_NAMED(a_request_that_waits_follows_an_edit) {
     EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-// cap 1 GiB, wait 300 ms
+// cap 1 GiB, wait 2 s
 SCENARIO_NAMED(a_request_is_held_no_longer_than_said) {
     start();
     Program program;
@@ -247,13 +248,13 @@ SCENARIO_NAMED(a_request_is_held_no_longer_than_said) {
     auto began = Clock::now();
     EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(errno, 42);
-    EXPECT(since(began) >= milliseconds(290));
-    EXPECT(since(began) < milliseconds(1000));
+    EXPECT(since(began) >= milliseconds(1990));
+    EXPECT(since(began) < milliseconds(10'000));
     // What could never fit is refused at once.
     began = Clock::now();
     CUdeviceptr block = 0;
     EXPECT_EQ(cuMemAlloc_v2(&block, 1 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT(since(began) < milliseconds(250));
+    EXPECT(since(began) < kAtOnce);
 }
 
 // 8 GiB device, keep_free 4 GiB
@@ -294,7 +295,7 @@ SCENARIO_NAMED(senseless_sizes_are_not_waited_for) {
         EXPECT_EQ(cuMemAlloc_v2(&block, bytes), CUDA_ERROR_OUT_OF_MEMORY);
         EXPECT_EQ(cuMemAllocAsync(&block, bytes, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     }
-    EXPECT(since(began) < milliseconds(1000));
+    EXPECT(since(began) < milliseconds(10'000));
 }
 
 // 8 GiB device, keep_free 6 GiB and wait 20 s
@@ -348,19 +349,22 @@ SCENARIO_NAMED(a_full_device_is_waited_for) {
     EXPECT(within(milliseconds(1000), [&] { return waiting.done(); }));
 }
 
-// start 1 GiB, step 512 MiB, every 300 ms, wait 20 s, cap 8 GiB
+// start 1 GiB, step 512 MiB, every 300 ms, wait 20 s, cap 8 GiB; LOG: curb's log file
 SCENARIO_NAMED(after_a_release_the_allowance_falls_back) {
     start();
     Program program;
     while (curb_sim_held(0) < 2200 * MiB) MUST(program.more());
     program.drop(program.blocks.size() - 8);  // holds 518 + 512 MiB: a step above the start
     kill(getpid(), SIGUSR1);
-    std::this_thread::sleep_for(
-        milliseconds(200));  // the release runs: its line is what policy_shim_test.cpp looks for
+    EXPECT(within(milliseconds(10'000), [] {
+        std::stringstream log;
+        log << std::ifstream(std::getenv("LOG")).rdbuf();
+        return log.str().find("allowance: cuda:0 falls back to 1.5 GiB") != std::string::npos;
+    }));
     const auto released = Clock::now();
     while (curb_sim_held(0) < 2200 * MiB) {
         MUST(program.more());
-        const auto steps = (since(released) + milliseconds(210)) / milliseconds(300);
+        const auto steps = (since(released) + milliseconds(200)) / milliseconds(300);  // the log is read a little late
         EXPECT(curb_sim_held(0) <= 1536 * MiB + 512 * MiB * static_cast<std::uint64_t>(steps));
     }
 }

@@ -391,6 +391,18 @@ TEST_CASE("A process knows its program, even one that was removed meanwhile, and
     CHECK(status == 0);
 }
 
+TEST_CASE("A process is seen with the environment that it was started with, whatever it sets later") {
+    ::setenv("SET_LATER", "1", 1);
+    const policy::Subject subject = config::this_process(false);
+    CHECK(subject.environment("SET_LATER") == nullptr);
+    CHECK(subject.environment("SET") == nullptr);  // not the beginning of a name either
+    const char *path = std::getenv("PATH");
+    REQUIRE(path != nullptr);
+    REQUIRE(subject.environment("PATH") != nullptr);
+    CHECK(std::string(subject.environment("PATH")) == path);
+    ::unsetenv("SET_LATER");
+}
+
 TEST_CASE("A process knows its user by name, where that is asked for, and by number") {
     const policy::Subject by_number = config::this_process(false);
     CHECK(by_number.users == std::vector{std::to_string(::getuid())});
