@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 
+#include "catch.hpp"
 #include "temp_dir.hpp"
 
 class Ceiling {
@@ -48,3 +49,10 @@ class Ceiling {
   private:
     TempDir etc_;
 };
+
+// Says so where it is not possible.
+inline bool can_try(const Ceiling &ceiling) {
+    if (ceiling.possible()) return true;
+    WARN("this user may not mount: what a ceiling does to a process is not checked here");
+    return false;
+}

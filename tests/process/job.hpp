@@ -2,8 +2,6 @@
 // the policy file in it, an environment, and what came out.
 #pragma once
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "ceiling.hpp"
 
 namespace fs = std::filesystem;
 
@@ -62,14 +61,9 @@ class Job {
         return *this;
     }
 
-    // The machine's ceiling, as this run sees it: /etc is another one for it alone. Needs the right to mount.
-    Job &ceiling(const std::string &text) {
-        const fs::path etc = folder_ / "etc";
-        fs::create_directories(etc / "curb");
-        for (const char *name : {"passwd", "nsswitch.conf", "ld.so.cache", "ld.so.conf"})
-            if (fs::exists(fs::path("/etc") / name)) fs::copy(fs::path("/etc") / name, etc / name);
-        std::ofstream(etc / "curb" / "policy.json") << text;
-        etc_ = etc;
+    // The machine's ceiling, as this run sees it. Lives longer than the job.
+    Job &ceiling(const Ceiling &ceiling) {
+        ceiling_ = &ceiling;
         return *this;
     }
     [[nodiscard]] const fs::path &folder() const { return folder_; }
@@ -91,7 +85,7 @@ class Job {
             if (in_its_folder_ && chdir(folder_.c_str()) != 0) _exit(97);
             close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
             alarm(seconds_);
-            if (!etc_.empty() && !mounted_etc()) _exit(96);
+            if (ceiling_ && !ceiling_->put_in_place()) _exit(96);
             for (const auto &[name, value] : environment_) setenv(name.c_str(), value.c_str(), 1);
             std::vector<char *> words;
             for (const std::string &word : command) words.push_back(const_cast<char *>(word.c_str()));
@@ -110,13 +104,8 @@ class Job {
     }
 
   private:
-    [[nodiscard]] bool mounted_etc() const {
-        return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               mount(etc_.c_str(), "/etc", nullptr, MS_BIND, nullptr) == 0;
-    }
-
     fs::path folder_;
-    fs::path etc_;  // empty: the machine's own
+    const Ceiling *ceiling_ = nullptr;  // the machine's own
     std::map<std::string, std::string> environment_;
     bool in_its_folder_ = false;
     unsigned seconds_ = 60;

@@ -35,13 +35,6 @@ Outcome under(const Ceiling &ceiling, const Words &words, std::map<std::string, 
                   }});
 }
 
-// False, and said: this machine lets nobody have a /etc of his own.
-bool can_try(const Ceiling &ceiling) {
-    if (ceiling.possible()) return true;
-    WARN("not tried: neither root's nor a user's mount namespaces are allowed here");
-    return false;
-}
-
 std::string executable(const TempDir &dir, const std::string &name, const std::string &text) {
     const std::string file = dir.write(name, text);
     fs::permissions(file, fs::perms(0755));

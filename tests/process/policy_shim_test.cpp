@@ -3,8 +3,6 @@
 
 #include "job.hpp"
 
-#include <sys/stat.h>
-
 namespace {
 
 std::string growing(const std::string &gpu, const std::string &more = "") {
@@ -19,19 +17,6 @@ class Shared {
     }
     Job job;
 };
-
-bool may_mount() {
-    static const bool may = [] {
-        const pid_t child = fork();
-        if (child == 0)
-            _exit(unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 ? 0 : 1);
-        int status = 1;
-        waitpid(child, &status, 0);
-        if (status != 0) WARN("this user may not mount: what a ceiling does to a process is not checked here");
-        return status == 0;
-    }();
-    return may;
-}
 
 constexpr const char *kLab = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
 
@@ -150,9 +135,10 @@ TEST_CASE("an edit is logged field by field") {
 }
 
 TEST_CASE("a ceiling narrows whatever the user says") {
-    if (!may_mount()) return;
-    const auto told = [](Job &job, const char *mib) {
-        succeeds(job.ceiling(kLab).with("TOLD_MIB", mib).run("the_program_is_told_of_a_device"));
+    const Ceiling ceiling(kLab);
+    if (!can_try(ceiling)) return;
+    const auto told = [&](Job &job, const char *mib) {
+        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_is_told_of_a_device"));
     };
     told(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
     told(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
@@ -162,19 +148,21 @@ TEST_CASE("a ceiling narrows whatever the user says") {
 }
 
 TEST_CASE("a ceiling holds against live edits, and is itself followed within a second") {
-    if (!may_mount()) return;
+    const Ceiling ceiling(kLab);
+    if (!can_try(ceiling)) return;
     Job job;
-    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })").ceiling(kLab);
+    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })").ceiling(ceiling);
     const Outcome outcome = job.run("edits_stay_below_the_ceiling");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
 }
 
 TEST_CASE("a ceiling that others may write is refused loudly") {
-    if (!may_mount()) return;
+    const Ceiling ceiling(kLab);
+    if (!can_try(ceiling)) return;
+    fs::permissions(ceiling.file(), fs::perms(0666));
     Job job;
-    job.policy(R"({ "version": 1 })").ceiling(kLab);
-    chmod((job.folder() / "etc" / "curb" / "policy.json").c_str(), 0666);
+    job.policy(R"({ "version": 1 })").ceiling(ceiling);
     const Outcome outcome = job.run("every_allocation_is_refused");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json") && contains("root"));
