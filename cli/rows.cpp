@@ -27,9 +27,7 @@ policy::GpuIdentity identity(const GpuKey &key) {
 class Side {
   public:
     Side(const config::Document &document, const policy::Rule *rule, Origin::Kind kind)
-        : document_(document), rule_(rule), kind_(kind), layer_(document.file.base) {
-        if (rule != nullptr) policy::lay_over(layer_, rule->over);
-    }
+        : document_(document), rule_(rule), kind_(kind), layer_(policy::with_rule(document.file, rule)) {}
 
     [[nodiscard]] const std::vector<policy::GpuRule> &gpu() const { return layer_.gpu; }
 
@@ -43,11 +41,10 @@ class Side {
         device.gpu = {{key, policy::gpu_policy_for(layer_.gpu, identity(key))}};
         const auto value = value_of(device, field);
         if (!value) return std::nullopt;
-        std::vector<Origin> origins;
-        for (const policy::GpuRule *rule : most_specific_first(key))
-            for (Origin &origin : origins_of(with_key(field, policy::gpu_key_text(rule->key))))
-                origins.push_back(origin);
-        origins.resize(std::min<std::size_t>(origins.size(), 1));
+        std::vector<Origin> origins;  // that of the most specific key
+        for (const policy::GpuRule *rule : policy::rules_naming(layer_.gpu, identity(key)))
+            if (auto here = origins_of(with_key(field, policy::gpu_key_text(rule->key))); !here.empty())
+                origins = {std::move(here.front())};
         return Said{*value, std::move(origins)};
     }
     [[nodiscard]] std::optional<Said> of_process(const Field &field) const {
@@ -68,16 +65,6 @@ class Side {
         for (policy::Setting &setting : policy::settings(layer))
             if (setting.field->pointer == field.pointer) return std::move(setting.value);
         return std::nullopt;
-    }
-
-    [[nodiscard]] std::vector<const policy::GpuRule *> most_specific_first(const GpuKey &key) const {
-        std::vector<const policy::GpuRule *> out;
-        for (const policy::GpuRule &rule : layer_.gpu)
-            if (policy::names(rule.key, identity(key))) out.push_back(&rule);
-        std::stable_sort(out.begin(), out.end(), [](const policy::GpuRule *a, const policy::GpuRule *b) {
-            return std::pair(a->key.kind, a->key.text.size()) > std::pair(b->key.kind, b->key.text.size());
-        });
-        return out;
     }
 
     // Where this pointer stands: in the rule, then in the rest of the file.

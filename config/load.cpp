@@ -53,14 +53,6 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
 // What messages call the whole.
 std::string_view name_of(const Source &source) { return source.file.empty() ? source.ceiling : source.file; }
 
-// The file's base with the first rule that matches laid over it.
-policy::Layer layer(const policy::File &file, const policy::Subject &subject, const policy::Rule *&rule) {
-    policy::Layer out = file.base;
-    rule = policy::first_match(file, subject);
-    if (rule) policy::lay_over(out, rule->over);
-    return out;
-}
-
 }  // namespace
 
 std::string Place::text() const { return file + ":" + std::to_string(line) + ":" + std::to_string(column); }
@@ -83,8 +75,10 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     policy::Subject subject;
     if (!own.rules.empty() || !ceiling.rules.empty())
         subject = who(policy::asks_for_user(own) || policy::asks_for_user(ceiling));
-    const policy::Layer within = layer(ceiling, subject, out.ceiling_rule);
-    out.policy = policy::in_force(layer(own, subject, out.rule), within, reading.narrowed_to);
+    out.rule = policy::first_match(own, subject);
+    out.ceiling_rule = policy::first_match(ceiling, subject);
+    out.policy = policy::in_force(policy::with_rule(own, out.rule), policy::with_rule(ceiling, out.ceiling_rule),
+                                  reading.narrowed_to);
     return out;
 }
 

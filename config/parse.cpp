@@ -175,9 +175,7 @@ bool same(const policy::Conflict &a, const policy::Conflict &b) {
 }
 
 std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule *rule) const {
-    policy::Layer layer = file_.base;
-    if (rule) policy::lay_over(layer, rule->over);
-    return policy::conflicts(layer.gpu);
+    return policy::conflicts(policy::with_rule(file_, rule).gpu);
 }
 
 // The field, or else the key of the device: in the rule, or else in the file itself.

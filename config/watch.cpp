@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "config/load.hpp"
+#include "file.hpp"
 
 namespace curb::config {
 namespace {
@@ -64,12 +65,6 @@ void drain(int inotify) {
     alignas(inotify_event) std::array<char, 4096> events;
     while (::read(inotify, events.data(), events.size()) > 0) {
     }
-}
-
-std::string directory_of(const std::string &path) {
-    const std::size_t slash = path.rfind('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
 }
 
 // The path with its symbolic links followed; empty: it leads nowhere at the moment.

@@ -159,7 +159,7 @@ Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narr
     return out;
 }
 
-GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu) {
+std::vector<const GpuRule *> rules_naming(std::span<const GpuRule> rules, const GpuIdentity &gpu) {
     std::vector<const GpuRule *> named;
     for (const GpuRule &rule : rules) {
         if (names(rule.key, gpu)) named.push_back(&rule);
@@ -167,8 +167,12 @@ GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu)
     std::stable_sort(named.begin(), named.end(), [](const GpuRule *a, const GpuRule *b) {
         return std::pair(a->key.kind, a->key.text.size()) < std::pair(b->key.kind, b->key.text.size());
     });
+    return named;
+}
+
+GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu) {
     GpuPolicy out;
-    for (const GpuRule *rule : named) lay_over(out, rule->policy);
+    for (const GpuRule *rule : rules_naming(rules, gpu)) lay_over(out, rule->policy);
     return out;
 }
 

@@ -113,9 +113,9 @@ bool asks_for_user(const File &file) {
                        [](const Rule &rule) { return rule.match.user.has_value(); });
 }
 
-Layer layer_for(const File &file, const Subject &subject) {
+Layer with_rule(const File &file, const Rule *rule) {
     Layer layer = file.base;
-    if (const Rule *rule = first_match(file, subject)) lay_over(layer, rule->over);
+    if (rule) lay_over(layer, rule->over);
     return layer;
 }
 

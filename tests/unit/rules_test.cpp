@@ -274,14 +274,20 @@ TEST_CASE("Why a rule is not for a process is said") {
 
 // ---- files ----
 
+namespace {
+
+Layer layer_under(const File &file, const Subject &subject) { return with_rule(file, first_match(file, subject)); }
+
+}  // namespace
+
 TEST_CASE("The first rule that matches is laid over the base, and no other") {
     File file{.base = layer_of("1GiB"),
               .rules = {rule(args("*bert*"), "2GiB"), rule(exe("python3"), "3GiB"), rule({}, "4GiB")}};
-    CHECK(layer_for(file, process("/usr/bin/python3", "bert.py")) == layer_of("2GiB"));
-    CHECK(layer_for(file, process("/usr/bin/python3", "gpt.py")) == layer_of("3GiB"));
-    CHECK(layer_for(file, process("/usr/bin/perl", "gpt.pl")) == layer_of("4GiB"));
+    CHECK(layer_under(file, process("/usr/bin/python3", "bert.py")) == layer_of("2GiB"));
+    CHECK(layer_under(file, process("/usr/bin/python3", "gpt.py")) == layer_of("3GiB"));
+    CHECK(layer_under(file, process("/usr/bin/perl", "gpt.pl")) == layer_of("4GiB"));
     file.rules.pop_back();
-    CHECK(layer_for(file, process("/usr/bin/perl", "gpt.pl")) == layer_of("1GiB"));
+    CHECK(layer_under(file, process("/usr/bin/perl", "gpt.pl")) == layer_of("1GiB"));
     CHECK(first_match(file, process("/usr/bin/perl")) == nullptr);
     CHECK(first_match(file, process("/usr/bin/python3", "bert.py")) == file.rules.data());
 }
@@ -291,7 +297,7 @@ TEST_CASE("What a rule leaves out is as the base has it") {
     file.base.release.signal = 0;
     file.base.log.level = LogLevel::debug;
     file.rules[0].over.log.level = LogLevel::error;
-    const Layer layer = layer_for(file, Subject{});
+    const Layer layer = layer_under(file, Subject{});
     CHECK(layer.gpu == layer_of("2GiB").gpu);
     CHECK(layer.release.signal == 0);
     CHECK(layer.log.level == LogLevel::error);
@@ -299,7 +305,7 @@ TEST_CASE("What a rule leaves out is as the base has it") {
 }
 
 TEST_CASE("A file without rules is its base") {
-    CHECK(layer_for({.base = layer_of("1GiB"), .rules = {}}, Subject{}) == layer_of("1GiB"));
+    CHECK(layer_under({.base = layer_of("1GiB"), .rules = {}}, Subject{}) == layer_of("1GiB"));
 }
 
 TEST_CASE("A rule is called by its number, and by its name where it has one") {

@@ -121,8 +121,11 @@ void lay_over(Layer &under, const Layer &over);
 // as the ceiling has it.
 Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narrowed_to);
 
-// What these rules say of a device: those that name it, laid over each other, the most specific key on top ("cuda:0"
-// over "*", a longer beginning of a UUID over a shorter one; of equals the later rule).
+// The rules that name a device, the most specific key last ("*" before "cuda:0", a shorter beginning of a UUID before a
+// longer one; equals as they stand). They point into `rules`.
+std::vector<const GpuRule *> rules_naming(std::span<const GpuRule> rules, const GpuIdentity &gpu);
+
+// What these rules say of a device: those that name it laid over each other, in that order.
 GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu);
 
 // What holds for one device, in its bytes.

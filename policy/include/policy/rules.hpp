@@ -55,7 +55,7 @@ std::string rule_name(const File &file, const Rule &rule);
 // Whether a rule asks for the user, whose name may have to be looked up.
 bool asks_for_user(const File &file);
 
-// The base with the first rule that matches laid over it.
-Layer layer_for(const File &file, const Subject &subject);
+// The base with one of its rules laid over it; null: none.
+Layer with_rule(const File &file, const Rule *rule);
 
 }  // namespace curb::policy
