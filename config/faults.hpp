@@ -1,6 +1,7 @@
 // What is wrong with a text, or worth a note, collected while it is read. Private to config/.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,11 @@ class Faults {
     void note(std::size_t at, std::string pointer, std::string message);
 
     [[nodiscard]] bool none() const { return faults_.empty(); }
+    // Whether it holds of every fault's pointer.
+    template <class Holds>
+    [[nodiscard]] bool all_of(Holds holds) const {
+        return std::all_of(faults_.begin(), faults_.end(), [&](const Fault &fault) { return holds(fault.pointer); });
+    }
     [[nodiscard]] Place place(std::size_t at) const;
     [[nodiscard]] std::string place_text(std::size_t at) const { return lines_.place(at).text(); }  // "3:10"
 

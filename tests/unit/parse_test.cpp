@@ -400,6 +400,24 @@ TEST_CASE("No mutation of a file does harm") {
     }
 }
 
+TEST_CASE("What fields say against each other is told beside errors that have no part in it") {
+    const auto messages = [](const std::string &text) {
+        std::string all;
+        for (const Diagnostic &one : errors(text)) all += one.message + "\n";
+        return all;
+    };
+    const std::string of_cap = messages(R"({"version": 1, "log": {"level": "loud"},
+        "gpu": {"*": {"cap": "8GB", "growth": {"start": "9GiB"}}}})");
+    CHECK_THAT(of_cap, contains("'8GB' is not a size") && contains("'loud' is not a log level") &&
+                           contains("the allowance would never grow"));
+    // The step is there, though wrong: nothing is said of it as if it were missing.
+    const std::string of_step =
+        messages(R"({"version": 1, "gpu": {"*": {"growth": {"start": "9GiB", "step": "1GB"}}}})");
+    CHECK_THAT(of_step, contains("'1GB' is not a size") && !contains("never grow"));
+    CHECK_THAT(messages(R"({"version": 1, "gpu": {"*": {"growth": {"start": "9GiB", "stp": "1GiB"}}}})"),
+               contains("unknown key") && !contains("never grow"));
+}
+
 TEST_CASE("A file full of errors has all of them told") {
     std::string text = "{\"version\": 1";
     for (int i = 0; i < 20'000; ++i) text += ",\n\"key" + std::to_string(i) + "\": [[[1]]]";
