@@ -201,7 +201,7 @@ void enforce(const config::Loaded &loaded) noexcept try {
         const std::optional<Bytes> cap = snapshot().of(ordinal).terms.cap;
         if (!cap) continue;
         devices::reconcile(device);
-        if (device.ledger.held() > *cap) worker::release("cap lowered");
+        if (device.ledger.held() > *cap) worker::release({"cap lowered"});
     }
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: the new policy is not in force");

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -21,36 +22,67 @@
 #include "log.hpp"
 #include "policy/names.hpp"
 #include "process.hpp"
-#include "release/plan.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
 constinit std::atomic<int> wake_fd{-1};
-constinit std::atomic<const char *> asked{nullptr};
+// The eventfd counts signals, which write 1, below this, and other requests, which write it, above.
+constexpr std::uint64_t kRequest = std::uint64_t{1} << 32;
 constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> releasing{false};
 
+// Requests on their way to the worker. Leaked: threads may ask until the process is gone.
+struct Asked {
+    std::mutex mutex;
+    std::vector<release::Request> requests;
+};
+Asked &asked() {
+    static Asked &made = *new Asked;
+    return made;
+}
+
+// What has been asked for since the last look; signals are one request, however many they were. False: the descriptor
+// is gone. (A program that closes every descriptor, as daemons do, has closed this one too.)
+bool take_requests(int fd, std::vector<release::Request> &out) {
+    std::uint64_t count = 0;
+    if (read(fd, &count, sizeof count) != sizeof count) return errno == EAGAIN || errno == EINTR;
+    if (count % kRequest != 0) out.push_back({policy::signal_name(*process::snapshot().policy.release.signal)});
+    const std::scoped_lock lock(asked().mutex);
+    for (release::Request &request : asked().requests) out.push_back(std::move(request));
+    asked().requests.clear();
+    return true;
+}
+
 void run_releases() {
     const int fd = wake_fd.load(std::memory_order_acquire);
+    std::vector<release::Request> waiting;
     for (;;) {
-        pollfd waiting{fd, POLLIN, 0};
-        if (poll(&waiting, 1, -1) < 0 && errno == EINTR) continue;
-        std::uint64_t count = 0;
-        // A program that closes every descriptor (daemons do) has closed this one too; then there is nothing to wait
-        // for.
-        if (read(fd, &count, sizeof count) != sizeof count) {
-            if (errno == EAGAIN || errno == EINTR) continue;
+        pollfd readable{fd, POLLIN, 0};
+        if (waiting.empty() && poll(&readable, 1, -1) < 0 && errno == EINTR) continue;
+        if (!take_requests(fd, waiting)) {
             log::write(policy::LogLevel::warning,
                        "the program closed curb's descriptor: this process no longer releases memory on a signal");
             return;
         }
+        if (waiting.empty()) continue;
         releasing.store(true, std::memory_order_seq_cst);
         if (exiting.load(std::memory_order_seq_cst)) return;
-        const char *trigger = asked.exchange(nullptr, std::memory_order_acq_rel);
-        release::run(trigger ? trigger : policy::signal_name(*process::snapshot().policy.release.signal));
+        release::Request first = std::move(waiting.front());
+        waiting.erase(waiting.begin());
+        release::run(std::move(first), [&] {
+            take_requests(fd, waiting);
+            return std::exchange(waiting, {});
+        });
         releasing.store(false, std::memory_order_seq_cst);
     }
+}
+
+// Async-signal-safe.
+void tell(std::uint64_t what) noexcept {
+    const int fd = wake_fd.load(std::memory_order_acquire);
+    // A full counter or a closed descriptor: the wake-up is there already, or nobody is left to hear it.
+    if (fd >= 0 && write(fd, &what, sizeof what) < 0) return;
 }
 
 void say_what_stays() {
@@ -135,16 +167,16 @@ void start() noexcept {
     if (!process::source().file.empty() || may_have_ceiling()) start_thread(watch_policy, "curb-policy");
 }
 
-void wake() noexcept {
-    const std::uint64_t one = 1;
-    const int fd = wake_fd.load(std::memory_order_acquire);
-    // A full counter or a closed descriptor: the wake-up is there already, or nobody is left to hear it.
-    if (fd >= 0 && write(fd, &one, sizeof one) < 0) return;
-}
+void wake() noexcept { tell(1); }
 
-void release(const char *trigger) noexcept {
-    asked.store(trigger, std::memory_order_release);
-    wake();
+void release(release::Request request) noexcept try {
+    {
+        const std::scoped_lock lock(asked().mutex);
+        asked().requests.push_back(std::move(request));
+    }
+    tell(kRequest);
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");
 }
 
 }  // namespace curb::shim::worker

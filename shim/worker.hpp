@@ -2,6 +2,8 @@
 // never joined: they end with the process.
 #pragma once
 
+#include "release/plan.hpp"
+
 namespace curb::shim::worker {
 
 void start() noexcept;
@@ -9,7 +11,7 @@ void start() noexcept;
 // The release signal came. Async-signal-safe: one write to an eventfd.
 void wake() noexcept;
 
-// Asks for a release for another reason, a string that lives for ever ("cap lowered"). Does not wait.
-void release(const char *trigger) noexcept;
+// Asks for a release for another reason. Does not wait; `request.done` is called when it has ended.
+void release(release::Request request) noexcept;
 
 }  // namespace curb::shim::worker

@@ -47,23 +47,40 @@ std::string take(policy::Step step) {
     return kBodies[static_cast<std::size_t>(step)]();
 }
 
+// The step, measured.
+control::StepReport taken(policy::Step step) {
+    const auto start = Clock::now();
+    const std::int64_t before = held_on_devices();
+    control::StepReport report;
+    report.step = step;
+    report.reason = take(step);
+    report.freed = before - held_on_devices();
+    report.milliseconds = milliseconds_since(start);
+    return report;
+}
+
 }  // namespace
 
-void run(const std::string &trigger) {
-    const policy::ReleasePolicy plan = process::snapshot().policy.release;
+void run(Request first, const std::function<std::vector<Request>()> &more) {
+    std::vector<policy::Step> steps = *process::snapshot().policy.release.steps;
+    std::erase_if(steps, [](policy::Step step) { return !policy::is_built(step); });
+    policy::ReleasePlan plan(std::move(steps));
+    std::vector<Request> asked;
+    const auto join = [&](Request request) {
+        plan.join(request.what);
+        asked.push_back(std::move(request));
+    };
     control::ReleaseReport report;
-    report.trigger = trigger;
+    report.trigger = first.trigger;
     const auto start = Clock::now();
-    for (const policy::Step step : *plan.steps) {
-        if (!policy::is_built(step)) continue;
-        const auto step_start = Clock::now();
-        const std::int64_t before = held_on_devices();
-        control::StepReport taken;
-        taken.step = step;
-        taken.reason = take(step);
-        taken.freed = before - held_on_devices();
-        taken.milliseconds = milliseconds_since(step_start);
-        report.steps.push_back(std::move(taken));
+    join(std::move(first));
+    for (;;) {
+        if (plan.open())
+            for (Request &request : more()) join(std::move(request));
+        const auto step = plan.begin();
+        if (!step) break;
+        report.steps.push_back(taken(*step));
+        plan.ended(report.steps.back().freed);
     }
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
@@ -72,6 +89,8 @@ void run(const std::string &trigger) {
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (in_use(devices::at(ordinal))) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
+    for (const Request &request : asked)
+        if (request.done) request.done(report);
 }
 
 }  // namespace curb::shim::release

@@ -1,16 +1,27 @@
-// A release: the steps of the policy in their order, each measured on the device. Runs on the worker.
+// A release: the steps of the policy in their order until what was asked for is back, each measured on the device. Runs
+// on the worker.
 //
 // Adding a step: a row in policy/release_steps.def and a file here with its body.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
-#include "policy/policy.hpp"
+#include "control/release_report.hpp"
+#include "policy/release_plan.hpp"
 
 namespace curb::shim::release {
 
-// Runs the plan once and says in one log line what each step gave back. `trigger`: for what reason, as the log says it.
-void run(const std::string &trigger);
+struct Request {
+    std::string trigger;  // for what reason, as the log says it: "SIGUSR1", "cap lowered", "curb release"
+    policy::ReleaseRequest what{};
+    std::function<void(const control::ReleaseReport &)> done{};  // told the result on the worker; may be empty
+};
+
+// Runs one plan for `first` and says in one log line what each step gave back. `more` is asked before each step for
+// requests that have come meanwhile; they join the plan.
+void run(Request first, const std::function<std::vector<Request>()> &more);
 
 // The steps' bodies, release/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
 namespace step {

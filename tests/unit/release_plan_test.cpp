@@ -1,0 +1,104 @@
+#include "policy/release_plan.hpp"
+
+#include "catch.hpp"
+
+using namespace curb::policy;
+
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+ReleasePlan plan_of(std::vector<Step> steps, const ReleaseRequest &first = {}) {
+    ReleasePlan plan(std::move(steps));
+    plan.join(first);
+    return plan;
+}
+
+// Takes every step that is due, each giving back `freed`.
+std::vector<Step> rest_of(ReleasePlan &plan, std::int64_t freed = 0) {
+    std::vector<Step> taken;
+    while (const auto step = plan.begin()) {
+        taken.push_back(*step);
+        plan.ended(freed);
+    }
+    return taken;
+}
+
+using Steps = std::vector<Step>;
+const Steps kAll{Step::cache, Step::pools, Step::frameworks};
+
+}  // namespace
+
+TEST_CASE("A release takes the steps in the policy's order") {
+    auto plan = plan_of({Step::frameworks, Step::cache, Step::pools});
+    CHECK(rest_of(plan) == Steps{Step::frameworks, Step::cache, Step::pools});
+}
+
+TEST_CASE("A release ends as soon as the wanted bytes are back") {
+    auto plan = plan_of(kAll, {.wanted = 3 * MiB});
+    CHECK(rest_of(plan, 2 * kMiB) == Steps{Step::cache, Step::pools});
+}
+
+TEST_CASE("Where nothing is wanted nothing is done, and memory that the program took meanwhile counts against it") {
+    auto none = plan_of(kAll, {.wanted = 0});
+    CHECK(rest_of(none).empty());
+    auto plan = plan_of(kAll, {.wanted = 2 * MiB});
+    CHECK(plan.begin() == Step::cache);
+    plan.ended(-kMiB);
+    CHECK(plan.begin() == Step::pools);
+    plan.ended(2 * kMiB);
+    CHECK(plan.begin() == Step::frameworks);
+    plan.ended(kMiB);
+    CHECK_FALSE(plan.begin());
+}
+
+TEST_CASE("A request may name its own steps, in its own order") {
+    auto plan = plan_of(kAll, {.steps = Steps{Step::pressure, Step::cache}});
+    CHECK(rest_of(plan) == Steps{Step::pressure, Step::cache});
+}
+
+TEST_CASE("A request that comes before a step begins shares it") {
+    auto plan = plan_of(kAll);
+    plan.join({});
+    CHECK(rest_of(plan) == kAll);
+}
+
+TEST_CASE("A request that joins later has the steps that it missed taken once more") {
+    auto plan = plan_of(kAll);
+    REQUIRE(plan.begin() == Step::cache);
+    plan.join({});  // while the first step runs: what that looked at may be older than the request
+    plan.ended(0);
+    CHECK(rest_of(plan) == Steps{Step::pools, Step::frameworks, Step::cache});
+}
+
+TEST_CASE("What was given back before a request joined does not count for it") {
+    auto plan = plan_of(kAll);
+    REQUIRE(plan.begin() == Step::cache);
+    plan.ended(8 * kMiB);
+    plan.join({.wanted = 8 * MiB});
+    CHECK(plan.begin() == Step::pools);
+    plan.ended(8 * kMiB);
+    CHECK(rest_of(plan) == Steps{Step::frameworks});  // for the first one alone
+}
+
+TEST_CASE("A request that wants little does not end the release of one that wants all") {
+    auto plan = plan_of(kAll, {.wanted = MiB});
+    plan.join({});
+    CHECK(rest_of(plan, kMiB) == kAll);
+}
+
+TEST_CASE("A plan is closed once its first request is served, so that it ends however many come") {
+    auto plan = plan_of({Step::cache, Step::pools});
+    int joined = 0;
+    std::vector<Step> taken;
+    for (; plan.open(); ++joined) plan.join({}), taken.push_back(plan.begin().value()), plan.ended(0);
+    CHECK(joined == 2);
+    CHECK(rest_of(plan).size() == 1);
+}
+
+TEST_CASE("Absurd figures do not wrap round") {
+    auto plan = plan_of(kAll, {.wanted = kUnbounded});
+    CHECK(rest_of(plan, INT64_MAX) == kAll);
+    auto taken = plan_of(kAll, {.wanted = 1});
+    CHECK(rest_of(taken, INT64_MIN) == kAll);
+}
