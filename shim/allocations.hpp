@@ -58,6 +58,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!allocation) {
         const CUresult result = call();
         if (result == CUDA_SUCCESS) {
+            idle::note_use();
             graphs::freed(pointer);
             room::changed();  // of a pool, which a trim can now give back
         }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "idle.hpp"
 #include "policy/decide.hpp"
 #include "policy/size.hpp"
 
@@ -39,7 +40,10 @@ class Ledger {
 
     // Every change of memory happens within an operation: begun before the driver is called, done when the books say
     // what the driver did. In between, books and device may differ.
-    void begin() noexcept { begun_.fetch_add(1, std::memory_order_seq_cst); }
+    void begin() noexcept {
+        idle::note_use();
+        begun_.fetch_add(1, std::memory_order_seq_cst);
+    }
     void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
 
     // The operation of a scope; of none, without a ledger.

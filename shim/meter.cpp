@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <ctime>
+#include <vector>
 
 #include "driver.hpp"
 #include "nvml.hpp"
@@ -56,6 +59,34 @@ std::optional<Bytes> Meter::held_by_process() noexcept {
     for (unsigned i = 0; i < count && i < processes.size(); ++i)
         if (processes[i].pid == self && processes[i].usedGpuMemory != ~0ULL) return processes[i].usedGpuMemory;
     return std::nullopt;
+}
+
+std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) {
+    const nvmlDevice_t on = device();
+    if (!on || !nvml::functions()->utilization) return std::nullopt;
+    timespec wall{};
+    clock_gettime(CLOCK_REALTIME, &wall);
+    const auto now_us =
+        static_cast<std::uint64_t>(wall.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(wall.tv_nsec) / 1000;
+    const std::uint64_t since_us = now_us - std::min(now_us, since_ms * 1000);
+    std::vector<nvmlProcessUtilizationSample_t> samples(128);
+    auto count = static_cast<unsigned>(samples.size());
+    nvmlReturn_t result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE) {
+        samples.resize(count + samples.size());  // more processes may have come since it was counted
+        count = static_cast<unsigned>(samples.size());
+        result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
+    }
+    if (result != NVML_SUCCESS) return std::nullopt;
+    std::optional<std::uint64_t> last;
+    for (unsigned i = 0; i < count && i < samples.size(); ++i) {
+        const auto &one = samples[i];
+        if (one.pid != static_cast<unsigned>(getpid()) || one.timeStamp <= since_us) continue;
+        if (one.smUtil + one.memUtil + one.encUtil + one.decUtil == 0) continue;
+        const std::uint64_t age = (now_us - std::min<std::uint64_t>(now_us, one.timeStamp)) / 1000;
+        if (!last || age < *last) last = age;
+    }
+    return last;
 }
 
 std::optional<Bytes> Meter::used_by_all() noexcept {

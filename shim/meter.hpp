@@ -42,6 +42,11 @@ class Meter {
     // What nobody holds. None: neither NVML nor, for want of a current context, the driver tells.
     std::optional<Bytes> free() noexcept;
 
+    // How many milliseconds ago NVML last saw one of this process's kernels run, of those less than `since_ms` ago.
+    // None: none ran, or NVML cannot tell (MIG, another pid namespace, not there). 1.5 ms on an H200; may throw
+    // std::bad_alloc.
+    std::optional<std::uint64_t> last_run(std::uint64_t since_ms);
+
     // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 

@@ -28,6 +28,7 @@ bool load(Functions &functions) noexcept {
     find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     // Drivers before 510 have the same call under its older name, with the same layout.
     if (!functions.processes) find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+    find(functions.utilization, "nvmlDeviceGetProcessUtilization");
     dlerror();
     return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes &&
            functions.init() == NVML_SUCCESS;

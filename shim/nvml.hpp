@@ -11,6 +11,7 @@ struct Functions {
     decltype(&nvmlDeviceGetIndex) index = nullptr;
     decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
     decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
+    decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // may be missing
 };
 
 // Null: NVML is not there, or does not work.

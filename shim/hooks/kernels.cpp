@@ -7,6 +7,7 @@
 
 #include "admission.hpp"
 #include "contexts.hpp"
+#include "idle.hpp"
 #include "process.hpp"
 #include "reports.hpp"
 
@@ -105,6 +106,7 @@ CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
 
 template <class Call>
 CUresult launch(CUfunction function, Call call) {
+    idle::note_use();
     const std::uintptr_t key = key_of(function);
     return settled.contains(key) ? call() : first_launch(function, key, call);
 }

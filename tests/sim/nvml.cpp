@@ -6,8 +6,11 @@
 #include "nvml_abi.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -90,6 +93,9 @@ bool setting_is(std::string_view value) {
     const char *setting = std::getenv("CURB_SIM_NVML");
     return setting && setting == value;
 }
+
+// What the processes of the machine are said to use of it, in percent; tests set it for their own process.
+constinit std::atomic<unsigned> utilization{0};
 
 bool hides_processes() { return setting_is("nopids"); }
 
@@ -244,5 +250,34 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t ha
                                  .computeInstanceId = divided ? 0 : ~0u};
     });
     spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
+
+// One sample for each process that holds something, as of this moment. As with the real one, none is NOT_FOUND, and of
+// a GPU that is divided there are none to be had.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *out,
+                                                         unsigned *count, unsigned long long since) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    if (mig_mode()) return NVML_ERROR_NOT_SUPPORTED;
+    const auto now =
+        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch());
+    const auto processes = hides_processes() ? std::vector<ProcessHolding>{} : machine()->processes(device);
+    if (processes.empty() || static_cast<unsigned long long>(now.count()) <= since) return NVML_ERROR_NOT_FOUND;
+    const unsigned room = out ? *count : 0;
+    *count = static_cast<unsigned>(processes.size());
+    if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+    std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
+        return nvmlProcessUtilizationSample_t{.pid = static_cast<unsigned>(process.pid),
+                                              .timeStamp = static_cast<unsigned long long>(now.count()),
+                                              .smUtil = process.pid == getpid() ? utilization.load() : 0,
+                                              .memUtil = 0,
+                                              .encUtil = 0,
+                                              .decUtil = 0};
+    });
     return NVML_SUCCESS;
 }

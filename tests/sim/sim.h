@@ -58,6 +58,9 @@ uint64_t curb_sim_held(int device);
 /* Calls of the export `name` ("cuMemAlloc_v2") in this process so far, failed ones included; 0 for an unknown name. */
 uint64_t curb_sim_calls(const char *name);
 
+/* Of libnvidia-ml.so.1: what this process is said to use of its devices from now on, in percent (0 at the start). */
+void curb_sim_set_utilization(unsigned percent);
+
 /* The machine that this process's simulated driver uses (a curb::sim::Machine *), for libnvidia-ml in the same process.
    Null before the first cuInit. Not for tests. */
 void *curb_sim_machine(void);

@@ -1,0 +1,74 @@
+#include "idle.hpp"
+
+#include <string>
+
+#include "devices.hpp"
+#include "log.hpp"
+#include "policy/duration.hpp"
+#include "policy/idle.hpp"
+#include "process.hpp"
+#include "worker.hpp"
+
+namespace curb::shim::idle {
+namespace {
+
+// The release itself frees memory, which is no use by the program.
+constinit std::atomic<bool> releasing{false};
+
+// When NVML last saw one of the process's kernels run; none: not since `since_ms`, or NVML cannot tell (MIG, another
+// pid namespace). A kernel that runs for minutes shows in nothing else.
+std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
+    std::optional<std::uint64_t> last;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        if (device.contexts.load(std::memory_order_relaxed) == 0 && device.ledger.held() == 0) continue;
+        const auto age = device.meter.last_run(devices::now_ms() - since_ms);
+        if (!age) continue;
+        const std::uint64_t when = devices::now_ms() - *age;
+        if (!last || when > *last) last = when;
+    }
+    return last;
+}
+
+// NVML samples once a second, and a look takes it 1.5 ms (H200).
+constexpr std::uint64_t kBetweenSamplesMs = 1000;
+
+struct State {
+    policy::IdlePeriod period{devices::now_ms()};
+    std::uint64_t sampled_ms = devices::now_ms();
+
+    void look(policy::Duration idle) {
+        const std::uint64_t now = devices::now_ms();
+        const bool own = releasing.load(std::memory_order_acquire);
+        if (used.exchange(false, std::memory_order_acq_rel) && !own) period.used(now);
+        if (own || (now - sampled_ms < kBetweenSamplesMs && !period.due(now, idle))) return;
+        if (const auto when = seen_running(sampled_ms)) period.used(*when);
+        sampled_ms = now;
+        if (!period.due(now, idle)) return;
+        period.served();
+        releasing.store(true, std::memory_order_release);
+        worker::release({"idle for " + policy::format(idle), {}, [](const control::ReleaseReport &) {
+                             used.store(false, std::memory_order_release);
+                             releasing.store(false, std::memory_order_release);
+                         }});
+    }
+};
+
+}  // namespace
+
+std::optional<std::uint64_t> look() noexcept try {
+    static std::optional<State> &state = *new std::optional<State>;
+    const auto after = process::snapshot().policy.release.idle;
+    if (!after) {
+        state.reset();
+        return std::nullopt;
+    }
+    if (!state) state.emplace();
+    state->look(*after);
+    return policy::IdlePeriod::between_looks_ms(*after);
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: this idle period goes without a release");
+    return policy::IdlePeriod::between_looks_ms(policy::Duration::max());
+}
+
+}  // namespace curb::shim::idle

@@ -1,0 +1,22 @@
+// Whether the process uses the GPU: the release that a policy may ask for when it has not for a while
+// (`release.idle`).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+namespace curb::shim::idle {
+
+inline constinit std::atomic<bool> used{false};
+
+// The program allocated, freed or launched something. Called at every such call: a load, mostly.
+inline void note_use() noexcept {
+    if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
+}
+
+// Looks what the process did since the last look, and asks for a release when it is due. Returns how many milliseconds
+// from now it wants to look again; none: the policy asks for none. By one thread.
+std::optional<std::uint64_t> look() noexcept;
+
+}  // namespace curb::shim::idle
