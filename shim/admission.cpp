@@ -182,6 +182,10 @@ bool is_over(const Device &device) noexcept {
     return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
 }
 
+bool exceeds_limit(const Device &device) noexcept {
+    return device.ledger.held() > policy::limit(terms(device, process::snapshot()));
+}
+
 Bytes room(const Device &device, Bytes limit) noexcept {
     return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
 }

@@ -68,6 +68,8 @@ const Snapshot::Gpu &in_force(const Device &device) noexcept;
 std::optional<Bytes> cap(const Device &device) noexcept;
 // Whether more is held than requests may take.
 bool is_over(const Device &device) noexcept;
+// Whether more is held than the cap or the allowance: what was granted has to come back.
+bool exceeds_limit(const Device &device) noexcept;
 // What requests can still get under this cap.
 Bytes room(const Device &device, Bytes cap) noexcept;
 

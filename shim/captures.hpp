@@ -10,8 +10,7 @@ namespace curb::shim::captures {
 // entered but not yet by the driver would break the capture that is about to begin; this waits for that moment to pass,
 // 2 ms at the most (a synchronisation already running in the driver does no harm: measured on an H200).
 void beginning() noexcept;
-void not_begun() noexcept;  // the driver refused
-void ended() noexcept;
+void ended() noexcept;  // or it was not begun: the driver refused
 bool any() noexcept;
 
 // Waits for the work of the calling thread's current context, unless a graph is being captured. False: it is.

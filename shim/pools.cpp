@@ -43,12 +43,6 @@ CUresult trim(const Pool &pool) noexcept {
     return driver().cuDeviceGraphMemTrim(pool.device->ordinal);
 }
 
-Pool *known(CUmemoryPool handle) noexcept {
-    const std::shared_lock lock(registry().mutex);
-    const auto found = registry().by_handle.find(handle);
-    return found == registry().by_handle.end() ? nullptr : found->second;
-}
-
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
 template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
@@ -100,6 +94,53 @@ void change(Pool &pool, Bytes before, Bytes after) noexcept {
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> Threshold::of_program() noexcept {
+    const std::scoped_lock lock(mutex_);
+    return lowered_ ? program_ : std::nullopt;
+}
+
+bool Threshold::keep(std::uint64_t value) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (lowered_) program_ = value;
+    return lowered_;
+}
+
+void Threshold::lower(CUmemoryPool pool) noexcept {
+    {
+        const std::scoped_lock lock(mutex_);
+        if (lowered_) return;
+        lowered_ = true;
+        program_.reset();
+    }
+    // Whoever found it not lowered sets it in the driver; what we ask and set must come after.
+    while (setting_.load() != 0) sched_yield();
+    std::uint64_t before = 0, none = 0;
+    const bool told = driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before) == CUDA_SUCCESS;
+    if (told) driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+    const std::scoped_lock lock(mutex_);
+    if (!program_) program_ = before;
+    lowered_ = told;
+}
+
+void Threshold::restore(CUmemoryPool pool) noexcept {
+    for (std::optional<std::uint64_t> set;;) {
+        {
+            const std::scoped_lock lock(mutex_);
+            if (set == program_) lowered_ = false;
+            if (!lowered_) return;
+            set = program_;
+        }
+        std::uint64_t value = *set;
+        driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    }
+}
+
+Pool *known(CUmemoryPool handle) noexcept {
+    const std::shared_lock lock(registry().mutex);
+    const auto found = registry().by_handle.find(handle);
+    return found == registry().by_handle.end() ? nullptr : found->second;
+}
 
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
     Pool *pool = known(handle);
@@ -182,6 +223,20 @@ Bytes trim(Device &device) noexcept {
     look_again(device);
     return freed;
 }
+
+namespace {
+
+void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
+    const RelaxedCapture relaxed;
+    each_on(device, [=](Pool &pool) {
+        if (pool.kind == Kind::pools) (pool.threshold.*how)(pool.handle);
+    });
+}
+
+}  // namespace
+
+void lower_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::lower); }
+void restore_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::restore); }
 
 std::uint64_t graph_trims() noexcept { return trims_of_graphs.load(std::memory_order_acquire); }
 

@@ -7,6 +7,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
 
 #include "devices.hpp"
 
@@ -14,6 +17,43 @@ namespace curb::shim::pools {
 
 // Pools grow in units of 32 MiB (measured on an H200; default and explicit pools and the memory of graphs alike).
 inline constexpr Bytes kUnit = 32 * policy::MiB;
+
+// A pool's release threshold: how much it keeps at a synchronisation although nothing uses it. While lowered it is 0
+// for the driver, and for the program what the program has set. Thread-safe; its lock is not held while the driver is
+// called.
+class Threshold {
+  public:
+    // The program sets it, by `call`, or asks for it.
+    template <class Call>
+    CUresult set(std::uint64_t value, Call call) noexcept {
+        const Setting setting(*this);
+        if (keep(value)) return CUDA_SUCCESS;
+        return call();
+    }
+    [[nodiscard]] std::optional<std::uint64_t> of_program() noexcept;  // none: the driver knows it
+
+    void lower(CUmemoryPool pool) noexcept;
+    void restore(CUmemoryPool pool) noexcept;
+
+  private:
+    // A thread of the program that may be setting it in the driver.
+    class Setting {
+      public:
+        explicit Setting(Threshold &threshold) noexcept : threshold_(threshold) { threshold_.setting_.fetch_add(1); }
+        ~Setting() { threshold_.setting_.fetch_sub(1); }
+        Setting(const Setting &) = delete;
+        Setting &operator=(const Setting &) = delete;
+
+      private:
+        Threshold &threshold_;
+    };
+    bool keep(std::uint64_t value) noexcept;  // false: it is not lowered
+
+    std::mutex mutex_;
+    bool lowered_ = false;
+    std::optional<std::uint64_t> program_;  // none: not asked yet
+    std::atomic<int> setting_{0};
+};
 
 struct Pool {
     CUmemoryPool handle = nullptr;  // null: the memory of the device's graphs
@@ -23,6 +63,7 @@ struct Pool {
     std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
     std::atomic<bool> live{true};
     std::atomic<int> visitors{0};  // threads that are asking the driver about it
+    Threshold threshold;
 };
 
 // The pool with this handle. One that is not known yet was made behind our back (a device's default pool): it is taken
@@ -58,6 +99,13 @@ class Claim {
     Pool &pool_;
     Bytes bytes_ = 0;
 };
+
+// Has every pool of the device give back what it does not use at the program's own next synchronisation, until it is
+// restored: without a stall, and also of memory that the device is not done with yet. (Measured on an H100: all of it.)
+void lower_thresholds(Device &device) noexcept;
+void restore_thresholds(Device &device) noexcept;
+// The pool with this handle; null: not known.
+Pool *known(CUmemoryPool handle) noexcept;
 
 // Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done
 // what it may to have frees seen complete.

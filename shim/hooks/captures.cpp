@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "release/plan.hpp"
+
 namespace curb::shim::captures {
 namespace {
 
@@ -22,7 +24,7 @@ template <class Begin>
 CUresult begin(Begin call) noexcept {
     beginning();
     const CUresult result = call();
-    if (result != CUDA_SUCCESS) not_begun();
+    if (result != CUDA_SUCCESS) ended();
     return result;
 }
 
@@ -45,8 +47,9 @@ void beginning() noexcept {
         ;
 }
 
-void not_begun() noexcept { in_progress.fetch_sub(1, std::memory_order_seq_cst); }
-void ended() noexcept { in_progress.fetch_sub(1, std::memory_order_seq_cst); }
+void ended() noexcept {
+    if (in_progress.fetch_sub(1, std::memory_order_seq_cst) == 1) release::no_capture();
+}
 bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
 
 bool synchronise_current_context() noexcept {

@@ -55,11 +55,20 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    return driver().cuMemPoolSetAttribute(pool, attribute, value);
+    const auto call = [=] { return driver().cuMemPoolSetAttribute(pool, attribute, value); };
+    pools::Pool *known = process::active() && value ? pools::known(pool) : nullptr;
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !known) return call();
+    return known->threshold.set(*static_cast<std::uint64_t *>(value), call);
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    return driver().cuMemPoolGetAttribute(pool, attribute, value);
+    const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || result != CUDA_SUCCESS || !process::active()) return result;
+    // While curb has lowered it, the program is told its own.
+    pools::Pool *known = pools::known(pool);
+    if (const auto own = known ? known->threshold.of_program() : std::nullopt)
+        *static_cast<std::uint64_t *>(value) = *own;
+    return result;
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {

@@ -1,14 +1,19 @@
 #include "release/plan.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <utility>
 
-#include "admission.hpp"
+#include "captures.hpp"
 #include "control/release_report.hpp"
 #include "devices.hpp"
+#include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
 #include "reports.hpp"
+#include "worker.hpp"
 
 namespace curb::shim::release {
 namespace {
@@ -59,7 +64,30 @@ control::StepReport taken(policy::Step step) {
     return report;
 }
 
+// Steps that wait for the end of a capture, a bit each.
+constinit std::atomic<unsigned> postponed{0};
+
+void postpone(const std::vector<control::StepReport> &taken) noexcept {
+    unsigned steps = 0;
+    for (const control::StepReport &one : taken)
+        if (one.reason == kCapture) steps |= 1U << static_cast<unsigned>(one.step);
+    postponed.fetch_or(steps, std::memory_order_seq_cst);
+    if (!captures::any()) no_capture();  // it ended before it could see that something waits for it
+}
+
 }  // namespace
+
+void no_capture() noexcept try {
+    if (postponed.load(std::memory_order_seq_cst) == 0) return;
+    const KeepErrno keep_errno;
+    const unsigned waiting = postponed.exchange(0, std::memory_order_seq_cst);
+    std::vector<policy::Step> steps;
+    for (const policy::Step step : *process::snapshot().policy.release.steps)
+        if (waiting & 1U << static_cast<unsigned>(step)) steps.push_back(step);
+    if (!steps.empty()) worker::release({"the end of a graph capture", {std::nullopt, std::move(steps)}});
+} catch (...) {
+    // Out of host memory: what was postponed waits for the next release.
+}
 
 void run(Request first, const std::function<std::vector<Request>()> &more) {
     std::vector<policy::Step> steps = *process::snapshot().policy.release.steps;
@@ -85,6 +113,7 @@ void run(Request first, const std::function<std::vector<Request>()> &more) {
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+    postpone(report.steps);
     process::fall_back();
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)

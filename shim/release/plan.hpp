@@ -23,6 +23,14 @@ struct Request {
 // requests that have come meanwhile; they join the plan.
 void run(Request first, const std::function<std::vector<Request>()> &more);
 
+// A graph capture has ended, and none is in progress: what was postponed because of one is asked for again. Called in
+// the program's call; does not wait.
+void no_capture() noexcept;
+
+// Why a step that a graph capture keeps from doing all it is for did not: what it says then is done when the capture
+// has ended.
+inline constexpr const char *kCapture = "deferred: graph capture";
+
 // The steps' bodies, release/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
 namespace step {
 #define CURB_STEP(name, text) std::string name();
