@@ -21,6 +21,7 @@ from cases.driver import call_times, conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
 from cases.growth import full_device, growth_staircase, keep_free
 from cases.paths import paths
+from cases.release import RELEASE
 from cases.steer import STEER
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
@@ -51,6 +52,7 @@ CASES: dict[str, Case] = {
     "keep_free, two jobs": keep_free,
     "full device, waited for": full_device,
     **STEER,
+    **RELEASE,
     "driver calls": call_times,
     "contract suite on the real driver": contract,
     "contract suite under curb": contract_under_curb,

@@ -1,0 +1,215 @@
+"""What a release gives back, by framework and allocator, beside the framework's own call made inside the program; from
+a program that sleeps, computes or waits for its data loader."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab import Lab
+from releasing import Release, release
+from row import Row
+from watch import MIB
+
+_STATES = ("sleep", "compute", "loader")
+# Of what the framework's own call gives back, and how much later than that.
+_SHARE, _TIMES, _PLUS_MS = 0.99, 1.1, 10.0
+_COLUMNS = ("framework", "cached MiB", "own call", *(f"while it {state}s" for state in ("sleep", "compute")), "in a data loader")
+
+
+@dataclass(frozen=True)
+class Kind:
+    framework: str
+    env: dict[str, str] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+    nothing: bool = False
+    """Whether the framework keeps all it ever took, whatever is asked."""
+
+
+def _torch(conf: str) -> Kind:
+    return Kind("torch", {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {})
+
+
+KINDS = {
+    "PyTorch, native": _torch(""),
+    "PyTorch, expandable segments": _torch("expandable_segments:True"),
+    "PyTorch, cudaMallocAsync": _torch("backend:cudaMallocAsync"),
+    "JAX, default": Kind("jax", nothing=True),
+    "JAX, steered": Kind("jax", policy={"frameworks": {"steer": True}}),
+    "CuPy": Kind("cupy"),
+}
+
+
+def release_by_framework(lab: Lab, row: Row) -> None:
+    """No cap: JAX's default takes three quarters of the device, and all of it is to be seen to stay."""
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
+    found: dict[str, Any] = {}
+    for name, kind in KINDS.items():
+        lab.need(kind.framework)
+        found[name] = _one(lab, row, name, kind)
+        lines.append(_line(name, found[name]))
+    row.goes_on = True
+    row.details["frameworks"] = found
+    row.section = [
+        *lines,
+        "",
+        "MiB that NVML showed less for the process, and ms: of the own call as the program timed it; of a release from the "
+        "signal until NVML showed the last of it (median of the states' three), and in brackets by curb's own account.",
+    ]
+
+
+def _one(lab: Lab, row: Row, name: str, kind: Kind) -> dict[str, Any]:
+    job = lab.job(f"{row.name} {name}", None, **kind.policy)
+    states: dict[str, Any] = {}
+    with lab.capped(lab.python("release_states.py", kind.framework), job, kind.env) as session:
+        try:
+            session.expect("cached", 120)
+            cached = session.watch.settle()
+            session.tell("own")
+            own_ms = session.expect("own", 30)["ms"]
+            own_mib = round((cached - session.watch.settle()) / MIB)
+            for state in _STATES:
+                tries: list[Release] = []
+                for _ in range(3):
+                    session.tell(state)
+                    session.expect("cached", 60)
+                    held = session.watch.settle()
+                    tries.append(release(session, job.log))
+                    session.tell("stop")
+                    stopped = session.expect("stopped", 30)
+                    row.expect(stopped["correct"], f"{name}: computes wrongly after a release while it {state}s")
+                states[state] = {
+                    "cached_mib": round(held / MIB),
+                    "mib": [one.mib for one in tries],
+                    "ms": [one.ms for one in tries],
+                    "log": [one.log_line for one in tries],
+                }
+                _judge(row, f"{name}, {state}", kind, own_mib, own_ms, tries)
+            session.tell("end")
+            session.finish()
+        finally:
+            row.watched(session.watch, None)
+    return {"held_mib": round(cached / MIB), "own_mib": own_mib, "own_ms": own_ms, "states": states}
+
+
+def _judge(row: Row, what: str, kind: Kind, own_mib: int, own_ms: float | None, tries: list[Release]) -> None:
+    row.expect(all(one.log_line for one in tries), f"{what}: curb logged no release")
+    worst = min(one.mib for one in tries)
+    if kind.nothing:
+        row.expect(worst == 0, f"{what}: {worst:.0f} MiB came back, which it was thought never to give")
+        return
+    row.expect(worst >= _SHARE * own_mib, f"{what}: {worst:.0f} MiB came back, the own call gives {own_mib}")
+    row.expect(own_ms is not None or worst > 3000, f"{what}: only {worst:.0f} of 3584 MiB came back")
+    ms = statistics.median(one.ms or 0.0 for one in tries)
+    if own_ms is not None:
+        limit = _TIMES * own_ms + _PLUS_MS
+        row.expect(ms <= limit, f"{what}: took {ms:.1f} ms, the own call {own_ms:.1f}")
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    own = "has none" if found["own_ms"] is None else f"{found['own_mib']:,} MiB, {found['own_ms']:.1f} ms"
+    cells = [name, f"{found['states']['sleep']['cached_mib']:,}", own]
+    for state in _STATES:
+        one = found["states"][state]
+        times = [ms for ms in one["ms"] if ms is not None]
+        mib = statistics.median(one["mib"])
+        cells.append(f"{mib:,.0f} MiB" + (f", {statistics.median(times):.1f} ms ({_curbs(one['log'])})" if times else ""))
+    return "| " + " | ".join(cells) + " |"
+
+
+def _curbs(lines: list[str | None]) -> str:
+    """The time in `released 3.5 GiB in 4.6 ms on …`, the median line's."""
+    times = sorted(float(line.split(" in ")[1].split(" ms")[0]) for line in lines if line)
+    return f"{times[len(times) // 2]:g} ms" if times else "none"
+
+
+# ---- by itself, when idle ----
+
+_IDLE_S = 3.0
+
+
+def idle(lab: Lab, row: Row) -> None:
+    """Once in an idle period, and not while a kernel runs on or steps are made. NVML samples once a second."""
+    lab.need("torch")
+    job = lab.job(row.name, None, release={"idle": f"{_IDLE_S:g}s"})
+    with lab.capped(lab.python("release_states.py", "torch"), job) as session:
+        try:
+            session.expect("cached", 120)
+            found: dict[str, float | None] = {}
+            for state, busy_s in (("sleep", 0.0), ("compute", 6.0), ("kernel", 8.0)):
+                session.tell(state)
+                session.expect("cached", 60)
+                held, start, seen = session.watch.settle(), time.monotonic(), len(job.log.messages())
+                if state == "compute":
+                    early = job.log.wait_for("released", seen, busy_s)
+                    row.expect(early is None, f"released while it computes: {early}")
+                    session.tell("stop")
+                    session.expect("stopped", 30)
+                    start = time.monotonic()
+                line = job.log.wait_for("on idle for", seen, busy_s + _IDLE_S + 6.0)
+                took = time.monotonic() - start
+                row.expect(line is not None, f"{state}: no release within {took:.0f} s")
+                row.expect(took >= busy_s * (state == "kernel") + _IDLE_S - 0.5, f"{state}: released after {took:.1f} s already")
+                row.expect(held - session.watch.settle() > 3000 * MIB, f"{state}: the cache is still held")
+                found[state] = round(took, 1)
+                again = job.log.wait_for("released", len(job.log.messages()), 2 * _IDLE_S)
+                row.expect(again is None, f"{state}: released a second time in the same idle period: {again}")
+                if state != "compute":
+                    session.tell("stop")
+                    session.expect("stopped", 30)
+            session.tell("end")
+            session.finish()
+        finally:
+            row.watched(session.watch, None)
+    row.goes_on = True
+    row.details["released_after_s"] = found
+    row.add_note(
+        f"release.idle {_IDLE_S:g} s: released {found['sleep']} s after the last call, {found['compute']} s after the last step, "
+        f"{found['kernel']} s after the launch of a kernel that ran for 8 s; once each"
+    )
+
+
+# ---- by one refused allocation ----
+
+_ANSWERS = {"PyTorch, native": True, "PyTorch, expandable segments": True, "CuPy": True}
+_NEVER = {"PyTorch, cudaMallocAsync": False, "JAX, steered": False}
+
+
+def pressure(lab: Lab, row: Row) -> None:
+    """The step alone: those that answer give their cache back and go on, the others see nothing of it."""
+    found: dict[str, float] = {}
+    for name, answers in {**_ANSWERS, **_NEVER}.items():
+        kind = KINDS[name]
+        lab.need(kind.framework)
+        policy = {**kind.policy, "release": {"steps": ["pressure"]}}
+        job = lab.job(f"{row.name} {name}", None, **policy)
+        with lab.capped(lab.python("release_states.py", kind.framework), job, kind.env) as session:
+            try:
+                session.expect("cached", 120)
+                session.tell("large")
+                session.expect("cached", 60)
+                held, seen = session.watch.settle(), len(job.log.messages())
+                session.send()
+                row.expect(job.log.wait_for("released", seen, 10) is not None, f"{name}: no release was logged")
+                session.tell("go on")
+                row.expect(session.expect("large", 60)["correct"], f"{name}: computes wrongly after the refusal")
+                found[name] = round((held - session.watch.settle()) / MIB)
+                session.tell("end")
+                session.finish()
+            finally:
+                row.watched(session.watch, None)
+        row.details.setdefault("logs", {})[name] = job.log.messages()[seen:]
+        if answers:
+            row.expect(found[name] > 2500, f"{name}: only {found[name]} MiB less are held after the refusal")
+    row.goes_on = True
+    row.details["less_mib"] = found
+    row.add_note(", ".join(f"{name} {mib:,.0f} MiB less" for name, mib in found.items()))
+
+
+RELEASE = {
+    "release by framework": release_by_framework,
+    "release when idle": idle,
+    "pressure by framework": pressure,
+}

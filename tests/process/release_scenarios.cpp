@@ -1,0 +1,170 @@
+// When releases happen by themselves, and what is left undone until it can be done: idle time, a lowered cap, captures.
+// The policy of each scenario is set by release_shim_test.cpp.
+
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "memory.hpp"
+
+using namespace scenario;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr std::uint64_t kPooled = 256 * MiB;
+
+CUmemoryPool default_pool() {
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+    return pool;
+}
+
+std::uint64_t threshold_of(CUmemoryPool pool) {
+    std::uint64_t value = 0;
+    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
+    return value;
+}
+
+// Memory that the pool keeps, known complete.
+void leave_in_pool(std::uint64_t bytes = kPooled) {
+    keep_everything(default_pool());
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, bytes, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+}
+
+bool only_the_context_is_held(milliseconds within_time = milliseconds(10'000)) {
+    return within(within_time, [] { return curb_sim_held(0) < kContext + 64 * MiB; });
+}
+
+void edit(const std::string &text) {
+    const fs::path file = std::getenv("CURB_POLICY"), fresh = file.string() + ".new";
+    std::ofstream(fresh) << text;
+    fs::rename(fresh, file);
+}
+
+void edit_cap(const char *cap) {
+    edit(std::string(R"({ "version": 1, "gpu": { "*": { "cap": ")") + cap + R"(" } } })");
+    EXPECT(within(milliseconds(5000), [&] { return told_total() == (std::string_view(cap) == "1GiB" ? 1 : 4) * GiB; }));
+}
+
+void launch_something() { MUST(launch(kernel_of(load_module("// kernel any\n"), "any"))); }
+
+}  // namespace
+
+// release.idle: 300ms.
+SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
+    start();
+    leave_in_pool();
+    EXPECT(only_the_context_is_held());
+    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
+    // Idle on: nothing more is done. (A deadline that has to pass: three further periods.)
+    EXPECT(!within(milliseconds(1000), [&] { return curb_sim_calls("cuMemPoolTrimTo") != trims; }));
+    leave_in_pool();
+    EXPECT(only_the_context_is_held());
+}
+
+// release.idle: 300ms.
+SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
+    start();
+    leave_in_pool();
+    const auto calls = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); }};
+    for (const auto &call : calls) {
+        const auto until = Clock::now() + milliseconds(1000);
+        while (Clock::now() < until) {
+            call();
+            usleep(20'000);
+        }
+        EXPECT(curb_sim_held(0) >= kContext + kPooled);
+    }
+    EXPECT(only_the_context_is_held());
+}
+
+// release.idle: 300ms. A kernel that runs for minutes shows in nothing that the program calls.
+SCENARIO_NAMED(a_process_whose_kernel_runs_on_is_not_idle) {
+    start();
+    leave_in_pool();
+    curb_sim_set_utilization(80);
+    EXPECT(!only_the_context_is_held(milliseconds(2500)));
+    curb_sim_set_utilization(0);
+    EXPECT(only_the_context_is_held());
+}
+
+// No release.idle to begin with.
+SCENARIO_NAMED(an_edit_makes_a_process_give_back_when_idle) {
+    start();
+    leave_in_pool();
+    EXPECT(!only_the_context_is_held(milliseconds(700)));
+    edit(R"({ "version": 1, "release": { "idle": "300ms" } })");
+    EXPECT(only_the_context_is_held());
+}
+
+// cap: 4GiB, which is lowered.
+SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
+    start();
+    CUmemoryPool pool = default_pool();
+    keep_everything(pool);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    edit_cap("1GiB");
+    EXPECT_EQ(threshold_of(pool), ~0ULL);  // what the program has set, whatever curb does
+    // The release has been, and found everything in use; the program's own free and synchronisation bring it back.
+    EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 2; }));
+    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    EXPECT(curb_sim_held(0) < 1 * GiB);
+    EXPECT_EQ(curb_sim_calls("cuMemPoolTrimTo"), trims);
+    // Below the cap the pool keeps again what the program wants it to keep, also what it has asked for meanwhile.
+    EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 3; }));
+    leave_in_pool();
+    EXPECT(curb_sim_held(0) >= kContext + kPooled);
+    EXPECT_EQ(threshold_of(pool), ~0ULL);
+}
+
+// cap: 4GiB, which is lowered.
+SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
+    start();
+    CUmemoryPool pool = default_pool();
+    keep_everything(pool);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
+    edit_cap("1GiB");
+    EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 2; }));
+    std::uint64_t own = 64 * MiB;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &own));
+    EXPECT_EQ(threshold_of(pool), 64 * MiB);
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    EXPECT(curb_sim_held(0) < kContext + 64 * MiB);  // 0 for the driver
+    edit_cap("4GiB");
+    EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 3; }));
+    EXPECT_EQ(threshold_of(pool), 64 * MiB);
+    MUST(cuMemAllocAsync(&block, 32 * MiB, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    EXPECT(curb_sim_held(0) >= kContext + 32 * MiB);  // kept, as it is below what the program has set
+}
+
+SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
+    start();
+    CUstream stream = nullptr;
+    CUgraph graph = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    keep_everything(default_pool());
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, kPooled, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));  // not known complete
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
+    kill(getpid(), SIGUSR1);
+    EXPECT(within(milliseconds(5000), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
+    MUST(cuStreamEndCapture(stream, &graph));
+    EXPECT(only_the_context_is_held());
+}

@@ -1,0 +1,55 @@
+// Releases that nobody asked for in so many words, in front of real processes on the simulated driver.
+
+#include "job.hpp"
+
+namespace {
+
+constexpr const char *kIdle = R"({ "version": 1, "log": { "level": "info" }, "release": { "idle": "300ms" } })";
+constexpr const char *kCapped = R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } } })";
+
+std::size_t count(const std::string &text, const std::string &what) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("an idle process gives back what it does not use, once in each idle period") {
+    const Outcome outcome = Job().policy(kIdle).run("an_idle_process_gives_back_once_in_each_idle_period");
+    succeeds(outcome);
+    CHECK(count(outcome.err, "on idle for 300ms") == 2);
+}
+
+TEST_CASE("a process that allocates, launches or has a kernel running is not idle") {
+    const std::string scenario =
+        GENERATE("a_process_that_uses_the_gpu_is_not_idle", "a_process_whose_kernel_runs_on_is_not_idle");
+    CAPTURE(scenario);
+    succeeds(Job().policy(kIdle).run(scenario));
+}
+
+TEST_CASE("where NVML cannot tell what runs, the process's own calls decide what is idle") {
+    const auto [name, value] = GENERATE(table<std::string, std::string>(
+        {{"CURB_SIM_NVML", "nopids"}, {"CURB_SIM_NVML", "broken"}, {"CURB_SIM_MIG", "1"}}));
+    CAPTURE(name, value);
+    succeeds(Job().policy(kIdle).with(name, value).run("an_idle_process_gives_back_once_in_each_idle_period"));
+}
+
+TEST_CASE("release.idle can be added while the program runs") {
+    succeeds(Job().policy(R"({ "version": 1 })").run("an_edit_makes_a_process_give_back_when_idle"));
+}
+
+TEST_CASE("a process above its cap gives pool memory back at its own synchronisation, and keeps its threshold") {
+    const std::string scenario = GENERATE("a_process_above_its_cap_gives_back_at_its_own_synchronisation",
+                                          "a_threshold_set_while_above_the_cap_is_the_programs_afterwards");
+    CAPTURE(scenario);
+    succeeds(Job().policy(kCapped).run(scenario));
+}
+
+TEST_CASE("what a capture postpones is done when it has ended") {
+    const Outcome outcome = Job()
+                                .policy(R"({ "version": 1, "log": { "level": "info" } })")
+                                .run("what_a_capture_postpones_is_done_when_it_has_ended");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("deferred: graph capture") && contains("on the end of a graph capture"));
+}
