@@ -194,6 +194,7 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
                   .every = *growth.every,
                   .keep_free = bytes(growth.keep_free).value_or(0),
                   .wait = *growth.wait};
+    if (merged.cache.max) out.cache = {.max = merged.cache.max->amount, .idle = *merged.cache.idle};
     out.report = *merged.report;
     return out;
 }

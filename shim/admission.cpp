@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache.hpp"
 #include "captures.hpp"
 #include "keep_errno.hpp"
 #include "pools.hpp"
@@ -65,6 +66,13 @@ void look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
     if (asked) look(device, now, out);
 }
 
+// By how much a request misses its room; at least one byte.
+Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
+    const Bytes beside = terms.beside_others - std::min(terms.beside_others, held);
+    const Bytes room = std::min(policy::room(policy::limit(terms), terms.kept_for_driver, held), beside);
+    return std::max<Bytes>(bytes - std::min(bytes, room), 1);
+}
+
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
 constexpr std::uint64_t kLookAgainMs = 20;
 
@@ -82,6 +90,7 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
 
 bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
     bool released = false;
+    int from_cache = 0;  // how often the request has had room out of the cache
     for (;;) {
         wait.attempt();
         const Snapshot &now = process::snapshot();
@@ -96,7 +105,14 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         asked.release_before_growth = *now.policy.release.before_growth;
         asked.may_wait = wait.left(growth.wait);
         asked.released = released;
-        switch (device.ledger.reserve(kind, bytes, asked)) {
+        const Verdict verdict = device.ledger.reserve(kind, bytes, asked);
+        // Blocks kept for reuse go before anything else is released, taken or waited for: as much as is missing, and if
+        // that did not help, all of them. (A refusal out of hand is of a request that nothing would help.)
+        if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
+            const Bytes missing = shortfall(asked, device.ledger.held(), bytes);
+            if (cache::give_up(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
+        }
+        switch (verdict) {
             case Verdict::grant:
                 if (wait.began()) reports::waited(device, bytes, wait);
                 return true;
@@ -115,6 +131,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 if (!wait.began()) reports::waiting(device, gpu, bytes);
                 wait.sleep(until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
                 released = false;
+                from_cache = 0;
                 break;
             case Verdict::refuse: reports::refusal(device, bytes); return false;
         }
@@ -134,6 +151,7 @@ bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept {
         if (!wait.began()) reports::waiting(device, gpu, bytes);
         wait.attempt();
         wait.sleep(kLookAgainMs);
+        if (cache::give_up(device, bytes) != 0) break;  // of blocks that other threads have freed meanwhile
         if (const auto free = device.meter.free(); free && *free >= bytes) break;
     }
     return true;
@@ -147,6 +165,7 @@ bool wait_beside_others(Device &device, Bytes bytes) noexcept {
         if (gpu.terms.growth.keep_free == 0) return true;
         devices::look_around(device);
         if (policy::added(device.ledger.held(), bytes) <= terms(device, process::snapshot()).beside_others) return true;
+        if (cache::give_up(device) != 0) continue;
         if (!wait.left(gpu.terms.growth.wait)) {
             reports::refusal(device, bytes);
             return false;
@@ -171,10 +190,11 @@ bool refuses_code(Device &device, Bytes by) noexcept {
 bool release_on_the_spot(Device &device) noexcept {
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
+    const bool from_cache = cache::give_up(device) != 0;
     // A pool gives back only what the host has seen complete; a request that would be refused is worth waiting for the
     // work already queued, as the driver itself does before it reports that it is out of memory.
     captures::synchronise_current_context();
-    return pools::trim(device) > 0;
+    return pools::trim(device) > 0 || from_cache;
 }
 
 bool is_over(const Device &device) noexcept {
@@ -182,12 +202,23 @@ bool is_over(const Device &device) noexcept {
     return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
 }
 
-bool exceeds_limit(const Device &device) noexcept {
-    return device.ledger.held() > policy::limit(terms(device, process::snapshot()));
+bool is_beyond(Device &device) noexcept {
+    const Snapshot &now = process::snapshot();
+    const Snapshot::Gpu &gpu = now.of(device.ordinal);
+    if (now.unusable) return true;
+    if (!gpu.limited()) return false;
+    if (gpu.terms.growth.keep_free != 0 &&
+        devices::now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
+        devices::look_around(device);
+    policy::Terms seen;
+    look(device, now, seen);
+    const Bytes held = device.ledger.held();
+    return held > policy::limit(seen) || held > seen.beside_others;
 }
 
-Bytes room(const Device &device, Bytes limit) noexcept {
-    return policy::room(limit, kept_for_driver(device, limit), device.ledger.held());
+Bytes room(const Device &device, Bytes limit, Bytes returning) noexcept {
+    const Bytes held = device.ledger.held();
+    return policy::room(limit, kept_for_driver(device, limit), held - std::min(held, returning));
 }
 
 }  // namespace curb::shim::admission

@@ -58,7 +58,8 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
 // has been reported, as a refusal of code, which has no size before it is loaded.
 bool refuses_code(Device &device, Bytes by) noexcept;
 
-// What can be released within an intercepted call: unused memory of pools. True: something came back.
+// What can be released within an intercepted call: blocks kept for reuse, and unused memory of pools. True: something
+// came back.
 bool release_on_the_spot(Device &device) noexcept;
 
 // What is in force for the device. It holds together for as long as the caller keeps to the reference; the next call
@@ -68,10 +69,10 @@ const Snapshot::Gpu &in_force(const Device &device) noexcept;
 std::optional<Bytes> cap(const Device &device) noexcept;
 // Whether more is held than requests may take.
 bool is_over(const Device &device) noexcept;
-// Whether more is held than the cap or the allowance: what was granted has to come back.
-bool exceeds_limit(const Device &device) noexcept;
-// What requests can still get under this cap.
-Bytes room(const Device &device, Bytes cap) noexcept;
+// Whether more is held than is allowed at all: nothing may be kept that could go back.
+bool is_beyond(Device &device) noexcept;
+// What requests can still get under this cap, if `returning` of what is held goes back first.
+Bytes room(const Device &device, Bytes cap, Bytes returning = 0) noexcept;
 
 }  // namespace admission
 

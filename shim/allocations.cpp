@@ -22,9 +22,18 @@ struct Shards {
     Shard &of(CUdeviceptr key) noexcept { return shards[(key >> 9) * 0x9E3779B97F4A7C15ULL >> 58]; }
 };
 
+// A granule that small blocks share.
+struct Granule {
+    std::uint32_t blocks = 0;  // live in it
+    std::uint32_t kept = 0;    // of them, for reuse
+
+    // Giving up what is kept in it would give it back.
+    [[nodiscard]] bool idle() const noexcept { return blocks != 0 && kept == blocks; }
+};
+
 struct Books {
     Shards<Allocation> allocations;
-    Shards<std::uint32_t> granules;  // live blocks in each shared granule
+    Shards<Granule> granules;
 };
 
 // Made at first use and never destroyed: threads may free memory until the process is gone.
@@ -43,28 +52,38 @@ bool shares_granules(const Allocation &allocation) noexcept {
     return allocation.kind == Kind::plain && allocation.bytes <= kLargestShared;
 }
 
-// Bytes of granules that this block opened (or, going, closed).
-Bytes open(CUdeviceptr pointer, Bytes bytes) {
-    Bytes taken = 0;
-    for (CUdeviceptr granule = pointer / kGranule; granule <= (pointer + bytes - 1) / kGranule; ++granule) {
-        auto &shard = books().granules.of(granule << 9);
-        const std::scoped_lock lock(shard.mutex);
-        if (++shard.entries[granule] == 1) taken += kGranule;
-    }
-    return taken;
+void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexcept {
+    if (is_idle && !was_idle) device.cached.fetch_add(bytes, std::memory_order_acq_rel);
+    if (was_idle && !is_idle) device.cached.fetch_sub(bytes, std::memory_order_acq_rel);
 }
 
-Bytes close(CUdeviceptr pointer, Bytes bytes) noexcept {
-    Bytes given = 0;
-    for (CUdeviceptr granule = pointer / kGranule; granule <= (pointer + bytes - 1) / kGranule; ++granule) {
-        auto &shard = books().granules.of(granule << 9);
+// Changes each granule that a block lies in, and erases those without blocks. How many bytes of granules the block
+// opened or closed.
+template <class Change>
+Bytes change_granules(CUdeviceptr pointer, const Allocation &allocation, Change change) {
+    Bytes changed = 0;
+    for (CUdeviceptr index = pointer / kGranule; index <= (pointer + allocation.bytes - 1) / kGranule; ++index) {
+        auto &shard = books().granules.of(index << 9);
         const std::scoped_lock lock(shard.mutex);
-        const auto found = shard.entries.find(granule);
-        if (found == shard.entries.end() || --found->second != 0) continue;
-        shard.entries.erase(found);
-        given += kGranule;
+        const auto entry = shard.entries.try_emplace(index).first;
+        Granule &granule = entry->second;
+        const bool was_there = granule.blocks != 0, was_idle = granule.idle();
+        change(granule);
+        set_cached(*allocation.device, was_idle, granule.idle(), kGranule);
+        if (was_there != (granule.blocks != 0)) changed += kGranule;
+        if (granule.blocks == 0) shard.entries.erase(entry);
     }
-    return given;
+    return changed;
+}
+
+Bytes open(CUdeviceptr pointer, const Allocation &allocation) {
+    return change_granules(pointer, allocation, [](Granule &granule) { ++granule.blocks; });
+}
+
+Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    return change_granules(pointer, allocation, [](Granule &granule) {
+        if (granule.blocks != 0) --granule.blocks;
+    });
 }
 
 }  // namespace
@@ -73,13 +92,20 @@ std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noex
     put(pointer, allocation);
     if (!shares_granules(allocation)) return round_up(allocation.bytes, kGranule);
     try {
-        return open(pointer, allocation.bytes);
+        return open(pointer, allocation);
     } catch (...) {
         forget(pointer);
         throw;
     }
 } catch (...) {
     return std::nullopt;
+}
+
+std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
+    auto &shard = books().allocations.of(pointer);
+    const std::scoped_lock lock(shard.mutex);
+    const auto found = shard.entries.find(pointer);
+    return found == shard.entries.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
@@ -92,17 +118,39 @@ std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
     return allocation;
 }
 
-void remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
-    put(pointer, allocation);
-} catch (...) {
-    // No host memory for a record that was there a moment ago. The memory stays charged; the next look at the device's
-    // own figure keeps the sum right.
+void share(CUdeviceptr pointer) noexcept {
+    auto &shard = books().allocations.of(pointer);
+    const std::scoped_lock lock(shard.mutex);
+    const auto found = shard.entries.find(pointer);
+    if (found != shard.entries.end()) found->second.shared = true;
 }
 
-void credit(CUdeviceptr pointer, const Allocation &allocation) noexcept {
-    const Bytes freed =
-        shares_granules(allocation) ? close(pointer, allocation.bytes) : round_up(allocation.bytes, kGranule);
+void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    if (shares_granules(allocation))
+        change_granules(pointer, allocation, [](Granule &granule) { ++granule.kept; });
+    else
+        set_cached(*allocation.device, false, true, round_up(allocation.bytes, kGranule));
+}
+
+void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    if (shares_granules(allocation))
+        change_granules(pointer, allocation, [](Granule &granule) { --granule.kept; });
+    else
+        set_cached(*allocation.device, true, false, round_up(allocation.bytes, kGranule));
+}
+
+bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
+    put(pointer, allocation);
+    return true;
+} catch (...) {
+    // A failed free's memory stays charged; the next look at the device's own figure keeps the sum right.
+    return false;
+}
+
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    const Bytes freed = shares_granules(allocation) ? close(pointer, allocation) : round_up(allocation.bytes, kGranule);
     allocation.device->ledger.give_back(allocation.kind, freed);
+    return freed;
 }
 
 void drop_context(CUcontext context) noexcept {

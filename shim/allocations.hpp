@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cache.hpp"
 #include "devices.hpp"
 #include "graphs.hpp"
 #include "process.hpp"
@@ -28,18 +29,32 @@ struct Allocation {
     CUcontext context = nullptr;  // destroying it frees the memory
     Bytes bytes = 0;
     Kind kind = Kind::plain;
+    bool reusable = false;  // by a request for exactly as many bytes: cuMemAlloc gave it
+    bool shared = false;    // others than this process's kernels may reach it
+    friend bool operator==(const Allocation &, const Allocation &) = default;
 };
 
 // Records what the driver just handed out and returns how many bytes of the device it takes that were not taken before.
 // None: no host memory for the record, and the allocation must be undone.
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
+// What is known of a pointer.
+std::optional<Allocation> find(CUdeviceptr pointer) noexcept;
+
 // Forgets the pointer before the driver frees it (afterwards another thread may get the same one). None: not known.
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept;
-// The driver refused to free it after all.
-void remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
-// Credits the device once the driver has freed it.
-void credit(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+// Notes that others may reach this memory (another process, another device of the machine). Unknown pointers pass.
+void share(CUdeviceptr pointer) noexcept;
+
+// The block is kept for reuse, or no longer: it is handed out again, or about to be freed. Device::cached follows; the
+// charge stays as it is.
+void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+
+// The driver refused to free it after all, or it is handed out again. False: no host memory for the record.
+bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+// Credits the device once the driver has freed it, and returns by how much.
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
 // The context is gone, and its memory with it.
 void drop_context(CUcontext context) noexcept;
@@ -56,6 +71,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!process::active()) return call();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) {
+        cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
         const CUresult result = call();
         if (result == CUDA_SUCCESS) {
             idle::note_use();

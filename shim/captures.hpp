@@ -2,6 +2,8 @@
 // docs/results/driver.md), so curb synchronises only while there is none.
 #pragma once
 
+#include <optional>
+
 #include "driver.hpp"
 
 namespace curb::shim::captures {
@@ -13,7 +15,8 @@ void beginning() noexcept;
 void ended() noexcept;  // or it was not begun: the driver refused
 bool any() noexcept;
 
-// Waits for the work of the calling thread's current context, unless a graph is being captured. False: it is.
-bool synchronise_current_context() noexcept;
+// Waits for the work of the calling thread's current context, unless a graph is being captured: what the driver said of
+// it. None: one is.
+std::optional<CUresult> synchronise_current_context() noexcept;
 
 }  // namespace curb::shim::captures

@@ -1,6 +1,9 @@
 #include "contexts.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <ctime>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,12 +19,17 @@ struct Record {
     Bytes first_limit = 0;  // of the stack then; 0: not seen yet
     Bytes stack = 0;        // charged for what the stack has more than then
     Bytes saved = 0;        // given back of `cost` for what it has less
+    Id id = 0;
+    int visitors = 0;
+    int closing = 0;  // threads that are about to destroy it
 };
 
 struct Books {
     std::mutex mutex;
     std::unordered_map<CUcontext, Record> contexts;
     std::unordered_set<CUcontext> green;
+    std::unordered_map<CUgreenCtx, Device *> greens;
+    Id last_id = 0;
 };
 
 // Never destroyed: threads may call the driver until the process is gone.
@@ -51,7 +59,12 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 bool made(CUcontext context, Device &device, Bytes cost) noexcept try {
     const std::scoped_lock lock(books().mutex);
-    return books().contexts.try_emplace(context, Record{&device, cost}).second;
+    const auto [entry, added] = books().contexts.try_emplace(context);
+    if (!added) return false;
+    entry->second.device = &device;
+    entry->second.cost = cost;
+    entry->second.id = ++books().last_id;
+    return true;
 } catch (...) {
     return false;  // no host memory for the record: what it takes shows in the device's figure
 }
@@ -65,6 +78,73 @@ bool gone(CUcontext context) noexcept {
     record.device->ledger.give_back(Kind::stack, record.stack);
     books().contexts.erase(found);
     return true;
+}
+
+Visit::Visit(CUcontext context) noexcept : context_(context) {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().contexts.find(context);
+    if (found == books().contexts.end() || found->second.closing != 0) return;
+    ++found->second.visitors;
+    id_ = found->second.id;
+}
+
+Visit::~Visit() {
+    if (id_ == 0) return;
+    const std::scoped_lock lock(books().mutex);
+    --books().contexts.find(context_)->second.visitors;  // it is there as long as it has visitors
+}
+
+Closing::Closing(CUcontext context) noexcept : context_(context) {
+    // A visitor may be waiting for the device in one call of the driver, as the destruction would.
+    constexpr int kSpins = 100;
+    constexpr timespec kMoment{0, 50'000};
+    for (int spins = 0;; ++spins) {
+        {
+            const std::scoped_lock lock(books().mutex);
+            const auto found = books().contexts.find(context);
+            if (found == books().contexts.end()) return;
+            if (id_ == 0) ++found->second.closing;
+            id_ = found->second.id;
+            if (found->second.visitors == 0) return;
+        }
+        if (spins < kSpins)
+            sched_yield();
+        else
+            nanosleep(&kMoment, nullptr);
+    }
+}
+
+Closing::~Closing() {
+    if (id_ == 0) return;
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().contexts.find(context_);
+    // It is gone, or its handle is that of a newer one already, unless the driver refused.
+    if (found != books().contexts.end() && found->second.id == id_) --found->second.closing;
+}
+
+bool is_open(CUcontext context, Id id) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().contexts.find(context);
+    return found != books().contexts.end() && found->second.id == id && found->second.closing == 0;
+}
+
+std::optional<std::vector<Known>> on(const Device &device) noexcept try {
+    std::vector<Known> all;
+    const std::scoped_lock lock(books().mutex);
+    for (const auto &[context, record] : books().contexts) {
+        if (record.device != &device) continue;
+        if (record.closing != 0) return std::nullopt;
+        all.push_back({context, record.id});
+    }
+    return all;
+} catch (...) {
+    return std::nullopt;
+}
+
+Device *device_of(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().contexts.find(context);
+    return found == books().contexts.end() ? nullptr : found->second.device;
 }
 
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
@@ -108,6 +188,22 @@ bool is_green(CUcontext context) noexcept {
     if (!any_green.load(std::memory_order_acquire)) return false;
     const std::scoped_lock lock(books().mutex);
     return books().green.contains(context);
+}
+
+void green_made(CUgreenCtx green, Device &device) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().greens.insert_or_assign(green, &device);
+} catch (...) {
+    // The end of the primary context with it will not be seen, which the device's figure puts right.
+}
+
+Device *green_gone(CUgreenCtx green) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    const auto found = books().greens.find(green);
+    if (found == books().greens.end()) return nullptr;
+    Device *device = found->second;
+    books().greens.erase(found);
+    return device;
 }
 
 }  // namespace curb::shim::contexts

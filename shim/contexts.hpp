@@ -5,15 +5,63 @@
 // limit rises and given back when it falls. Thread-safe; no lock is held while the driver is called.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "devices.hpp"
 
 namespace curb::shim::contexts {
+
+// One context in the life of the process: the driver may use a handle again.
+using Id = std::uint64_t;  // 0: none
 
 // A new context, for which `cost` has been charged (0: nothing was). False: it is known already, by another thread that
 // made the same primary context, and this charge is one too many.
 bool made(CUcontext context, Device &device, Bytes cost) noexcept;
 // The context is gone: gives back what was charged for it. False: it was not known.
 bool gone(CUcontext context) noexcept;
+
+// Keeps whoever destroys a context from doing so while it lives; short, or around one call of the driver. Empty: the
+// context is not known, or about to go.
+class Visit {
+  public:
+    explicit Visit(CUcontext context) noexcept;
+    ~Visit();
+    Visit(const Visit &) = delete;
+    Visit &operator=(const Visit &) = delete;
+    explicit operator bool() const noexcept { return id_ != 0; }
+    [[nodiscard]] Id id() const noexcept { return id_; }
+
+  private:
+    CUcontext context_;
+    Id id_ = 0;
+};
+
+// Around the call that may destroy a context: from here on nobody visits it, and those who do have left. Afterwards it
+// can be visited again, if it is still there.
+class Closing {
+  public:
+    explicit Closing(CUcontext context) noexcept;
+    ~Closing();
+    Closing(const Closing &) = delete;
+    Closing &operator=(const Closing &) = delete;
+
+  private:
+    CUcontext context_;
+    Id id_ = 0;
+};
+
+// Whether it is there and not about to go.
+bool is_open(CUcontext context, Id id) noexcept;
+
+struct Known {
+    CUcontext context = nullptr;
+    Id id = 0;
+};
+// The contexts of a device. None: one of them is about to go, or there is no host memory for the list.
+std::optional<std::vector<Known>> on(const Device &device) noexcept;
+// The device of a context; null: it is not known.
+Device *device_of(CUcontext context) noexcept;
 
 // What more a limit of `limit` bytes a thread takes in this context than it has now; 0: nothing, or it is not known.
 // `now`: its limit, which is taken for that of the beginning when the context is seen here for the first time.
@@ -26,6 +74,9 @@ void stack_set(CUcontext context, Bytes limit) noexcept;
 // primary context.
 void note_green(CUcontext context) noexcept;
 bool is_green(CUcontext context) noexcept;
+// Whose primary context a green one holds on to, until it ends. Null: not known.
+void green_made(CUgreenCtx green, Device &device) noexcept;
+Device *green_gone(CUgreenCtx green) noexcept;
 
 }  // namespace curb::shim::contexts
 

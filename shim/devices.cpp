@@ -11,8 +11,6 @@
 namespace curb::shim::devices {
 namespace {
 
-constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machines name 16
-
 // Leaked with the process: threads may still call the driver while it exits.
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;

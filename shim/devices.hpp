@@ -28,12 +28,17 @@ struct Device {
     std::atomic<int> contexts{0};        // live ones that were seen being made
     std::atomic<Bytes> context_cost{0};  // what one takes, as measured; 0: not yet
     std::atomic<Bytes> heap{0};          // how much more than by default kernels may ask of the heap
+    std::atomic<Bytes> cached{0};        // of what is held, what giving up every block kept for reuse would give back
+    std::atomic<std::size_t> kept{0};    // how many blocks these are
+    std::atomic<bool> peers{false};      // a context of another device may reach its memory
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }
 };
 
 namespace devices {
+
+inline constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machines name 16
 
 // Reads the devices from the driver. At cuInit, before `active()` is true.
 void discover() noexcept;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "admission.hpp"
+#include "cache.hpp"
 #include "devices.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
@@ -99,6 +100,7 @@ void publish(const policy::Policy &policy, bool unusable) {
         mine.terms = policy::terms_for(applied, gpu, device.total);
         begin_allowance(mine, next->older, device);
         next->limited |= mine.limited();
+        next->caches |= mine.terms.cache.max != 0;
         some_without_cap |= !mine.terms.cap;
     }
     in_force.store(made.release(), std::memory_order_release);
@@ -195,6 +197,7 @@ void enforce(const config::Loaded &loaded) noexcept try {
     publish(loaded.policy, false);
     signals::use(*loaded.policy.release.signal);
     say_what_changed(before, loaded);
+    cache::enforce();
     room::changed();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);

@@ -30,6 +30,7 @@ struct Snapshot {
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal
     bool limited = false;         // one of them is
+    bool caches = false;          // of one of them freed blocks are kept
     bool unusable = false;        // a named policy that cannot be used: refuse everything
 
     [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }

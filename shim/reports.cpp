@@ -135,7 +135,8 @@ std::string books_text(Device &device) {
     const auto bytes = [](Bytes amount) { return std::to_string(amount); };
     const auto figure = device.meter.held_by_process();
     return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes) +
-           "; the device says " + (figure ? bytes(*figure) : std::string("nothing of this process"));
+           ", cached " + bytes(device.cached.load(std::memory_order_relaxed)) + "; the device says " +
+           (figure ? bytes(*figure) : std::string("nothing of this process"));
 }
 
 }  // namespace curb::shim::reports

@@ -23,7 +23,8 @@ void waiting(const Device &device, const Snapshot::Gpu &gpu, Bytes bytes) noexce
 void waited(const Device &device, Bytes bytes, const room::Wait &wait) noexcept;
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept;
 
-// What the device holds and for what, and the device's own figure, in bytes: the line for the log.
+// What the device holds and for what, how much of the allocations is kept for reuse, and the device's own figure, in
+// bytes: the line for the log.
 std::string books_text(Device &device);
 
 }  // namespace curb::shim::reports

@@ -52,12 +52,12 @@ void ended() noexcept {
 }
 bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
 
-bool synchronise_current_context() noexcept {
+std::optional<CUresult> synchronise_current_context() noexcept {
     synchronising.fetch_add(1, std::memory_order_seq_cst);
-    const bool allowed = !any();
-    if (allowed) driver().cuCtxSynchronize();
+    std::optional<CUresult> result;
+    if (!any()) result = driver().cuCtxSynchronize();
     synchronising.fetch_sub(1, std::memory_order_seq_cst);
-    return allowed;
+    return result;
 }
 
 }  // namespace curb::shim::captures

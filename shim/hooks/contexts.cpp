@@ -7,6 +7,7 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "arrays.hpp"
+#include "cache.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
@@ -80,8 +81,10 @@ template <class Call>
 CUresult patiently(Device &device, Call call) {
     room::Wait wait;
     CUresult result = CUDA_SUCCESS;
-    do result = call();
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, kContext, wait));
+    do {
+        result = call();
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::give_up(device) != 0) result = call();
+    } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, kContext, wait));
     return result;
 }
 
@@ -147,6 +150,7 @@ CUresult create_primary(CUdevice ordinal, Call call, Undo undo) {
 
 // The context and what was bound to it are gone.
 void died(Device *device, CUcontext context) noexcept {
+    cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
     if (!contexts::gone(context) || !device) return;
@@ -163,6 +167,7 @@ template <class Call>
 CUresult end_primary(CUdevice ordinal, Call call) {
     Device *device = devices::find(ordinal);
     const CUcontext context = device ? primary_of(*device) : nullptr;
+    const contexts::Closing closing(context);
     const CUresult result = call();
     if (context && !primary_is_active(*device)) died(device, context);
     return result;
@@ -176,6 +181,7 @@ CUresult destroy(CUcontext context, Call call) {
         CUcontext popped = nullptr;
         driver().cuCtxPopCurrent_v2(&popped);
     }
+    const contexts::Closing closing(process::active() ? context : nullptr);
     const CUresult result = call();
     if (result == CUDA_SUCCESS && process::active()) died(device, context);
     return result;
@@ -247,13 +253,19 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
             driver().cuGreenCtxDestroy(*context);
             *context = nullptr;
         });
-    if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) devices::look_again_soon(*device);
+    if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
+        contexts::green_made(*context, *device);
+        devices::look_again_soon(*device);
+    }
     return result;
 }
+// It holds on to the primary context, which ends with its last user.
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-    Device *device = devices::current();
-    const CUresult result = driver().cuGreenCtxDestroy(context);
-    if (device) devices::look_again_soon(*device);
+    Device *device = process::active() ? contexts::green_gone(context) : nullptr;
+    if (!device) return driver().cuGreenCtxDestroy(context);
+    const CUresult result = end_primary(device->ordinal, [&] { return driver().cuGreenCtxDestroy(context); });
+    if (result != CUDA_SUCCESS) contexts::green_made(context, *device);
+    devices::look_again_soon(*device);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "admission.hpp"
+#include "cache.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 
@@ -54,7 +55,7 @@ CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CU
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!needs.empty()) is_capturing(stream, &status);
     if (status != CU_STREAM_CAPTURE_STATUS_NONE) return call();
-    const CUresult result = needs.empty() ? call() : take(needs, call);
+    const CUresult result = needs.empty() ? cache::with_room(call) : take(needs, call);
     if (result == CUDA_SUCCESS) note(executable, trims);
     return result;
 }

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "admission.hpp"
+#include "cache.hpp"
 #include "contexts.hpp"
 #include "idle.hpp"
 #include "process.hpp"
@@ -108,7 +109,7 @@ template <class Call>
 CUresult launch(CUfunction function, Call call) {
     idle::note_use();
     const std::uintptr_t key = key_of(function);
-    return settled.contains(key) ? call() : first_launch(function, key, call);
+    return cache::with_room([&] { return settled.contains(key) ? call() : first_launch(function, key, call); });
 }
 
 CUresult set_stack_limit(Device &device, std::size_t limit) {
@@ -142,7 +143,7 @@ template <class Call>
 CUresult load(CUmodule *module, Call call) {
     Device *device = devices::current();
     const auto cap = device ? admission::cap(*device) : std::nullopt;
-    if (!cap) return call();
+    if (!cap) return cache::with_room(call);
     devices::reconcile(*device);
     const Bytes before = device->ledger.overhead();
     CUresult result = call();

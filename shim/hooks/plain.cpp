@@ -12,8 +12,9 @@ using allocations::kGranule;
 using allocations::round_up;
 
 // Keeps the charge for what the driver handed out; without host memory for the record, undoes the allocation.
-CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes) {
-    const Allocation allocation{&charge.device(), owner_of_memory(), bytes, kind};
+// `reusable`: a request for exactly as many bytes can be served by it again.
+CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes, bool reusable = false) {
+    const Allocation allocation{&charge.device(), owner_of_memory(), bytes, kind, reusable};
     if (const auto taken = allocations::add(*pointer, allocation)) {
         charge.keep(*taken);
         return CUDA_SUCCESS;
@@ -31,9 +32,13 @@ using namespace curb::shim;
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     Device *device = pointer && bytes ? devices::current() : nullptr;
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
+    if (const CUdeviceptr kept = cache::take(*device, bytes)) {
+        *pointer = kept;
+        return CUDA_SUCCESS;
+    }
     return charged(
         *device, Kind::plain, round_up(bytes, kGranule), [&] { return driver().cuMemAlloc_v2(pointer, bytes); },
-        [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes); });
+        [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes, true); });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
@@ -62,5 +67,6 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    if (cache::keep(pointer)) return CUDA_SUCCESS;
     return free_by_pointer(pointer, [&] { return driver().cuMemFree_v2(pointer); });
 }

@@ -36,11 +36,14 @@ struct Figures {
 // What is told instead of the device's own figures.
 Figures told(Device &device, const Shown &shown, Figures truth) noexcept {
     if (shown.nothing) return {truth.total, 0};
-    const Bytes free = truth.free - std::min(truth.free, shown.keep_free);
+    // Blocks kept for reuse are free to the program: they serve its next request, or make room for it.
+    const Bytes cached = device.cached.load(std::memory_order_relaxed);
+    const Bytes unused = std::min(truth.total, policy::added(truth.free, cached));
+    const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {truth.total, free};
     const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) devices::reconcile(device);
-    return {std::min(truth.total, *shown.cap), std::min(free, admission::room(device, *shown.cap))};
+    return {std::min(truth.total, *shown.cap), std::min(free, admission::room(device, *shown.cap, cached))};
 }
 
 // The device that NVML calls by this handle; null: none of this process's, or curb is not active.
@@ -61,7 +64,7 @@ nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figure
     Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);
-    if (shown.changes_nothing()) return result;
+    if (shown.changes_nothing() && device->cached.load(std::memory_order_relaxed) == 0) return result;
     const Figures capped = told(*device, shown, {figures->total, figures->free});
     figures->total = capped.total;
     figures->free = capped.free;

@@ -28,7 +28,8 @@ class Books:
     device: str
     held: int
     parts: dict[str, int]
-    """Bytes by kind: allocations, pools, graphs, mapped, managed, stack, context and code."""
+    """Bytes by kind: allocations, pools, graphs, mapped, managed, stack, context and code; and cached, those of the
+    allocations that curb keeps for reuse."""
     says: int
     """What curb was told by the device."""
 

@@ -14,8 +14,9 @@ int main(int argc, char **argv) {
     std::printf("{\"devices\":[");
     for (int device = 0; device < machine->device_count(); ++device) {
         const DeviceMemory memory = machine->memory(device);
-        std::printf("%s{\"total\":%llu,\"used\":%llu,\"processes\":[", device ? "," : "",
-                    static_cast<unsigned long long>(memory.total), static_cast<unsigned long long>(memory.used));
+        std::printf("%s{\"total\":%llu,\"used\":%llu,\"overlaps\":%llu,\"processes\":[", device ? "," : "",
+                    static_cast<unsigned long long>(memory.total), static_cast<unsigned long long>(memory.used),
+                    static_cast<unsigned long long>(machine->overlaps(device)));
         const char *comma = "";
         for (const ProcessHolding &process : machine->processes(device)) {
             std::printf("%s{\"pid\":%d,\"bytes\":%llu", comma, process.pid,

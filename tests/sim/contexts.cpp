@@ -5,6 +5,7 @@
 #include "arrays.hpp"
 #include "driver.hpp"
 #include "modules.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -100,6 +101,8 @@ bool is_primary(CUcontext context) {
 CUresult destroy(CUcontext context) {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     if (is_primary(context) || !driver().contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    wait_for_work_of(context);
+    if (!driver().contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
     // From the calling thread's stack too if it is on top there; elsewhere it stays, and calls in it say
     // CUDA_ERROR_CONTEXT_IS_DESTROYED (cuda.h, cuCtxDestroy).
     Thread &thread = this_thread();
@@ -117,6 +120,7 @@ CUresult release(CUdevice device) {
 CUresult reset_primary(CUdevice device) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
+    wait_for_work_of(found->primary);
     found->primary_references = 0;
     driver().contexts.remove(found->primary);
     return CUDA_SUCCESS;
@@ -134,6 +138,7 @@ CUresult retain_primary(Device &device, Context **context) {
 }
 
 CUresult release_primary(Device &device) {
+    if (device.primary_references == 1) wait_for_work_of(device.primary);
     if (!device.primary_references) return CUDA_ERROR_INVALID_CONTEXT;
     if (--device.primary_references == 0) driver().contexts.remove(device.primary);
     return CUDA_SUCCESS;
@@ -262,9 +267,13 @@ SIM_CU(cuCtxGetDevice_v2, (CUdevice * device, CUcontext handle), (device, handle
 }
 
 static CUresult synchronize(const Context &context) {
-    if (const CUresult error = refuse_synchronising_captured(context.handle)) return error;
-    all_seen_complete(context.device);
-    release_above_thresholds(context.device);
+    const CUcontext handle = context.handle;
+    const int device = context.device;
+    if (const CUresult error = refuse_synchronising_captured(handle)) return error;
+    wait_for_work_of(handle);
+    if (!find_context(handle)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    all_seen_complete(device);
+    release_above_thresholds(device);
     return CUDA_SUCCESS;
 }
 

@@ -37,6 +37,7 @@ struct Allocation {
     CUdeviceptr range = 0;                    // ipc, pool_import, external: what was mapped for it
     uint64_t range_size = 0;
     uint64_t id = next_handle();  // CU_POINTER_ATTRIBUTE_BUFFER_ID
+    bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 };
 
 struct Device {

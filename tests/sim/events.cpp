@@ -1,5 +1,6 @@
 // Events. Recorded in a capture, one joins streams to it and cannot be waited for from outside.
 #include "driver.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -109,7 +110,8 @@ SIM_CU(cuEventQuery, (CUevent handle), (handle)) {
     if (const CUresult error = find_event(handle, &event)) return error;
     if (const CUresult error = refuse_captured(*event)) return error;
     // A query says that the work is done, but pools do not learn from it (measured on an H200).
-    return refuse_during_capture();
+    if (const CUresult error = refuse_during_capture()) return error;
+    return runs(event->after) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 SIM_CU(cuEventSynchronize, (CUevent handle), (handle)) {
@@ -117,8 +119,11 @@ SIM_CU(cuEventSynchronize, (CUevent handle), (handle)) {
     if (const CUresult error = find_event(handle, &event)) return error;
     if (const CUresult error = refuse_captured(*event)) return error;
     if (const CUresult error = refuse_during_capture()) return error;
-    seen_complete(event->after);
-    release_above_thresholds(driver().contexts.find(event->context)->device);
+    const Progress work = event->after;
+    const int device = driver().contexts.find(event->context)->device;
+    wait_for_work(work);
+    seen_complete(work);
+    release_above_thresholds(device);
     return CUDA_SUCCESS;
 }
 

@@ -46,7 +46,8 @@ Image parse(const std::string &text) {
     while (std::getline(lines, line) && (words = words_of(line)).size() >= 2 && words[0] == "kernel") {
         KernelNeeds &kernel = image.kernels.emplace_back(KernelNeeds{.name = words[1]});
         for (const std::string &word : words) {
-            read_field(word, "local", &kernel.local);
+            read_field(word, "local", &kernel.local) || read_field(word, "us", &kernel.us) ||
+                read_field(word, "blocks", &kernel.blocks);
             kernel.mallocs = kernel.mallocs || word == "malloc";
         }
     }

@@ -14,6 +14,8 @@ struct KernelNeeds {
     std::string name;
     uint64_t local = 0;    // bytes of local memory for each thread
     bool mallocs = false;  // calls malloc, so its launch takes the context's heap
+    uint64_t us = 0;       // for which it runs
+    uint64_t blocks = 0;   // parameters that are pointers, the first ones: it has their blocks for itself
 };
 
 struct Image {

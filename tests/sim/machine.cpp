@@ -17,7 +17,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3130'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3230'6d69'7362'7275;  // changes with the layout of Books
 constexpr int kManaged = static_cast<int>(Use::managed);
 
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
@@ -57,7 +57,8 @@ struct Machine::Books {
     pthread_mutex_t mutex;
     int32_t device_count;
     uint64_t total[kMaxDevices];
-    uint64_t firm[kMaxDevices];     // taken by processes, managed memory left out
+    uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
+    uint64_t overlaps[kMaxDevices];
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
@@ -215,6 +216,16 @@ void Machine::give(int device, Use use, uint64_t bytes) {
 Holding Machine::own(int device) const {
     const Lock lock(books_);
     return slot_ < 0 ? Holding{} : books_->processes[slot_].devices[device];
+}
+
+void Machine::note_overlap(int device) {
+    const Lock lock(books_);
+    ++books_->overlaps[device];
+}
+
+uint64_t Machine::overlaps(int device) const {
+    const Lock lock(books_);
+    return books_->overlaps[device];
 }
 
 DeviceMemory Machine::memory(int device) {

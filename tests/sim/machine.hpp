@@ -68,6 +68,10 @@ class Machine {
     bool take(int device, Use use, uint64_t bytes);
     void give(int device, Use use, uint64_t bytes);
     Holding own(int device) const;
+    // A kernel ran on a block that another one still had (running.hpp). How often that happened since the machine was
+    // made, also in processes that have ended.
+    void note_overlap(int device);
+    uint64_t overlaps(int device) const;
 
     // These look for dead processes first.
     DeviceMemory memory(int device);

@@ -1,5 +1,6 @@
 // Plain and managed device memory: what dies with its context.
 #include "driver.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -79,6 +80,9 @@ SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (const CUresult error = refuse_during_capture()) return error;
     const Allocation *found = find_allocation(start);
     if (!found) return CUDA_ERROR_INVALID_VALUE;
+    wait_for_all_work(found->device);
+    found = find_allocation(start);
+    if (!found) return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
     const Allocation allocation = *found;
     switch (allocation.kind) {
         case Allocation::Kind::mapping:  // cuMemUnmap's

@@ -6,6 +6,7 @@
 
 #include "driver.hpp"
 #include "images.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -176,7 +177,20 @@ CUresult prepare(CUfunction handle, CUcontext context_handle) {
     return needs.mallocs ? context->take_heap() : CUDA_SUCCESS;
 }
 
-CUresult launch(CUfunction function, const CUlaunchConfig &config) {
+const KernelNeeds &needs_of(CUfunction handle) {
+    const Function *function = code().functions.find(handle);
+    return function ? function->needs : code().kernels.find(reinterpret_cast<CUkernel>(handle))->needs;
+}
+
+// `arguments`: each points to the value of a parameter.
+void run(const KernelNeeds &needs, const Stream &stream, void **arguments) {
+    std::vector<CUdeviceptr> addresses;
+    for (uint64_t i = 0; arguments && i < needs.blocks; ++i)
+        addresses.push_back(*static_cast<const CUdeviceptr *>(arguments[i]));
+    begin_kernel(stream, std::chrono::microseconds(needs.us), addresses);
+}
+
+CUresult launch(CUfunction function, const CUlaunchConfig &config, void **arguments) {
     if (!is_launchable(function)) return CUDA_ERROR_INVALID_HANDLE;
     if (!config.gridDimX || !config.gridDimY || !config.gridDimZ || !config.blockDimX || !config.blockDimY ||
         !config.blockDimZ)
@@ -184,8 +198,11 @@ CUresult launch(CUfunction function, const CUlaunchConfig &config) {
     Stream *stream = nullptr;
     if (const CUresult error = find_stream(config.hStream, &stream)) return error;
     const CUcontext context = stream->context;
-    return submit(
+    const CUresult result = submit(
         *stream, CU_GRAPH_NODE_TYPE_KERNEL, [] {}, [=] { return prepare(function, context); });
+    if (const KernelNeeds &needs = needs_of(function); !result && !stream->capture && needs.us)
+        run(needs, *stream, arguments);
+    return result;
 }
 
 CUresult attribute_of(const KernelNeeds &needs, CUfunction_attribute attribute, int *value) {
@@ -351,24 +368,23 @@ SIM_CU(cuKernelGetAttribute, (int *value, CUfunction_attribute attribute, CUkern
 
 SIM_CU_STREAM(cuLaunchKernel,
               (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-               unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, [[maybe_unused]] void **arguments,
+               unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **arguments,
                [[maybe_unused]] void **extra),
               (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, extra)) {
-    return launch(function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, nullptr, 0});
+    return launch(function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, nullptr, 0}, arguments);
 }
 
 SIM_CU_STREAM(cuLaunchCooperativeKernel,
               (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-               unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, [[maybe_unused]] void **arguments),
+               unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **arguments),
               (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments)) {
-    return launch(function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, nullptr, 0});
+    return launch(function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, nullptr, 0}, arguments);
 }
 
 SIM_CU_STREAM(cuLaunchKernelEx,
-              (const CUlaunchConfig *config, CUfunction function, [[maybe_unused]] void **arguments,
-               [[maybe_unused]] void **extra),
+              (const CUlaunchConfig *config, CUfunction function, void **arguments, [[maybe_unused]] void **extra),
               (config, function, arguments, extra)) {
-    return config ? launch(function, *config) : CUDA_ERROR_INVALID_VALUE;
+    return config ? launch(function, *config, arguments) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_CU(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction handle),

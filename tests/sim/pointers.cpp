@@ -40,6 +40,10 @@ CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr addr
             return known.pinned_host || managed ? answer(out, host(address)) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return answer<unsigned long long>(out, allocation ? allocation->id : known.start);
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, allocation && allocation->sync_memops);
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+            return answer<unsigned>(out, allocation && allocation->kind == Allocation::Kind::plain);
+        case CU_POINTER_ATTRIBUTE_P2P_TOKENS: break;  // of a kernel interface that is not there
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, managed);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer(out, allocation ? allocation->device : 0);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer(out, known.start);
@@ -58,6 +62,15 @@ SIM_CU(cuPointerGetAttribute, (void *out, CUpointer_attribute attribute, CUdevic
     Known known;
     if (!out || !look_up(address, &known)) return CUDA_ERROR_INVALID_VALUE;
     return attribute_of(out, attribute, address, known);
+}
+
+// The one attribute that can be set (cuda.h).
+SIM_CU(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr address),
+       (value, attribute, address)) {
+    Allocation *allocation = allocation_around(address);
+    if (!value || !allocation || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    allocation->sync_memops = *static_cast<const unsigned *>(value) != 0;
+    return CUDA_SUCCESS;
 }
 
 // An address that the driver does not know is no error here: its attributes are zero (cuda.h).

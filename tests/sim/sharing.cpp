@@ -1,5 +1,5 @@
-// Memory of one process in another: IPC handles of plain memory, and exported pools with their pointers. What is opened
-// is never charged to the opener: the process that made it holds it.
+// Memory of one process in another: IPC handles and dma-bufs of plain memory, and exported pools with their pointers.
+// What is opened is never charged to the opener: the process that made it holds it.
 //
 // Rule: plain memory is private until its first IPC handle, and is then moved to a file that the other process opens
 // through /proc/PID/fd.
@@ -112,6 +112,27 @@ SIM_CU(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), (handl
     const Shareable shared{kIpcMagic, ::getpid(), file, 0, size, allocation->start - start, allocation->bytes};
     std::memset(handle, 0, sizeof *handle);
     std::memcpy(handle, &shared, sizeof shared);
+    return CUDA_SUCCESS;
+}
+
+// Whole pages of plain memory (cuda.h asks for the host's page size).
+SIM_CU(cuMemGetHandleForAddressRange,
+       (void *out, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type, unsigned long long flags),
+       (out, address, bytes, type, flags)) {
+    constexpr uint64_t kPage = 4 * kKiB;
+    const Allocation *allocation = allocation_around(address);
+    if (!out || !allocation || allocation->kind != Allocation::Kind::plain || flags || !bytes ||
+        type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || address % kPage || bytes % kPage ||
+        bytes > allocation->start + allocation->bytes - address)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdeviceptr start = 0;
+    uint64_t size = 0;
+    int file = -1;
+    driver().contexts.find(allocation->context)->plain.extent(allocation->start, &start, &size);
+    if (!move_to_file(start, size, &file)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const int exported = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
+    if (exported < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    *static_cast<int *>(out) = exported;
     return CUDA_SUCCESS;
 }
 

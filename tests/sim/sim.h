@@ -25,6 +25,7 @@
  *   // kernel small
  *   // kernel frame local=8192
  *   // kernel alloc malloc
+ *   // kernel busy us=500 blocks=1
  *
  *   code     taken when the first function is got, or at the load under CUDA_MODULE_LOADING=EAGER
  *   global   a variable, found under any name, taken when the module is loaded into a context; of a library, when the
@@ -32,10 +33,18 @@
  *   once     taken at the load, by the context: it stays when the module is unloaded, and the next one finds it there
  *   local    local memory of each thread, in bytes: a launch raises the context's stack to it
  *   malloc   the kernel allocates: its launch takes the context's heap
+ *   us       the kernel runs for so many microseconds after what is before it in its stream. Calls that wait for it do:
+ *            cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize, the end of its context, and cuMemFree, which waits
+ *            for all work of the device; cuStreamQuery and cuEventQuery say that it is not ready. Copies do not wait, and
+ *            as a node of a graph it takes no time
+ *   blocks   its first so many parameters are pointers, and it has the blocks that they point into for itself while it
+ *            runs. Another kernel that has one of them at the same time, on a stream that does not wait for the first, is
+ *            an overlap: the memory was handed out again while the device still used it, or two streams race
  *
  * Any other image takes 2 MiB when it is loaded, and has a kernel of every name, which needs nothing.
  *
- * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted; array contents and
+ * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted, if its kernel's line does
+ * not say otherwise; array contents and
  * peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it. Memory that
  * one process exports is charged to that process alone and ends with it.
  *
@@ -54,6 +63,10 @@ extern "C" {
 
 /* Bytes that this process holds on `device`, managed memory left out (NVML's figure); 0 for no such device. */
 uint64_t curb_sim_held(int device);
+
+/* How often a kernel had a block of `device` that another one still had, on this machine since it was made; 0 for no such
+   device. */
+uint64_t curb_sim_overlaps(int device);
 
 /* Calls of the export `name` ("cuMemAlloc_v2") in this process so far, failed ones included; 0 for an unknown name. */
 uint64_t curb_sim_calls(const char *name);

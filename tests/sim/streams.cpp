@@ -1,6 +1,7 @@
 #include "streams.hpp"
 
 #include "driver.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -111,8 +112,11 @@ SIM_CU_STREAM(cuStreamSynchronize, (CUstream handle), (handle)) {
     if (const CUresult error = find_stream(handle, &stream)) return error;
     if (const CUresult error = refuse_if_capturing(*stream)) return error;
     if (const CUresult error = refuse_during_capture()) return error;
-    seen_complete(work_before(*stream));
-    release_above_thresholds(stream->device);
+    const Progress work = work_before(*stream);
+    const int device = stream->device;
+    wait_for_work(work);
+    seen_complete(work);
+    release_above_thresholds(device);
     return CUDA_SUCCESS;
 }
 
@@ -121,7 +125,9 @@ SIM_CU_STREAM(cuStreamQuery, (CUstream handle), (handle)) {
     if (const CUresult error = find_stream(handle, &stream)) return error;
     if (const CUresult error = refuse_if_capturing(*stream)) return error;
     if (const CUresult error = refuse_during_capture()) return error;
-    seen_complete(work_before(*stream));
+    const Progress work = work_before(*stream);
+    if (runs(work)) return CUDA_ERROR_NOT_READY;
+    seen_complete(work);
     return CUDA_SUCCESS;
 }
 

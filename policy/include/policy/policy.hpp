@@ -128,10 +128,18 @@ std::vector<const GpuRule *> rules_naming(std::span<const GpuRule> rules, const 
 // What these rules say of a device: those that name it laid over each other, in that order.
 GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu);
 
+// Freed blocks that are kept for reuse, of one device.
+struct Cache {
+    Bytes max = 0;            // 0: none are kept
+    Duration idle{0};       // how long one may lie unused
+    friend bool operator==(const Cache &, const Cache &) = default;
+};
+
 // What holds for one device, in its bytes.
 struct GpuTerms {
     std::optional<Bytes> cap;  // none: no cap
     Growth growth;
+    Cache cache{};
     Report report = Report::cap;
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };

@@ -1,0 +1,256 @@
+#include "cache.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "admission.hpp"
+#include "allocations.hpp"
+#include "captures.hpp"
+#include "contexts.hpp"
+#include "keep_errno.hpp"
+#include "room.hpp"
+#include "shelf.hpp"
+
+namespace curb::shim::cache {
+namespace detail {
+constinit std::atomic<std::size_t> kept{0};
+}  // namespace detail
+
+namespace {
+
+using allocations::Allocation;
+using Block = Shelf::Block;
+constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
+
+// Whether sweep() is to come again by itself, and what wakes whoever calls it.
+constinit std::atomic<bool> armed{false};
+constinit std::atomic<void (*)()> waker{nullptr};
+
+// Never destroyed: threads may free memory until the process is gone.
+Shelf &shelf_of(const Device &device) noexcept {
+    static auto &all = *new std::array<Shelf, devices::kMost>;
+    return all[static_cast<std::size_t>(device.ordinal)];
+}
+
+void count(Device &device, bool more) noexcept {
+    const std::size_t change = more ? 1 : ~std::size_t{0};
+    device.kept.fetch_add(change, std::memory_order_seq_cst);
+    detail::kept.fetch_add(change, std::memory_order_seq_cst);
+}
+
+const policy::Cache &terms(const Device &device) noexcept { return admission::in_force(device).terms.cache; }
+
+// Another context than the thread's current one, made current for a while.
+class OnTop {
+  public:
+    explicit OnTop(CUcontext context) noexcept {
+        CUcontext current = nullptr;
+        driver().cuCtxGetCurrent(&current);
+        pushed_ = current != context && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+        current_ = pushed_ || current == context;
+    }
+    ~OnTop() {
+        CUcontext popped = nullptr;
+        if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
+    }
+    OnTop(const OnTop &) = delete;
+    OnTop &operator=(const OnTop &) = delete;
+    explicit operator bool() const noexcept { return current_; }
+
+  private:
+    bool pushed_ = false;
+    bool current_ = false;
+};
+
+// Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
+// an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
+bool usable(Device &device, Bytes bytes) noexcept {
+    return bytes <= terms(device).max && !device.peers.load(std::memory_order_relaxed) && !captures::any() &&
+           !admission::is_beyond(device);
+}
+
+// Waits until these contexts have done their work, which cuMemFree would wait for too. False: the driver reported an
+// error, a capture has begun, or one of them is about to go.
+bool finished(const std::vector<contexts::Known> &all) noexcept {
+    for (const contexts::Known &one : all) {
+        const contexts::Visit visit(one.context);
+        if (visit.id() != one.id) return false;
+        const OnTop context(one.context);
+        if (!context || captures::synchronise_current_context() != CUDA_SUCCESS) return false;
+    }
+    return true;
+}
+
+void arm() noexcept {
+    auto *wake = waker.load(std::memory_order_seq_cst);
+    if (wake && !armed.exchange(true, std::memory_order_seq_cst)) wake();
+}
+
+// Frees a block that has been taken from the shelf; the caller is in RelaxedCapture and visits its context. How many
+// bytes of the device came back.
+Bytes free_now(const Block &block) noexcept {
+    Device &device = *block.allocation.device;
+    count(device, false);
+    allocations::use_again(block.pointer, block.allocation);
+    const Ledger::Operation operation(&device.ledger);
+    const OnTop context(block.allocation.context);
+    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS)
+        return allocations::credit(block.pointer, block.allocation);
+    // The context is broken, and has the memory until it goes.
+    allocations::remember(block.pointer, block.allocation);
+    return 0;
+}
+
+// Frees the oldest block that was freed by then. False: there is none.
+bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept {
+    Shelf::Visit visit;
+    const auto block = shelf_of(device).take_oldest(latest_ms, visit);
+    if (block) freed += free_now(*block);
+    return block.has_value();
+}
+
+// Down to what the policy allows.
+void trim(Device &device) noexcept {
+    const auto too_much = [&] {
+        const Bytes max = terms(device).max;
+        return max == 0 || device.cached.load(std::memory_order_relaxed) > max;
+    };
+    if (!too_much()) return;
+    const RelaxedCapture relaxed;
+    for (Bytes freed = 0; too_much() && free_oldest(device, kAnyAge, freed);) {
+    }
+}
+
+}  // namespace
+
+CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
+    const KeepErrno keep_errno;
+    if (!usable(device, bytes)) return 0;
+    const contexts::Visit visit(owner_of_memory());
+    if (!visit) return 0;
+    const auto block = shelf_of(device).take(visit.id(), bytes);
+    if (!block) return 0;
+    if (!allocations::remember(block->pointer, block->allocation)) {
+        free_now(*block);
+        return 0;
+    }
+    count(device, false);
+    allocations::use_again(block->pointer, block->allocation);
+    return block->pointer;
+}
+
+bool keep(CUdeviceptr pointer) noexcept {
+    if (!process::active() || !process::snapshot().caches) return false;
+    const KeepErrno keep_errno;
+    const auto known = allocations::find(pointer);
+    if (!known || !known->reusable || known->shared || !usable(*known->device, known->bytes)) return false;
+    Device &device = *known->device;
+    // Listed before the pointer is forgotten: until then its context cannot have gone without taking the pointer along,
+    // so the context of this list is the block's, not a later one with the same handle.
+    const auto all = contexts::on(device);
+    if (!all) return false;
+    const auto own = std::find_if(all->begin(), all->end(),
+                                  [&](const contexts::Known &one) { return one.context == known->context; });
+    // One that is not known was made behind our back, and others may have been too.
+    if (own == all->end() || !finished(*all)) return false;
+    const auto allocation = allocations::forget(pointer);
+    if (!allocation) return false;  // freed by two threads at once: the driver tells the second
+    allocations::keep(pointer, *allocation);
+    count(device, true);
+    if (*allocation != *known || !shelf_of(device).put({pointer, *allocation, own->id, devices::now_ms()})) {
+        count(device, false);
+        allocations::use_again(pointer, *allocation);
+        allocations::remember(pointer, *allocation);
+        return false;
+    }
+    arm();
+    trim(device);
+    room::changed();  // whoever waits can have it
+    return true;
+}
+
+bool detail::give_up(CUdeviceptr pointer) noexcept {
+    const KeepErrno keep_errno;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        if (device.kept.load(std::memory_order_relaxed) == 0) continue;
+        Shelf::Visit visit;
+        const auto block = shelf_of(device).take_at(pointer, visit);
+        if (!block) continue;
+        const RelaxedCapture relaxed;
+        free_now(*block);
+        return true;
+    }
+    return false;
+}
+
+Bytes detail::give_up(Device &device, Bytes wanted) noexcept {
+    const KeepErrno keep_errno;
+    const RelaxedCapture relaxed;
+    Bytes freed = 0;
+    while (freed < wanted && free_oldest(device, kAnyAge, freed)) {
+    }
+    return freed;
+}
+
+void drop_context(CUcontext context) noexcept {
+    if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        while (const auto block = shelf_of(device).take_of(context)) {
+            count(device, false);
+            allocations::use_again(block->pointer, block->allocation);
+            allocations::credit(block->pointer, block->allocation);
+        }
+    }
+}
+
+void share(CUdeviceptr address) noexcept {
+    if (!process::active()) return;
+    const RelaxedCapture relaxed;
+    CUdeviceptr start = address;
+    std::size_t bytes = 0;
+    if (driver().cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) start = address;
+    give_up(start);
+    allocations::share(start);
+}
+
+void enforce() noexcept {
+    if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) trim(devices::at(ordinal));
+    // Blocks may be due earlier now.
+    if (auto *wake = waker.load(std::memory_order_seq_cst)) wake();
+}
+
+std::optional<std::uint64_t> sweep() noexcept {
+    const RelaxedCapture relaxed;
+    for (;;) {
+        std::optional<std::uint64_t> next;
+        for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+            Device &device = devices::at(ordinal);
+            if (device.kept.load(std::memory_order_seq_cst) == 0) continue;
+            const auto idle = static_cast<std::uint64_t>(terms(device).idle.count());
+            const std::uint64_t now = devices::now_ms();
+            Bytes freed = 0;
+            while (now >= idle && free_oldest(device, now - idle, freed)) {
+            }
+            if (const auto oldest = shelf_of(device).oldest_ms()) {
+                const std::uint64_t due = *oldest + idle, later = devices::now_ms();
+                const std::uint64_t wait = std::max<std::uint64_t>(due > later ? due - later : 0, 1);
+                next = std::min(next.value_or(wait), wait);
+            }
+        }
+        if (next) return next;
+        armed.store(false, std::memory_order_seq_cst);
+        // What was kept since then wakes us, unless it came between the look and the line above.
+        if (detail::kept.load(std::memory_order_seq_cst) == 0 || armed.exchange(true, std::memory_order_seq_cst))
+            return std::nullopt;
+    }
+}
+
+void on_first_kept(void (*wake)()) noexcept {
+    waker.store(wake, std::memory_order_seq_cst);
+    if (detail::kept.load(std::memory_order_seq_cst) != 0) arm();
+}
+
+}  // namespace curb::shim::cache

@@ -1,0 +1,61 @@
+// Memory that the program puts within the reach of others: another process (IPC, dma-buf), a network card that
+// registers it (GPUDirect RDMA), another device of the machine. Such a block is not kept when it is freed: the others
+// may go on using it, and what the driver does about that at the free is for the driver to do.
+
+#include "cache.hpp"
+#include "contexts.hpp"
+#include "process.hpp"
+
+namespace curb::shim {
+namespace {
+
+// What those ask who register memory with a network card through nv-p2p.h, which shows in no other call: the tokens of
+// that interface, whether it can be used, and the number by which registration caches tell a block from a later one at
+// the same address.
+bool is_for_registration(CUpointer_attribute attribute) noexcept {
+    return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID ||
+           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+}
+
+}  // namespace
+}  // namespace curb::shim
+
+using namespace curb::shim;
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
+    cache::share(address);
+    return driver().cuIpcGetMemHandle(handle, address);
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+                                       unsigned long long flags) {
+    cache::share(address);
+    return driver().cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
+}
+
+// The one attribute that can be set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, stays with the memory and is set for GPUDirect
+// RDMA.
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    cache::share(address);
+    return driver().cuPointerSetAttribute(value, attribute, address);
+}
+
+CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    if (is_for_registration(attribute)) cache::share(address);
+    return driver().cuPointerGetAttribute(value, attribute, address);
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) {
+    bool registers = false;
+    for (unsigned i = 0; attributes && i < count; ++i) registers |= is_for_registration(attributes[i]);
+    if (registers) cache::share(address);
+    return driver().cuPointerGetAttributes(count, attributes, values, address);
+}
+
+// From here on work of the current context's device may use any block of the peer's.
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+    Device *device = process::active() ? contexts::device_of(peer) : nullptr;
+    const CUresult result = driver().cuCtxEnablePeerAccess(peer, flags);
+    if (result == CUDA_SUCCESS && device) device->peers.store(true, std::memory_order_relaxed);
+    return result;
+}

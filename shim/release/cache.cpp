@@ -1,0 +1,21 @@
+// Step "cache": blocks that curb keeps for reuse. Freeing one waits for its device, as any free does, and breaks no
+// graph capture.
+
+#include "cache.hpp"
+
+#include "release/plan.hpp"
+
+namespace curb::shim::release::step {
+
+std::string cache() {
+    bool any = false;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        if (device.kept.load(std::memory_order_relaxed) == 0) continue;
+        any = true;
+        shim::cache::give_up(device);
+    }
+    return any ? "" : "nothing cached";
+}
+
+}  // namespace curb::shim::release::step

@@ -1,0 +1,69 @@
+// The kept blocks of one device, found by context and size, by address, and by age. Data alone: no rule, no driver.
+//
+// Thread-safe; its lock is held for a few look-ups. A block is taken from it together with a visit of its context, so
+// that whoever destroys that context waits until the block has been handed out or freed.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "allocations.hpp"
+#include "contexts.hpp"
+
+namespace curb::shim {
+
+class Shelf {
+  public:
+    struct Block {
+        CUdeviceptr pointer = 0;
+        allocations::Allocation allocation;
+        contexts::Id context = 0;
+        std::uint64_t since_ms = 0;  // when it was freed
+    };
+    using Visit = std::optional<contexts::Visit>;
+
+    // False: its context is about to go, or there is no host memory for the record.
+    bool put(const Block &block) noexcept;
+
+    // The newest block of exactly so many bytes of this context, which the caller visits.
+    std::optional<Block> take(contexts::Id context, Bytes bytes) noexcept;
+    // The oldest one, if it was freed at `latest_ms` or before. Blocks of contexts that are about to go are left out.
+    std::optional<Block> take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept;
+    // The one at this address.
+    std::optional<Block> take_at(CUdeviceptr pointer, Visit &visit) noexcept;
+    // Any of this context, which is gone.
+    std::optional<Block> take_of(CUcontext context) noexcept;
+
+    // When the oldest one was freed.
+    std::optional<std::uint64_t> oldest_ms() noexcept;
+
+  private:
+    struct Size {
+        contexts::Id context;
+        Bytes bytes;
+        friend bool operator==(const Size &, const Size &) = default;
+    };
+    struct Hash {
+        std::size_t operator()(const Size &size) const noexcept {
+            return (size.bytes ^ size.context << 48) * 0x9E3779B97F4A7C15ULL >> 7;
+        }
+    };
+    using Pointers = std::list<CUdeviceptr>;
+    struct Entry {
+        Block block;
+        Pointers::iterator in_age, in_size;
+    };
+    using Entries = std::unordered_map<CUdeviceptr, Entry>;
+
+    Block remove(Entries::iterator entry) noexcept;
+
+    std::mutex mutex_;
+    Entries entries_;
+    Pointers by_age_;                                   // the oldest first
+    std::unordered_map<Size, Pointers, Hash> by_size_;  // the oldest first; none is empty
+};
+
+}  // namespace curb::shim

@@ -1,0 +1,58 @@
+// What the scenarios about the cache share. Its policy is set by cache_shim_test.cpp: unless that says otherwise a cap
+// of 1 GiB and up to 256 MiB kept.
+#pragma once
+
+#include <csignal>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "memory.hpp"
+
+namespace scenario {
+
+inline constexpr std::uint64_t kMostKept = 256 * MiB;
+
+// What the driver was asked since this was made.
+class Asked {
+  public:
+    Asked() : allocations_(curb_sim_calls("cuMemAlloc_v2")), frees_(curb_sim_calls("cuMemFree_v2")) {}
+    [[nodiscard]] std::uint64_t allocations() const { return curb_sim_calls("cuMemAlloc_v2") - allocations_; }
+    [[nodiscard]] std::uint64_t frees() const { return curb_sim_calls("cuMemFree_v2") - frees_; }
+
+  private:
+    std::uint64_t allocations_, frees_;
+};
+
+// Takes and frees a block, which is kept.
+inline CUdeviceptr keep(std::uint64_t bytes) {
+    const CUdeviceptr block = take(bytes);
+    const Asked asked;
+    MUST(cuMemFree_v2(block));
+    EXPECT_EQ(asked.frees(), 0U);
+    return block;
+}
+
+// Whether the program's own free reaches the driver.
+inline bool driver_frees(CUdeviceptr block) {
+    const Asked asked;
+    MUST(cuMemFree_v2(block));
+    return asked.frees() != 0;
+}
+
+inline void edit(const std::string &text) {
+    const std::filesystem::path file = std::getenv("CURB_POLICY"), fresh = file.string() + ".new";
+    std::ofstream(fresh) << text;
+    std::filesystem::rename(fresh, file);
+}
+
+inline bool soon(bool (*condition)()) { return within(std::chrono::seconds(5), condition); }
+
+// Gives up all that is kept, as a release does; the books must then say what the device says.
+inline void nothing_is_left_but(std::uint64_t bytes) {
+    kill(getpid(), SIGUSR1);
+    EXPECT(within(std::chrono::seconds(5), [=] { return curb_sim_held(0) == bytes; }));
+    EXPECT(within(std::chrono::seconds(1), [=] { return told_held() == bytes; }));
+}
+
+}  // namespace scenario

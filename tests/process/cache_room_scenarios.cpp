@@ -1,0 +1,261 @@
+// Who makes the cache give blocks up: requests that need the room, a full device, a release, an edit, a context that
+// ends.
+
+#include <sstream>
+
+#include "cache.hpp"
+
+using namespace scenario;
+
+namespace {
+
+// Of 1 GiB: the context, what curb keeps for the driver, and 256 MiB in the cache.
+constexpr std::uint64_t kRoom = kCap - kContext - 128 * MiB;
+constexpr std::uint64_t kPiece = 32 * MiB;
+constexpr std::uint64_t kAsked = 320 * MiB;
+static_assert(kAsked <= kRoom && kAsked > kRoom - kMostKept);
+
+void fill_the_cache() {
+    std::vector<CUdeviceptr> blocks;
+    for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
+    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+    EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
+}
+
+bool nothing_kept() { return curb_sim_held(0) == kContext; }
+
+}  // namespace
+
+SCENARIO_NAMED(kept_blocks_go_before_a_request_is_refused) {
+    start();
+    fill_the_cache();
+    // As many as are needed, the oldest first.
+    const CUdeviceptr large = take(kRoom - kMostKept + kPiece + 1 * MiB);
+    EXPECT_EQ(curb_sim_held(0), kContext + kRoom - kPiece + 2 * MiB);
+    MUST(cuMemFree_v2(large));
+    nothing_is_left_but(kContext);
+
+    const auto kind = [](auto allocate, auto free_again) {
+        fill_the_cache();
+        EXPECT_EQ(allocate(), CUDA_SUCCESS);
+        EXPECT(curb_sim_held(0) > kContext + kAsked - 2 * MiB && curb_sim_held(0) <= kCap);
+        EXPECT_EQ(free_again(), CUDA_SUCCESS);
+        nothing_is_left_but(kContext);
+    };
+    CUdeviceptr block = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    CUarray array = nullptr;
+    std::size_t stack = 0;
+    std::size_t pitch = 0;
+    CUgraphExec graph = nullptr;
+    const CUmemAllocationProp properties = on_device(0);
+    const CUDA_ARRAY3D_DESCRIPTOR floats_320 = floats(8192, kAsked / 8192 / 4, 0, 0);
+    MUST(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
+    kind([&] { return cuMemAllocPitch_v2(&block, &pitch, 8192, kAsked / 8192, 4); },
+         [&] { return cuMemFree_v2(block); });
+    kind([&] { return cuMemAllocAsync(&block, kAsked, nullptr); },
+         [&] {
+             MUST(cuMemFreeAsync(block, nullptr));
+             return cuStreamSynchronize(nullptr);
+         });
+    kind([&] { return cuMemCreate(&handle, kAsked, &properties, 0); }, [&] { return cuMemRelease(handle); });
+    kind([&] { return cuArray3DCreate_v2(&array, &floats_320); }, [&] { return cuArrayDestroy(array); });
+    kind([&] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack + 1280); },
+         [&] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack); });
+    AllocatingGraph allocating(kAsked);
+    graph = allocating.executable;
+    kind([&] { return cuGraphLaunch(graph, nullptr); },
+         [&] {
+             MUST(cuMemFreeAsync(allocating.block, nullptr));
+             MUST(cuStreamSynchronize(nullptr));
+             return cuDeviceGraphMemTrim(0);
+         });
+    // Managed memory is in no device's figure for the process, but it is charged.
+    fill_the_cache();
+    MUST(cuMemAllocManaged(&block, kAsked, CU_MEM_ATTACH_GLOBAL));
+    EXPECT(told_held() <= kContext + kAsked);
+    MUST(cuMemFree_v2(block));
+    nothing_is_left_but(kContext);
+}
+
+SCENARIO_NAMED(a_request_that_nothing_would_help_leaves_the_cache_alone) {
+    start();
+    fill_the_cache();
+    CUdeviceptr block = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
+    // Told free, and served.
+    std::size_t free_bytes = 0, total = 0;
+    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    EXPECT_EQ(free_bytes, kRoom);
+    EXPECT_EQ(total, kCap);
+    MUST(cuMemAlloc_v2(&block, free_bytes));
+}
+
+// Growth from 1 GiB by 512 MiB: shim_test looks for the step in the log.
+SCENARIO_NAMED(kept_blocks_go_before_the_allowance_grows) {
+    start();
+    fill_the_cache();
+    take(kAsked);
+    EXPECT_EQ(curb_sim_held(0) % MiB, 0U);
+    EXPECT(curb_sim_held(0) <= 1 * GiB);
+}
+
+// Without a cap, on a device of 1,200 MiB.
+SCENARIO_NAMED(kept_blocks_go_when_the_device_is_full) {
+    const CUcontext first = start();
+    const auto full = [] {
+        std::vector<CUdeviceptr> blocks;
+        for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
+        for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+        EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
+        std::size_t free_bytes = 0, total = 0;
+        MUST(cuMemGetInfo_v2(&free_bytes, &total));
+        EXPECT_EQ(free_bytes, 1200 * MiB - kContext);
+    };
+    full();
+    MUST(cuMemFree_v2(take(600 * MiB)));
+    EXPECT(nothing_kept());
+    full();
+    CUcontext second = nullptr;
+    MUST(cuCtxCreate_v2(&second, 0, 0));
+    MUST(cuCtxDestroy_v2(second));
+    MUST(cuCtxSetCurrent(first));
+    EXPECT(nothing_kept());
+    full();
+    CUmodule module = load_module("curb-sim-module global=500MiB\n");
+    MUST(cuModuleUnload(module));
+    EXPECT(nothing_kept());
+    // Local memory of 2 KiB more for each thread: 528 MiB.
+    module = load_module("curb-sim-module\nkernel deep local=3072\n");
+    const CUfunction deep = kernel_of(module, "deep");
+    full();
+    MUST(launch(deep));
+    EXPECT(curb_sim_held(0) > kContext + 500 * MiB);
+}
+
+SCENARIO_NAMED(a_release_gives_the_cache_back) {
+    start();
+    fill_the_cache();
+    kill(getpid(), SIGUSR1);
+    EXPECT(soon(nothing_kept));
+    EXPECT(soon([] { return told_held() == kContext; }));
+}
+
+// The policy's steps are the pools alone. The log, a file, ends with the books.
+SCENARIO_NAMED(a_release_without_that_step_leaves_the_cache) {
+    start();
+    const CUdeviceptr block = keep(64 * MiB);
+    kill(getpid(), SIGUSR1);
+    EXPECT(soon([] {
+        std::stringstream log;
+        log << std::ifstream(std::getenv("CURB_LOG")).rdbuf();
+        return log.str().find(", cached 67108864; the device says") != std::string::npos;
+    }));
+    EXPECT_EQ(take(64 * MiB), block);
+}
+
+namespace {
+
+void edit_cache(const std::string &cache, const std::string &cap = "1GiB") {
+    edit(R"({ "version": 1, "gpu": { "*": { "cap": ")" + cap + R"(" )" +
+         (cache.empty() ? "" : R"(, "cache": { "max": ")" + cache + "\" }") + " } } }");
+}
+
+}  // namespace
+
+SCENARIO_NAMED(an_edit_of_the_cache_is_in_force_at_once) {
+    start();
+    fill_the_cache();
+    edit_cache("64MiB");
+    EXPECT(soon([] { return curb_sim_held(0) == kContext + 64 * MiB; }));
+    edit_cache("");
+    EXPECT(soon(nothing_kept));
+    EXPECT(driver_frees(take(2 * MiB)));
+    const CUdeviceptr before = take(2 * MiB);
+    edit_cache("50%");  // of the device
+    EXPECT(within(std::chrono::seconds(5), [] { return !driver_frees(take(1 * MiB)); }));
+    EXPECT(!driver_frees(before));
+    EXPECT_EQ(take(2 * MiB), before);
+}
+
+// A hit takes nothing of the device, but beyond the cap what is freed has to go back.
+SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
+    start();
+    const CUdeviceptr stays = take(100 * MiB), block = take(4 * MiB), kept = keep(2 * MiB);
+    edit_cache("256MiB", "600MiB");
+    EXPECT(soon([] { return told_total() == 600 * MiB; }));
+    EXPECT(soon([] { return curb_sim_held(0) == kContext + 104 * MiB; }));
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&none, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(driver_frees(block));
+    EXPECT(driver_frees(stays));
+    EXPECT(kept != 0);
+    EXPECT(!driver_frees(take(2 * MiB)));
+}
+
+SCENARIO_NAMED(kept_blocks_go_with_their_context) {
+    const CUcontext primary = start();
+    CUcontext own = nullptr;
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    keep(64 * MiB);
+    keep(4 * KiB);
+    MUST(cuCtxDestroy_v2(own));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+
+    keep(64 * MiB);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    CUcontext again = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&again, 0));
+    MUST(cuCtxSetCurrent(again));
+    EXPECT_EQ(told_held(), kContext);
+    const Asked asked;
+    keep(64 * MiB);
+    EXPECT_EQ(asked.allocations(), 1U);
+    // The last but one user of the context: nothing happens to it.
+    MUST(cuDevicePrimaryCtxRetain(&again, 0));
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    take(64 * MiB);
+    EXPECT_EQ(asked.allocations(), 1U);
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    EXPECT_EQ(curb_sim_held(0), 0U);
+}
+
+SCENARIO_NAMED(a_block_serves_its_own_context_alone) {
+    const CUcontext first = start();
+    CUcontext second = nullptr;
+    MUST(cuCtxCreate_v2(&second, 0, 0));
+    const CUdeviceptr of_second = keep(2 * MiB);
+    MUST(cuCtxSetCurrent(first));
+    const CUdeviceptr of_first = take(2 * MiB);
+    EXPECT(of_first != of_second);
+    // Freed with the other one current, as the driver allows.
+    MUST(cuCtxSetCurrent(second));
+    EXPECT(!driver_frees(of_first));
+    EXPECT_EQ(take(2 * MiB), of_second);
+    EXPECT(take(2 * MiB) != of_first);
+    MUST(cuCtxSetCurrent(first));
+    EXPECT_EQ(take(2 * MiB), of_first);
+}
+
+// Two devices: up to 64 MiB kept of the first, nothing of the second unless the policy says so.
+SCENARIO_NAMED(each_device_has_its_own_cache) {
+    const CUcontext first = start();
+    CUcontext second = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    const CUdeviceptr of_first = keep(32 * MiB);
+    MUST(cuCtxSetCurrent(second));
+    EXPECT(take(32 * MiB) != of_first);
+    EXPECT(driver_frees(take(32 * MiB)));
+    MUST(cuCtxSetCurrent(first));
+    EXPECT_EQ(take(32 * MiB), of_first);
+    // Once work of the second may reach it, memory of the first is not kept; the other way round it would be.
+    MUST(cuCtxSetCurrent(second));
+    MUST(cuCtxEnablePeerAccess(first, 0));
+    MUST(cuCtxSetCurrent(first));
+    EXPECT(driver_frees(of_first));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}

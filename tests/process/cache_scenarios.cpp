@@ -1,0 +1,228 @@
+// Freed blocks that are kept: which request gets one, how much is kept, and what is not kept at all.
+
+#include <sys/wait.h>
+
+#include <cerrno>
+
+#include "cache.hpp"
+
+using namespace scenario;
+
+SCENARIO_NAMED(a_freed_block_is_handed_out_again_without_the_driver) {
+    start();
+    for (const std::uint64_t bytes : {std::uint64_t{1}, 4 * KiB, 64 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 200 * MiB}) {
+        const CUdeviceptr block = keep(bytes);
+        const std::uint64_t held = curb_sim_held(0);
+        const Asked asked;
+        for (int i = 0; i < 10; ++i) {
+            EXPECT_EQ(take(bytes), block);
+            CUdeviceptr base = 0;
+            std::size_t size = 0;
+            MUST(cuMemGetAddressRange_v2(&base, &size, block));
+            EXPECT_EQ(base, block);
+            EXPECT_EQ(size, bytes);
+            MUST(cuMemsetD8_v2(block, 1, bytes));
+            MUST(cuMemFree_v2(block));
+        }
+        EXPECT_EQ(asked.allocations(), 0U);
+        EXPECT_EQ(asked.frees(), 0U);
+        EXPECT_EQ(curb_sim_held(0), held);
+    }
+    nothing_is_left_but(kContext);
+}
+
+SCENARIO_NAMED(only_a_request_of_exactly_the_same_size_gets_a_kept_block) {
+    start();
+    const CUdeviceptr kept = keep(3 * MiB);
+    for (const std::uint64_t bytes : {3 * MiB - 1, 3 * MiB + 1, 4 * MiB, 2 * MiB}) EXPECT(take(bytes) != kept);
+    CUdeviceptr pitched = 0, managed = 0, ordered = 0;
+    std::size_t pitch = 0;
+    MUST(cuMemAllocPitch_v2(&pitched, &pitch, 3 * MiB, 1, 4));
+    MUST(cuMemAllocManaged(&managed, 3 * MiB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocAsync(&ordered, 3 * MiB, nullptr));
+    EXPECT(pitched != kept && managed != kept && ordered != kept);
+    EXPECT_EQ(take(3 * MiB), kept);
+    EXPECT(take(3 * MiB) != kept);
+}
+
+SCENARIO_NAMED(only_what_cumemalloc_gave_is_kept) {
+    start();
+    CUdeviceptr pitched = 0, managed = 0, ordered = 0;
+    std::size_t pitch = 0;
+    MUST(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 1000, 4));
+    MUST(cuMemAllocManaged(&managed, 3 * MiB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocAsync(&ordered, 3 * MiB, nullptr));
+    for (const CUdeviceptr block : {pitched, managed, ordered}) EXPECT(driver_frees(block));
+    // In a stream it is freed when the stream comes to it, which is not now.
+    const CUdeviceptr plain = take(3 * MiB);
+    MUST(cuMemFreeAsync(plain, nullptr));
+    EXPECT_EQ(curb_sim_calls("cuMemFreeAsync"), 1U);
+    EXPECT(driver_frees(take(300 * MiB)));  // more than is kept in all
+    MUST(cuCtxSynchronize());
+    nothing_is_left_but(kContext);
+}
+
+SCENARIO_NAMED(no_more_is_kept_than_the_policy_says_and_the_oldest_goes_first) {
+    start();
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 5; ++i) blocks.push_back(take(64 * MiB));
+    for (const CUdeviceptr block : blocks) {
+        MUST(cuMemFree_v2(block));
+        EXPECT(curb_sim_held(0) <= kContext + 5 * 64 * MiB);
+    }
+    EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
+    EXPECT_EQ(told_held(), kContext);
+    // The newest first: its memory is the likeliest to be in the device's own caches.
+    const Asked asked;
+    for (std::size_t i = 4; i > 0; --i) EXPECT_EQ(take(64 * MiB), blocks[i]);
+    EXPECT_EQ(asked.allocations(), 0U);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+// 4 KiB each: a block is worth its granule, when everything else in that is free too.
+SCENARIO_NAMED(blocks_that_share_granules_count_by_what_they_keep_from_the_device) {
+    start();
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 4 * 512; ++i) blocks.push_back(take(4 * KiB));
+    EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
+    for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
+    EXPECT_EQ(told_held(), kContext + 8 * MiB);  // giving up the cache would give nothing back
+    for (std::size_t i = 1; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
+    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
+    const Asked asked;
+    std::vector<CUdeviceptr> again;
+    for (std::size_t i = 0; i < blocks.size(); ++i) again.push_back(take(4 * KiB));
+    EXPECT_EQ(asked.allocations(), 0U);
+    EXPECT_EQ(told_held(), kContext + 8 * MiB);
+    std::sort(blocks.begin(), blocks.end());
+    std::sort(again.begin(), again.end());
+    EXPECT(blocks == again);
+    // A new block in a granule of kept ones: that is in use now.
+    for (const CUdeviceptr block : again) MUST(cuMemFree_v2(block));
+    const CUdeviceptr other = take(8 * KiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0) - 8 * MiB);
+    MUST(cuMemFree_v2(other));
+    nothing_is_left_but(kContext);
+}
+
+namespace {
+
+// Each is told a block, and an address in the middle of it.
+struct Way {
+    const char *name;
+    CUresult (*share)(CUdeviceptr block, CUdeviceptr inside);
+};
+const Way kWays[] = {
+    {"IPC",
+     [](CUdeviceptr, CUdeviceptr inside) {
+         CUipcMemHandle handle;
+         return cuIpcGetMemHandle(&handle, inside);
+     }},
+    {"dma-buf",
+     [](CUdeviceptr block, CUdeviceptr) {
+         int file = -1;
+         const CUresult result =
+             cuMemGetHandleForAddressRange(&file, block + 4 * KiB, 4 * KiB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+         if (file >= 0) close(file);
+         return result;
+     }},
+    {"SYNC_MEMOPS",
+     [](CUdeviceptr, CUdeviceptr inside) {
+         const unsigned yes = 1;
+         return cuPointerSetAttribute(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside);
+     }},
+    {"BUFFER_ID",
+     [](CUdeviceptr, CUdeviceptr inside) {
+         unsigned long long id = 0;
+         return cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, inside);
+     }},
+    {"whether RDMA can be used",
+     [](CUdeviceptr, CUdeviceptr inside) {
+         unsigned capable = 0, type = 0;
+         CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                             CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE};
+         void *values[] = {&type, &capable};
+         const CUresult result = cuPointerGetAttributes(2, attributes, values, inside);
+         return type == CU_MEMORYTYPE_DEVICE ? result : CUDA_ERROR_INVALID_VALUE;
+     }},
+};
+
+}  // namespace
+
+SCENARIO_NAMED(memory_within_the_reach_of_others_is_not_kept) {
+    start();
+    for (const Way &way : kWays) {
+        const CUdeviceptr block = take(2 * MiB);
+        EXPECT_EQ(way.share(block, block + 1 * MiB), CUDA_SUCCESS);
+        if (!driver_frees(block)) std::fprintf(stderr, "%s: the block was kept\n", way.name), ++failures;
+        // One that is kept has been freed: the driver is asked of what is not there, and says so.
+        const CUdeviceptr kept = keep(2 * MiB);
+        EXPECT(way.share(kept, kept + 1 * MiB) == CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(curb_sim_held(0), kContext);
+    }
+    // What everybody asks of a pointer shares nothing.
+    const CUdeviceptr block = take(2 * MiB);
+    unsigned type = 0;
+    MUST(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block));
+    EXPECT_EQ(type, unsigned{CU_MEMORYTYPE_DEVICE});
+    EXPECT(!driver_frees(block));
+    nothing_is_left_but(kContext);
+}
+
+SCENARIO_NAMED(what_is_freed_twice_gets_the_drivers_answer) {
+    start();
+    CUdeviceptr block = keep(4 * MiB);
+    EXPECT_EQ(cuMemFree_v2(block), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    block = keep(4 * KiB);
+    EXPECT_EQ(cuMemFreeAsync(block, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    const Asked asked;
+    MUST(cuMemFree_v2(take(4 * MiB)));
+    EXPECT_EQ(asked.allocations(), 1U);
+    nothing_is_left_but(kContext);
+}
+
+// CURB_SIM_FAULT: the first two cuCtxSynchronize report an illegal address, and the second cuMemFree too.
+SCENARIO_NAMED(nothing_is_kept_when_the_driver_reports_an_error) {
+    start();
+    EXPECT(driver_frees(take(2 * MiB)));
+    const CUdeviceptr block = take(2 * MiB);
+    EXPECT_EQ(static_cast<int>(cuMemFree_v2(block)), 700);
+    EXPECT_EQ(told_held(), kContext + 2 * MiB);  // it is there as before
+    EXPECT(!driver_frees(block));
+    nothing_is_left_but(kContext);
+}
+
+// CURB_SIM_FAULT: the first cuMemFree fails, which is curb's own.
+SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_in_the_books) {
+    start();
+    const CUdeviceptr block = keep(64 * MiB);
+    kill(getpid(), SIGUSR1);
+    EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 1; }));
+    EXPECT(soon([] { return told_held() == kContext + 64 * MiB; }));
+    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    EXPECT(take(64 * MiB) != block);
+}
+
+SCENARIO_NAMED(errno_and_a_fork_child_are_left_alone_by_the_cache) {
+    start();
+    const CUdeviceptr block = keep(2 * MiB);
+    errno = 4711;
+    EXPECT_EQ(take(2 * MiB), block);
+    MUST(cuMemFree_v2(block));
+    EXPECT_EQ(errno, 4711);
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr none = 0;
+        _exit(cuMemAlloc_v2(&none, 2 * MiB) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuMemFree_v2(block) == CUDA_ERROR_NOT_INITIALIZED
+                  ? 0
+                  : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(take(2 * MiB), block);
+}

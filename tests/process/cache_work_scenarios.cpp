@@ -1,0 +1,183 @@
+// The cache and what the device is doing: work in progress, many threads, captures, contexts that end meanwhile.
+
+#include <atomic>
+
+#include "cache.hpp"
+
+using namespace scenario;
+
+namespace {
+
+constexpr const char *kBusy = "curb-sim-module\nkernel busy us=300 blocks=1\n";
+
+void run_on(CUfunction busy, CUstream stream, CUdeviceptr block) {
+    void *arguments[] = {&block};
+    MUST(cuLaunchKernel(busy, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+}
+
+CUstream make_stream() {
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+}  // namespace
+
+SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
+    const CUcontext context = start();
+    const CUfunction busy = kernel_of(load_module(kBusy), "busy");
+    const Asked asked;
+    constexpr int kThreads = 8, kRounds = 150;
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread)
+        threads.emplace_back([=] {
+            MUST(cuCtxSetCurrent(context));
+            const CUstream stream = make_stream();
+            for (int round = 0; round < kRounds; ++round) {
+                const CUdeviceptr block = take((round % 3 + 1) * MiB);
+                run_on(busy, stream, block);
+                MUST(cuMemFree_v2(block));  // without waiting: the free does
+                EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+            }
+        });
+    for (std::thread &thread : threads) thread.join();
+    EXPECT_EQ(curb_sim_overlaps(0), 0U);
+    EXPECT(asked.allocations() < kThreads * kRounds / 10);
+    nothing_is_left_but(kContext);
+}
+
+// What the checking device is worth: the same without the free's wait, by a program that hands blocks out itself.
+SCENARIO_NAMED(the_device_notices_a_block_that_is_used_twice_at_once) {
+    start();
+    const CUfunction busy = kernel_of(load_module(kBusy), "busy");
+    const CUdeviceptr block = take(2 * MiB);
+    const CUstream one = make_stream(), other = make_stream();
+    run_on(busy, one, block);
+    run_on(busy, one, block);
+    EXPECT_EQ(curb_sim_overlaps(0), 0U);
+    run_on(busy, other, block + 1 * MiB);
+    EXPECT_EQ(curb_sim_overlaps(0), 1U);
+}
+
+// cuMemFree waits for all of the device, so what another context does with the block counts too.
+SCENARIO_NAMED(work_of_every_context_of_the_device_is_waited_for) {
+    const CUcontext first = start();
+    const CUfunction of_first = kernel_of(load_module(kBusy), "busy");
+    CUcontext second = nullptr;
+    MUST(cuCtxCreate_v2(&second, 0, 0));
+    const CUfunction of_second = kernel_of(load_module(kBusy), "busy");
+    const CUstream stream = make_stream();
+    MUST(cuCtxSetCurrent(first));
+    const Asked asked;
+    for (int round = 0; round < 50; ++round) {
+        const CUdeviceptr block = take(2 * MiB);
+        MUST(cuCtxSetCurrent(second));
+        run_on(of_second, stream, block);
+        MUST(cuCtxSetCurrent(first));
+        MUST(cuMemFree_v2(block));
+        const CUdeviceptr again = take(2 * MiB);
+        EXPECT_EQ(again, block);
+        run_on(of_first, nullptr, again);
+        MUST(cuMemFree_v2(again));
+    }
+    EXPECT_EQ(asked.allocations(), 1U);
+    EXPECT_EQ(curb_sim_overlaps(0), 0U);
+    CUcontext current = nullptr;
+    MUST(cuCtxGetCurrent(&current));
+    EXPECT(current == first);
+}
+
+SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {
+    const CUcontext context = start();
+    const CUdeviceptr kept = keep(2 * MiB), live = take(4 * MiB);
+    const CUstream stream = make_stream();
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    std::thread([&] {
+        MUST(cuCtxSetCurrent(context));
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        MUST(cuThreadExchangeStreamCaptureMode(&mode));
+        EXPECT(driver_frees(live));
+        const CUdeviceptr fresh = take(2 * MiB);
+        EXPECT(fresh != kept);
+        EXPECT(driver_frees(fresh));
+        // A request that needs the room gets it, and the capture goes on.
+        EXPECT(driver_frees(take(378 * MiB)));
+    }).join();
+    CUgraph graph = nullptr;
+    MUST(cuStreamEndCapture(stream, &graph));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT(!driver_frees(take(2 * MiB)));
+}
+
+namespace {
+
+// Takes and frees as fast as it can, until told to end.
+template <class Work>
+std::thread keep_doing(CUcontext context, const std::atomic<bool> &end, Work work) {
+    return std::thread([=, &end] {
+        MUST(cuCtxSetCurrent(context));
+        for (unsigned random = 1; !end.load(); random = random * 1664525U + 1013904223U) work(random >> 8);
+    });
+}
+
+}  // namespace
+
+// Whoever gives blocks up visits their context, and whoever destroys that waits.
+SCENARIO_NAMED(contexts_end_while_their_blocks_are_being_given_up) {
+    const CUcontext primary = start();
+    std::atomic<bool> end = false;
+    std::vector<std::thread> threads;
+    threads.push_back(keep_doing(primary, end, [](unsigned) { kill(getpid(), SIGUSR1); }));
+    threads.push_back(keep_doing(primary, end, [](unsigned random) {
+        CUdeviceptr block = 0;
+        if (cuMemAlloc_v2(&block, (random % 200 + 1) * MiB) == CUDA_SUCCESS) MUST(cuMemFree_v2(block));
+    }));
+    for (int round = 0; round < 150; ++round) {
+        CUcontext own = nullptr;
+        MUST(cuCtxCreate_v2(&own, 0, 0));
+        for (unsigned i = 0; i < 6; ++i) {
+            CUdeviceptr block = 0;
+            if (cuMemAlloc_v2(&block, (i % 3 + 1) * MiB) == CUDA_SUCCESS && i != 5) MUST(cuMemFree_v2(block));
+        }
+        MUST(cuCtxDestroy_v2(own));
+    }
+    end = true;
+    for (std::thread &thread : threads) thread.join();
+    MUST(cuCtxSetCurrent(primary));
+    nothing_is_left_but(kContext);
+}
+
+// At the cap, with hits, misses, evictions and releases at once.
+SCENARIO_NAMED(threads_with_a_cache_never_hold_more_than_the_cap) {
+    const CUcontext context = start();
+    std::atomic<bool> end = false;
+    std::vector<std::thread> threads;
+    for (unsigned seed = 1; seed <= 6; ++seed)
+        threads.emplace_back([=] {
+            MUST(cuCtxSetCurrent(context));
+            unsigned random = seed * 2654435761U;
+            std::vector<CUdeviceptr> mine;
+            for (int i = 0; i < 1500; ++i) {
+                random = random * 1664525U + 1013904223U;
+                constexpr std::uint64_t kSizes[] = {4 * KiB, 900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
+                CUdeviceptr pointer = 0;
+                if ((random >> 20) % 2 == 0 && !mine.empty()) {
+                    MUST(cuMemFree_v2(mine.back()));
+                    mine.pop_back();
+                } else if (const CUresult result = cuMemAlloc_v2(&pointer, kSizes[(random >> 8) % 5]);
+                           result == CUDA_SUCCESS) {
+                    EXPECT(std::find(mine.begin(), mine.end(), pointer) == mine.end());
+                    mine.push_back(pointer);
+                } else {
+                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                }
+                EXPECT(curb_sim_held(0) <= kCap);
+            }
+            for (const CUdeviceptr pointer : mine) MUST(cuMemFree_v2(pointer));
+        });
+    std::thread releases = keep_doing(context, end, [](unsigned) { kill(getpid(), SIGUSR1); });
+    for (std::thread &thread : threads) thread.join();
+    end = true;
+    releases.join();
+    nothing_is_left_but(kContext);
+}
