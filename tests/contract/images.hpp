@@ -78,6 +78,22 @@ inline constexpr const char *kGlobalImage =
     "    ret;\n"
     "}\n";
 
+// `busy` runs for 30 ms, by the GPU's own clock, and has its block for itself.
+inline constexpr const char *kBusyImage =
+    "// curb-sim-module code=2MiB\n"
+    "// kernel busy us=30000 blocks=1\n" CONTRACT_PTX
+    ".visible .entry busy(.param .u64 block) {\n"
+    "    .reg .b64 %t<3>;\n"
+    "    .reg .pred %p1;\n"
+    "    mov.u64 %t1, %globaltimer;\n"
+    "    add.u64 %t1, %t1, 30000000;\n"
+    "again:\n"
+    "    mov.u64 %t2, %globaltimer;\n"
+    "    setp.lt.u64 %p1, %t2, %t1;\n"
+    "    @%p1 bra again;\n"
+    "    ret;\n"
+    "}\n";
+
 #undef CONTRACT_PTX
 
 }  // namespace contract

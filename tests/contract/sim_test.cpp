@@ -241,7 +241,7 @@ TEST_CASE("processes that name one state file share the machine") {
     const State state;
     CHECK(run_case("the child: holds a GiB on a shared machine", {state.variable()}) == 0);
     const std::string books = output_of(environment("BOOKS") + " " + state.path());
-    CHECK(books == "{\"devices\":[{\"total\":85899345920,\"used\":0,\"processes\":[]}]}\n");
+    CHECK(books == "{\"devices\":[{\"total\":85899345920,\"used\":0,\"overlaps\":0,\"processes\":[]}]}\n");
 }
 
 TEST_CASE("the books do not open what is no state file") {

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "cache.hpp"
+#include "kept_blocks.hpp"
 
 using namespace scenario;
 

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "cache.hpp"
+#include "kept_blocks.hpp"
 
 using namespace scenario;
 

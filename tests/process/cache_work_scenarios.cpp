@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "cache.hpp"
+#include "kept_blocks.hpp"
 
 using namespace scenario;
 

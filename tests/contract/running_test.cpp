@@ -1,0 +1,82 @@
+// Work in progress: who waits for it.
+#include <chrono>
+#include <thread>
+
+#include "contract.hpp"
+#include "images.hpp"
+
+using namespace contract;
+
+namespace {
+
+void run(CUfunction busy, CUstream stream, CUdeviceptr block) {
+    void *arguments[] = {&block};
+    REQUIRE(cuLaunchKernel(busy, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr) == CUDA_SUCCESS);
+}
+
+// 2 MiB in the current context.
+class Block {
+  public:
+    Block() { REQUIRE(cuMemAlloc_v2(&address_, 2 * kMiB) == CUDA_SUCCESS); }
+    ~Block() { cuMemFree_v2(address_); }
+    Block(const Block &) = delete;
+    Block &operator=(const Block &) = delete;
+    operator CUdeviceptr() const { return address_; }
+
+  private:
+    CUdeviceptr address_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
+    const Gpu gpu;
+    const Module module(kBusyImage);
+    const Block block;
+    const Stream stream;
+    const CUfunction busy = module.function("busy");
+    CUevent event = nullptr;
+    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    run(busy, stream, block);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    SECTION("of the stream") { CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS); }
+    SECTION("of the event") { CHECK(cuEventSynchronize(event) == CUDA_SUCCESS); }
+    SECTION("of the context") { CHECK(cuCtxSynchronize() == CUDA_SUCCESS); }
+    CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+    CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+    CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("cuMemFree waits for all work of the device, whatever it uses") {
+    const Gpu gpu;
+    const Module module(kBusyImage);
+    const Block block;
+    const Stream stream;
+    CUdeviceptr other = 0;
+    REQUIRE(cuMemAlloc_v2(&other, GENERATE(4 * kKiB, 2 * kMiB)) == CUDA_SUCCESS);
+    run(module.function("busy"), stream, block);
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS);
+    CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("cuMemFree waits for the work of other contexts of the device") {
+    const Gpu gpu;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
+    CUcontext second = nullptr;
+    REQUIRE(cuCtxCreate_v2(&second, 0, gpu.device) == CUDA_SUCCESS);
+    {
+        const Module module(kBusyImage);
+        const Block of_second;
+        const Stream stream;
+        run(module.function("busy"), stream, of_second);
+        REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+        CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+        REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+        CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+    }
+    CHECK(cuCtxDestroy_v2(second) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+}
