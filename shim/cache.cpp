@@ -7,6 +7,7 @@
 #include "allocations.hpp"
 #include "captures.hpp"
 #include "contexts.hpp"
+#include "idle.hpp"
 #include "keep_errno.hpp"
 #include "room.hpp"
 #include "shelf.hpp"
@@ -40,28 +41,6 @@ void count(Device &device, bool more) noexcept {
 
 const policy::Cache &terms(const Device &device) noexcept { return admission::in_force(device).terms.cache; }
 
-// Another context than the thread's current one, made current for a while.
-class OnTop {
-  public:
-    explicit OnTop(CUcontext context) noexcept {
-        CUcontext current = nullptr;
-        driver().cuCtxGetCurrent(&current);
-        pushed_ = current != context && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-        current_ = pushed_ || current == context;
-    }
-    ~OnTop() {
-        CUcontext popped = nullptr;
-        if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
-    }
-    OnTop(const OnTop &) = delete;
-    OnTop &operator=(const OnTop &) = delete;
-    explicit operator bool() const noexcept { return current_; }
-
-  private:
-    bool pushed_ = false;
-    bool current_ = false;
-};
-
 // Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
 // an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
 bool usable(Device &device, Bytes bytes) noexcept {
@@ -75,7 +54,7 @@ bool finished(const std::vector<contexts::Known> &all) noexcept {
     for (const contexts::Known &one : all) {
         const contexts::Visit visit(one.context);
         if (visit.id() != one.id) return false;
-        const OnTop context(one.context);
+        const contexts::OnTop context(one.context);
         if (!context || captures::synchronise_current_context() != CUDA_SUCCESS) return false;
     }
     return true;
@@ -93,7 +72,7 @@ Bytes free_now(const Block &block) noexcept {
     count(device, false);
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
-    const OnTop context(block.allocation.context);
+    const contexts::OnTop context(block.allocation.context);
     if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS)
         return allocations::credit(block.pointer, block.allocation);
     // The context is broken, and has the memory until it goes.
@@ -134,6 +113,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
         free_now(*block);
         return 0;
     }
+    idle::note_use();
     count(device, false);
     allocations::use_again(block->pointer, block->allocation);
     return block->pointer;
@@ -163,6 +143,7 @@ bool keep(CUdeviceptr pointer) noexcept {
         allocations::remember(pointer, *allocation);
         return false;
     }
+    idle::note_use();
     arm();
     trim(device);
     room::changed();  // whoever waits can have it

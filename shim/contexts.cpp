@@ -122,6 +122,18 @@ Closing::~Closing() {
     if (found != books().contexts.end() && found->second.id == id_) --found->second.closing;
 }
 
+OnTop::OnTop(CUcontext context) noexcept {
+    CUcontext current = nullptr;
+    driver().cuCtxGetCurrent(&current);
+    pushed_ = current != context && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    current_ = pushed_ || current == context;
+}
+
+OnTop::~OnTop() {
+    CUcontext popped = nullptr;
+    if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
+}
+
 bool is_open(CUcontext context, Id id) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);

@@ -51,6 +51,20 @@ class Closing {
     Id id_ = 0;
 };
 
+// Another context than the thread's current one, made current for a while. Empty: it could not be.
+class OnTop {
+  public:
+    explicit OnTop(CUcontext context) noexcept;
+    ~OnTop();
+    OnTop(const OnTop &) = delete;
+    OnTop &operator=(const OnTop &) = delete;
+    explicit operator bool() const noexcept { return current_; }
+
+  private:
+    bool pushed_ = false;
+    bool current_ = false;
+};
+
 // Whether it is there and not about to go.
 bool is_open(CUcontext context, Id id) noexcept;
 

@@ -1,58 +1,51 @@
-// Step "pools": memory that stream-ordered pools reserve but do not use.
+// Step "pools": memory that stream-ordered pools, and the graphs of a device, reserve but do not use.
 //
-// A trim gives back only what the host has seen complete, so the device's primary context is synchronised first; not
-// during a graph capture, which that would break. Then only what is known complete comes back, by the relaxed mode.
+// A trim gives back what the host has seen complete. What it leaves may be used, or freed by work whose end nobody has
+// looked for: then the contexts of the device are waited for, here and not in the program's threads, and it is trimmed
+// once more. Not during a graph capture, which waiting for a context would break.
 
 #include "pools.hpp"
 
 #include "captures.hpp"
-#include "devices.hpp"
+#include "contexts.hpp"
 #include "release/plan.hpp"
 
 namespace curb::shim::release::step {
 namespace {
 
-// Makes the primary context current for a while, if the program has it. The reference keeps it alive meanwhile.
-class PrimaryContext {
-  public:
-    explicit PrimaryContext(int ordinal) noexcept : ordinal_(ordinal) {
-        unsigned flags = 0;
-        int active = 0;
-        CUcontext context = nullptr;
-        if (driver().cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active) return;
-        if (driver().cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS) return;
-        current_ = driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-        if (!current_) driver().cuDevicePrimaryCtxRelease_v2(ordinal);
-    }
-    ~PrimaryContext() {
-        if (!current_) return;
-        CUcontext popped = nullptr;
-        driver().cuCtxPopCurrent_v2(&popped);
-        driver().cuDevicePrimaryCtxRelease_v2(ordinal_);
-    }
-    PrimaryContext(const PrimaryContext &) = delete;
-    PrimaryContext &operator=(const PrimaryContext &) = delete;
-    [[nodiscard]] bool current() const noexcept { return current_; }
+Bytes reserved(const Device &device) noexcept {
+    return device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs);
+}
 
-  private:
-    int ordinal_;
-    bool current_ = false;
-};
+// Waits for the work of the device's contexts. False: a capture is in progress.
+bool finish_work(const Device &device) noexcept {
+    const auto all = contexts::on(device);
+    if (!all) return true;  // one is about to go, and waits for its work itself
+    for (const contexts::Known &one : *all) {
+        const contexts::Visit visit(one.context);
+        if (visit.id() != one.id) continue;
+        const contexts::OnTop context(one.context);
+        if (context && !captures::synchronise_current_context()) return false;
+    }
+    return true;
+}
 
 }  // namespace
 
 std::string pools() {
     const RelaxedCapture relaxed;
-    bool all_seen_complete = true;
+    bool any = false, finished = true;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         shim::pools::look_again(device);
-        if (device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs) == 0) continue;
-        const PrimaryContext context(ordinal);
-        if (context.current() && !captures::synchronise_current_context()) all_seen_complete = false;
+        if (reserved(device) == 0) continue;
+        any = true;
+        shim::pools::trim(device);
+        if (reserved(device) == 0) continue;
+        finished = finish_work(device) && finished;
         shim::pools::trim(device);
     }
-    return all_seen_complete ? "" : "graph capture in progress: frees not known complete stay";
+    return !finished ? kCapture : any ? "" : "nothing reserved";
 }
 
 }  // namespace curb::shim::release::step
