@@ -12,21 +12,27 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-// The device can have less free after a step, when somebody else took memory meanwhile: "-2 MiB".
-std::string signed_size(std::int64_t bytes) {
-    const auto magnitude =
-        bytes < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(bytes) : static_cast<std::uint64_t>(bytes);
-    return (bytes < 0 ? "-" : "") + policy::format_human(magnitude);
-}
-
 std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
     std::int64_t sum = 0;
     if (__builtin_add_overflow(a, b, &sum)) return a < 0 ? -kMost : kMost;
     return sum;
 }
 
-// "44 ms", "4.6 ms", "0.3 ms": what one would say. No decimal point of a locale in it.
-std::string time(double milliseconds) {
+}  // namespace
+
+std::int64_t freed(const ReleaseReport &report) {
+    std::int64_t sum = 0;
+    for (const StepReport &step : report.steps) sum = saturated_sum(sum, step.freed);
+    return sum;
+}
+
+std::string size_text(std::int64_t bytes) {
+    const auto magnitude =
+        bytes < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(bytes) : static_cast<std::uint64_t>(bytes);
+    return (bytes < 0 ? "-" : "") + policy::format_human(magnitude);
+}
+
+std::string time_text(double milliseconds) {
     const double bounded = std::isfinite(milliseconds) ? std::clamp(milliseconds, 0.0, 1e12) : 0.0;
     // By hand rather than by llround, which would make libcurb.so need libm.
     const auto rounded = [](double value) { return (static_cast<long long>(value * 2) + 1) / 2; };
@@ -36,17 +42,13 @@ std::string time(double milliseconds) {
     return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
 }
 
-}  // namespace
-
 std::string text(const ReleaseReport &report) {
-    std::int64_t freed = 0;
-    for (const StepReport &step : report.steps) freed = saturated_sum(freed, step.freed);
-    std::string out = "released " + signed_size(freed) + " in " + time(report.milliseconds);
+    std::string out = "released " + size_text(freed(report)) + " in " + time_text(report.milliseconds);
     if (!report.trigger.empty()) out += " on " + policy::one_line(report.trigger);
     if (report.steps.empty()) return out + ": the policy has no release steps";
     std::string separator = ": ";
     for (const StepReport &step : report.steps) {
-        out += separator + policy::step_name(step.step) + " " + signed_size(step.freed);
+        out += separator + policy::step_name(step.step) + " " + size_text(step.freed);
         if (!step.reason.empty()) out += " (" + policy::one_line(step.reason) + ")";
         separator = ", ";
     }

@@ -2,17 +2,23 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 #include <vector>
 
 #include "control/messages.hpp"
 
 namespace curb::control {
 
-// The process's answer. Failure: there is no such process, it is not under curb, it belongs to another user, it did not
-// answer for as long as `patience`, or it says so itself. Throws std::bad_alloc only.
+// As patience: as long as the process lives.
+inline constexpr std::chrono::milliseconds kForEver = std::chrono::milliseconds::max();
+
+// The process's answer. Failure: there is no such process, it is not under curb, it belongs to another user, it ended
+// or did not answer for as long as `patience`, or it says so itself. Throws std::bad_alloc only. Thread-safe, as long
+// as nobody changes the environment.
 Reply ask(int pid, const Request &request, std::chrono::milliseconds patience);
 
-// The processes that can be asked: those of this user, for root those of all; dead ones' sockets are passed over.
+// The processes that can be asked, in the order of their pids: those of this user, for root those of all. Sockets of
+// dead processes are deleted on the way.
 std::vector<int> processes();
 
 }  // namespace curb::control

@@ -2,6 +2,7 @@
 // (messages.cpp), which names the version of this format.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,6 +13,11 @@
 #include "policy/result.hpp"
 
 namespace curb::control {
+
+// Lines that are longer, newline included, are refused.
+inline constexpr std::size_t kLongestRequest = std::size_t{64} << 10;
+inline constexpr std::size_t kLongestReply = std::size_t{1} << 20;
+inline constexpr std::size_t kMostSteps = 64;  // that a request may name, each of them again if it likes
 
 struct StatusRequest {
     friend bool operator==(const StatusRequest &, const StatusRequest &) = default;

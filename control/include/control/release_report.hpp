@@ -1,4 +1,4 @@
-// What a release gave back, as the outside is told it: in the log today, over the socket to `curb release` later.
+// What a release gave back, as the outside is told it: in the log, and over the socket to `curb release`.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,23 @@ struct StepReport {
     std::int64_t freed = 0;  // bytes that the device had more free after the step (measured, so it can be negative)
     double milliseconds = 0;
     std::string reason;  // why nothing or not everything could be given back ("no Python", "graph capture"); or empty
+    friend bool operator==(const StepReport &, const StepReport &) = default;
 };
 
 struct ReleaseReport {
-    std::string trigger;  // "SIGUSR1", "cap lowered"
+    std::string trigger;  // "SIGUSR1", "cap lowered", "curb release"
     std::vector<StepReport> steps;
     double milliseconds = 0;  // from the request to the end of the last step
+    friend bool operator==(const ReleaseReport &, const ReleaseReport &) = default;
 };
+
+// All steps together; never beyond 64 bits.
+std::int64_t freed(const ReleaseReport &report);
+// "3.42 GiB"; the device can have less free after a step, when somebody else took memory meanwhile: "-2 MiB".
+std::string size_text(std::int64_t bytes);
+// "44 ms", "4.6 ms": what one would say. No decimal point of a locale in it.
+std::string time_text(double milliseconds);
+
 
 // One line: "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB".
 std::string text(const ReleaseReport &report);

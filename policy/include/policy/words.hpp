@@ -19,7 +19,9 @@ bool begins_with(std::string_view word, std::string_view beginning);
 
 // `text` on one line whatever is in it: control characters as \xNN, nothing else changed.
 std::string one_line(std::string_view text);
-// The same, and shortened when it is long.
+// `text` with U+FFFD for each byte that is not part of well-formed UTF-8, as JSON must be.
+std::string valid_utf8(std::string_view text);
+// On one line, and shortened when it is long.
 std::string brief(std::string_view text);
 // The same between marks.
 std::string quote(std::string_view text, char mark = '\'');

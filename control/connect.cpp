@@ -1,0 +1,26 @@
+#include "connect.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+
+namespace curb::control {
+
+Descriptor connect_to(const std::string &path, int &error) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() > kLongestPath) {
+        error = ENAMETOOLONG;
+        return {};
+    }
+    path.copy(address.sun_path, path.size());
+    Descriptor out(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!out || ::connect(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
+        error = errno;
+        return {};
+    }
+    return out;
+}
+
+}  // namespace curb::control

@@ -1,0 +1,63 @@
+// Where capped processes can be reached: one socket for each in a folder of its user's, which only that user may enter.
+//
+// The folder is $XDG_RUNTIME_DIR/curb or, where that cannot be had, /tmp/curb-UID. A socket is named PID-START.sock: by
+// the pid as the process itself sees it and by its start in clock ticks since boot, because pids are used again.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/result.hpp"
+
+namespace curb::control {
+
+// What stands around the folders. Tests put others in the place of the machine's.
+struct Places {
+    std::string xdg;  // XDG_RUNTIME_DIR; empty: unset
+    std::string run_user = "/run/user";
+    std::string tmp = "/tmp";
+};
+// Those of this process. Reads the environment, but not under AT_SECURE.
+Places places();
+
+// A folder in which processes of `owner` may have their sockets.
+struct Folder {
+    std::string path;
+    uid_t owner = 0;
+    friend bool operator==(const Folder &, const Folder &) = default;
+};
+// The folder of `user`, who runs this process: made if it is not there; a real folder, the user's own, closed to
+// others, and short enough for the name of a socket in it. The error names each folder that was tried, what is wrong
+// with it and what to do. May throw std::bad_alloc, as all here.
+policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user);
+// Wherever processes may be that `user` can ask: of the user; for root, of all users. Some may not be there.
+std::vector<Folder> folders(const Places &places, uid_t user);
+
+struct ProcessName {
+    int pid = 0;
+    std::uint64_t start = 0;  // clock ticks since boot
+    friend bool operator==(const ProcessName &, const ProcessName &) = default;
+};
+// The process as it is now; none: there is none with this pid, or /proc is not to be had.
+std::optional<ProcessName> name_of(int pid);
+std::string socket_name(const ProcessName &process);
+std::optional<ProcessName> parse_socket_name(std::string_view name);
+
+// A name that no socket has for long: it is bound under this one, and renamed once it can be connected to. So a socket
+// that refuses is always a dead process's.
+std::string unfinished(const std::string &socket_name);
+
+// The names of the sockets in a folder. Nothing, if it is not the owner's own and closed to others.
+std::vector<std::string> sockets_in(const Folder &folder);
+// Deletes a socket, but nothing through a symbolic link that has taken the folder's place.
+void remove_socket(const Folder &folder, const std::string &name);
+// Deletes the sockets that nobody listens on any more: of processes that were killed. Whether a pid lives does not
+// count, for it may be another process by now or one of another pid namespace.
+void remove_stale(const Folder &folder);
+
+}  // namespace curb::control

@@ -1,0 +1,220 @@
+// Runs in capped processes too: each descriptor is looked at before it is closed (descriptor.hpp).
+#include "control/runtime_dir.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "connect.hpp"
+#include "control/descriptor.hpp"
+
+namespace curb::control {
+namespace {
+
+constexpr std::string_view kSuffix = ".sock";
+constexpr std::string_view kUnfinished = ".new";
+constexpr std::size_t kLongestName = 10 + 1 + 20 + kSuffix.size() + kUnfinished.size();
+constexpr std::time_t kUnfinishedForAtMost = 60;  // seconds; it takes microseconds
+
+std::string user_text(uid_t user) { return "user " + std::to_string(user); }
+std::string of_run_user(const Places &places, uid_t user) {
+    return places.run_user + "/" + std::to_string(user) + "/curb";
+}
+std::string of_tmp(const Places &places, uid_t user) { return places.tmp + "/curb-" + std::to_string(user); }
+
+// Why nothing of `user` can be kept safely below this folder; empty: it can. `shared`: it may be root's, as /tmp is.
+std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
+    struct stat status {};
+    if (!folder.starts_with('/')) return folder + ": it is not an absolute path";
+    if (::stat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
+    if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder";
+    // Another's XDG_RUNTIME_DIR is what sudo and su may leave.
+    if (status.st_uid != user && !(shared && status.st_uid == 0))
+        return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user);
+    if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0)
+        return folder + ": others may rename what is in it; chmod +t " + folder;
+    return {};
+}
+
+// Why this folder is not the user's own and closed to others; empty: it is.
+std::string fault(const std::string &folder, const struct stat &status, uid_t user) {
+    if (S_ISLNK(status.st_mode)) return folder + ": it is a symbolic link; remove it";
+    if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder; remove it";
+    if (status.st_uid != user)
+        return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user) + "; remove it";
+    if ((status.st_mode & 07777) != 0700) return folder + ": it is not closed to others; chmod 700 " + folder;
+    return {};
+}
+
+// Makes the folder unless it is there, and judges it; empty: it can be used.
+std::string made(const std::string &folder, uid_t user) {
+    if (folder.size() + 1 + kLongestName > kLongestPath)
+        return folder + ": the path is too long for a socket in it; set XDG_RUNTIME_DIR to a shorter one";
+    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return folder + ": " + std::strerror(errno);
+    struct stat status {};
+    if (::lstat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
+    return fault(folder, status, user);
+}
+
+// The folder, if it is the owner's own and closed to others.
+Descriptor opened(const Folder &folder) {
+    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!out || ::fstat(out.number(), &status) != 0 || !fault(folder.path, status, folder.owner).empty()) return {};
+    return out;
+}
+
+// Not by opendir, whose closedir would close whatever stands under the number by then.
+std::vector<std::string> names_in(const Descriptor &folder) {
+    std::vector<std::string> out;
+    alignas(dirent64) std::array<char, 8192> block;
+    while (folder.ours()) {
+        const ssize_t got = ::getdents64(folder.number(), block.data(), block.size());
+        if (got <= 0) break;
+        for (ssize_t at = 0; at < got;) {
+            const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
+            out.emplace_back(entry->d_name);
+            at += entry->d_reclen;
+        }
+    }
+    return out;
+}
+
+template <class Number>
+std::optional<Number> number(std::string_view digits) {
+    Number out{};
+    const char *end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, out);
+    if (error != std::errc() || stop != end || digits.front() == '-' || (digits.size() > 1 && digits.front() == '0'))
+        return std::nullopt;
+    return out;
+}
+
+}  // namespace
+
+Places places() {
+    Places out;
+    const char *xdg = ::getauxval(AT_SECURE) != 0 ? nullptr : ::getenv("XDG_RUNTIME_DIR");
+    if (xdg != nullptr) out.xdg = xdg;
+    return out;
+}
+
+policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user) {
+    std::string why;
+    const auto usable = [&](const std::string &parent, const std::string &folder, bool shared) {
+        std::string trouble = parent_fault(parent, user, shared);
+        if (trouble.empty()) trouble = made(folder, user);
+        if (!trouble.empty()) why += (why.empty() ? "" : "; ") + trouble;
+        return trouble.empty();
+    };
+    if (!places.xdg.empty()) {
+        Folder own{places.xdg + "/curb", user};
+        if (usable(places.xdg, own.path, false)) return own;
+    }
+    Folder shared{of_tmp(places, user), user};
+    if (usable(places.tmp, shared.path, true)) return shared;
+    return why;
+}
+
+std::vector<Folder> folders(const Places &places, uid_t user) {
+    std::vector<Folder> out;
+    const auto add = [&](std::string path, uid_t owner) {
+        Folder folder{std::move(path), owner};
+        if (std::find(out.begin(), out.end(), folder) == out.end()) out.push_back(std::move(folder));
+    };
+    if (places.xdg.starts_with('/')) add(places.xdg + "/curb", user);
+    add(of_run_user(places, user), user);
+    add(of_tmp(places, user), user);
+    if (user != 0) return out;
+    const auto listed = [](const std::string &path) {
+        return names_in(Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+    };
+    for (const std::string &name : listed(places.run_user))
+        if (const auto owner = number<uid_t>(name)) add(of_run_user(places, *owner), *owner);
+    for (const std::string &name : listed(places.tmp))
+        if (name.starts_with("curb-"))
+            if (const auto owner = number<uid_t>(std::string_view(name).substr(5))) add(of_tmp(places, *owner), *owner);
+    return out;
+}
+
+std::optional<ProcessName> name_of(int pid) {
+    const Descriptor file(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<char, 1024> block{};
+    const ssize_t got = file ? ::read(file.number(), block.data(), block.size()) : -1;
+    if (got <= 0) return std::nullopt;
+    // proc(5): the name of the program, the second field, may hold blanks and brackets. The start time is the 22nd.
+    std::string_view text(block.data(), static_cast<std::size_t>(got));
+    const std::size_t bracket = text.rfind(')');
+    if (bracket == std::string_view::npos) return std::nullopt;
+    text.remove_prefix(bracket + 1);
+    for (int field = 3; field <= 22; ++field) {
+        const std::size_t blank = text.find(' ');
+        if (blank == std::string_view::npos) return std::nullopt;
+        text.remove_prefix(blank + 1);
+    }
+    const auto start = number<std::uint64_t>(text.substr(0, text.find(' ')));
+    if (!start) return std::nullopt;
+    return ProcessName{pid, *start};
+}
+
+std::string socket_name(const ProcessName &process) {
+    return std::to_string(process.pid) + "-" + std::to_string(process.start) + std::string(kSuffix);
+}
+
+std::optional<ProcessName> parse_socket_name(std::string_view name) {
+    if (!name.ends_with(kSuffix)) return std::nullopt;
+    name.remove_suffix(kSuffix.size());
+    const std::size_t dash = name.find('-');
+    if (dash == std::string_view::npos) return std::nullopt;
+    const auto pid = number<int>(name.substr(0, dash));
+    const auto start = number<std::uint64_t>(name.substr(dash + 1));
+    if (!pid || *pid <= 0 || !start) return std::nullopt;
+    return ProcessName{*pid, *start};
+}
+
+std::string unfinished(const std::string &socket_name) { return socket_name + std::string(kUnfinished); }
+
+std::vector<std::string> sockets_in(const Folder &folder) {
+    std::vector<std::string> out = names_in(opened(folder));
+    std::erase_if(out, [](const std::string &name) { return !parse_socket_name(name); });
+    return out;
+}
+
+void remove_socket(const Folder &folder, const std::string &name) {
+    const Descriptor directory = opened(folder);
+    struct stat status {};
+    if (directory && ::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISSOCK(status.st_mode))
+        ::unlinkat(directory.number(), name.c_str(), 0);
+}
+
+void remove_stale(const Folder &folder) {
+    const Descriptor directory = opened(folder);
+    for (const std::string &name : names_in(directory)) {
+        const bool is_unfinished = name.ends_with(kUnfinished);
+        const std::string_view finished =
+            is_unfinished ? std::string_view(name).substr(0, name.size() - kUnfinished.size()) : name;
+        if (!parse_socket_name(finished)) continue;
+        if (is_unfinished) {
+            struct stat status {};
+            if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+                ::time(nullptr) - status.st_mtime < kUnfinishedForAtMost)
+                continue;
+        }
+        int error = 0;
+        if (!connect_to(folder.path + "/" + name, error) && error == ECONNREFUSED) remove_socket(folder, name);
+    }
+}
+
+}  // namespace curb::control
