@@ -50,6 +50,17 @@ int policy_explain(const ExplainOptions &options);
 // Prints the schema of policy files.
 int policy_schema();
 
+struct ReleaseOptions {
+    std::vector<std::string> pids;
+    bool all = false;
+    std::optional<std::string> bytes;  // --bytes
+    std::vector<std::string> steps;    // --step, in this order
+    bool json = false;
+};
+// Asks each process to give memory back, all at the same time, and waits for what came of it. 0: all have answered, 1:
+// some could not be asked.
+int release(const ReleaseOptions &options);
+
 // One line on stderr, after "curb: ".
 void complain(std::string_view message);
 

@@ -22,7 +22,8 @@ Examples:
   curb policy check job.json                  every error of a policy file, with its place
   curb policy show                            the policy of this environment, and where each value comes from
   curb policy explain job.json -- ./train.sh  which rule of the policy a command would get, and why
-  kill -USR1 PID                              make a program give back memory that it caches
+  curb release PID                            make a program give back memory that it caches
+  kill -USR1 PID                              the same, without an answer
 
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
 
@@ -32,6 +33,19 @@ a library that is not there), 126: the command cannot be executed, 127: there is
 
 Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
 /etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.)";
+
+constexpr const char *kReleaseFooter = R"(
+What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
+program keeps Python's lock. Ctrl-C ends the waiting, not the release. Processes are those of this user (of all users,
+for root) that have used CUDA under curb.
+
+Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked.
+
+Examples:
+  curb release 4711
+  curb release --all --json                   one answer a process
+  curb release 4711 --bytes 2GiB              steps are taken until so much is back
+  curb release 4711 --step pools              that step alone)";
 
 constexpr const char *kPolicyFooter = R"(
 docs/POLICY.md describes every field; curb policy schema prints the same for editors.)";
@@ -123,6 +137,20 @@ CLI::Option *add_reader(CLI::App &policy, const char *name, const char *what, co
     return command->add_option("file", options.*file, "Policy file; -: standard input")->type_name("FILE");
 }
 
+void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("release", "Make processes give back memory that they cache");
+    command->footer(kReleaseFooter);
+    command->add_option("pid", options.pids, "Process that runs under curb")->type_name("PID");
+    command->add_flag("--all", options.all, "All processes that can be asked");
+    command->add_option("--bytes", options.bytes, "So much is enough: 2GiB, 512MiB")->type_name("SIZE");
+    command->add_option("--step", options.steps, "Take this step instead of the policy's; several in the order given")
+        ->type_name("NAME")
+        ->expected(1)
+        ->take_all();
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return release(options); }; });
+}
+
 struct PolicyOptions {
     CheckOptions check;
     ShowOptions show;
@@ -151,6 +179,8 @@ int dispatch(const Words &words) {
     Chosen chosen;
     RunOptions run_options;
     const CLI::App *run_command = add_run(app, run_options, chosen);
+    ReleaseOptions release_options;
+    add_release(app, release_options, chosen);
     PolicyOptions policy_options;
     add_policy(app, policy_options, chosen);
 
@@ -164,7 +194,7 @@ int dispatch(const Words &words) {
     } catch (const CLI::ParseError &error) {
         if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
         complain(error.what());
-        complain("see curb --help, curb run --help, curb policy show --help");
+        complain("see curb --help, curb run --help, curb release --help, curb policy show --help");
         return kFailure;
     }
     if (!parts.clear) {

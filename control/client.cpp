@@ -150,8 +150,9 @@ std::string not_found(int pid, const Found &found) {
     if (has_ended(pid)) return "there is no " + process;
     if (found.busy) return process + " takes no more requests: others keep its control socket busy; try again";
     if (found.refused)
-        return process + " no longer listens on its control socket: the program replaced itself, or closed descriptors "
-                         "that are not its own; restart it";
+        return process +
+               " no longer listens on its control socket: the program replaced itself, or closed descriptors "
+               "that are not its own; restart it";
     const uid_t owner = owner_of(pid);
     if (::geteuid() != 0 && owner != ::geteuid())
         return process + " belongs to user " + std::to_string(owner) + ": ask as that user, or as root";
@@ -162,8 +163,9 @@ std::string not_found(int pid, const Found &found) {
                ": ask for that one inside the container";
     if (content_of(proc(pid, "maps")).find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
-    return process + " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
-                     "info)";
+    return process +
+           " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
+           "info)";
 }
 
 std::string seconds_text(milliseconds time) {
@@ -226,8 +228,9 @@ Reply ask(int pid, const Request &request, milliseconds patience) {
     if (reply) return std::move(reply).value();
     Failure why = reply.error();
     if (why.message == too_late)
-        why.message += status_field(pid, "State:").starts_with('T') ? ": it is stopped; kill -CONT " + std::to_string(pid)
-                                                                    : ": it may be stuck, or the machine overloaded";
+        why.message += status_field(pid, "State:").starts_with('T')
+                           ? ": it is stopped; kill -CONT " + std::to_string(pid)
+                           : ": it may be stuck, or the machine overloaded";
     return why;
 }
 

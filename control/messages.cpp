@@ -2,9 +2,11 @@
 // passed over; processes refuse what they do not know, whoever asks reads past it.
 //
 //   {"curb":1,"ask":"status"}
-//   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; without steps: the policy's
+//   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; without steps: the
+//   policy's
 //   {"curb":1,"status":{"pid":4711,"version":"0.1.0","gpus":[{"ordinal":0,"uuid":"GPU-…","held":…,"managed":…,"contexts":1}]}}
-//   {"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools","freed":…,"milliseconds":…,"reason":""}],"milliseconds":…}}
+//   {"curb":1,"release":{"trigger":"curb
+//   release","steps":[{"step":"pools","freed":…,"milliseconds":…,"reason":""}],"milliseconds":…}}
 //   {"curb":1,"failure":"…"}
 #include "control/messages.hpp"
 
@@ -30,10 +32,7 @@ using policy::quote;
 
 std::string text_of(std::string_view value) { return policy::json_text(policy::valid_utf8(value)); }
 template <class Number>
-    requires std::is_integral_v<Number>
-std::string text_of(Number value) {
-    return std::to_string(value);
-}
+requires std::is_integral_v<Number> std::string text_of(Number value) { return std::to_string(value); }
 std::string text_of(double milliseconds) {
     return policy::json_text(std::isfinite(milliseconds) && milliseconds > 0 ? milliseconds : 0.0);
 }
@@ -43,13 +42,16 @@ std::string list_of(const Values &values, Text text) {
     for (const auto &value : values) out += (out.empty() ? "" : ",") + text(value);
     return "[" + out + "]";
 }
-std::string message(const std::string &members) { return "{\"curb\":" + std::to_string(kVersion) + "," + members + "}"; }
+std::string message(const std::string &members) {
+    return "{\"curb\":" + std::to_string(kVersion) + "," + members + "}";
+}
 
 std::string text_of(policy::Step step) { return text_of(std::string_view(policy::step_name(step))); }
 
 std::string text_of(const GpuStatus &gpu) {
-    return "{\"ordinal\":" + text_of(gpu.ordinal) + ",\"uuid\":" + text_of(gpu.uuid) + ",\"held\":" + text_of(gpu.held) +
-           ",\"managed\":" + text_of(gpu.managed) + ",\"contexts\":" + text_of(gpu.contexts) + "}";
+    return "{\"ordinal\":" + text_of(gpu.ordinal) + ",\"uuid\":" + text_of(gpu.uuid) +
+           ",\"held\":" + text_of(gpu.held) + ",\"managed\":" + text_of(gpu.managed) +
+           ",\"contexts\":" + text_of(gpu.contexts) + "}";
 }
 std::string text_of(const StepReport &step) {
     return "{\"step\":" + text_of(step.step) + ",\"freed\":" + text_of(step.freed) +
@@ -61,7 +63,8 @@ struct Writer {
     std::string operator()(const policy::ReleaseRequest &request) const {
         std::string out = R"("ask":"release")";
         if (request.wanted) out += ",\"bytes\":" + text_of(*request.wanted);
-        if (request.steps) out += ",\"steps\":" + list_of(*request.steps, [](policy::Step one) { return text_of(one); });
+        if (request.steps)
+            out += ",\"steps\":" + list_of(*request.steps, [](policy::Step one) { return text_of(one); });
         return message(out);
     }
     std::string operator()(const Failure &failure) const { return message("\"failure\":" + text_of(failure.message)); }
@@ -70,8 +73,8 @@ struct Writer {
                        ",\"gpus\":" + list_of(status.gpus, [](const GpuStatus &gpu) { return text_of(gpu); }) + "}");
     }
     std::string operator()(const ReleaseReport &report) const {
-        return message("\"release\":{\"trigger\":" + text_of(report.trigger) + ",\"steps\":" +
-                       list_of(report.steps, [](const StepReport &step) { return text_of(step); }) +
+        return message("\"release\":{\"trigger\":" + text_of(report.trigger) +
+                       ",\"steps\":" + list_of(report.steps, [](const StepReport &step) { return text_of(step); }) +
                        ",\"milliseconds\":" + text_of(report.milliseconds) + "}");
     }
 };
@@ -96,7 +99,7 @@ class Members {
             fail(name, "is not a string");
     }
     template <class Number>
-        requires std::is_integral_v<Number>
+    requires std::is_integral_v<Number>
     void read(const char *name, Number &out) {
         const Json *value = needed(name);
         if (value == nullptr) return;

@@ -20,6 +20,7 @@
 #include "policy/fields.hpp"
 #include "reports.hpp"
 #include "room.hpp"
+#include "server.hpp"
 #include "signals.hpp"
 #include "steer.hpp"
 #include "worker.hpp"
@@ -153,6 +154,7 @@ void say_what_changed(const Snapshot &before, const config::Loaded &now) {
 // a destructor could wait for one of those locks.
 void in_fork_child() {
     state.store(State::passing, std::memory_order_relaxed);
+    server::in_fork_child();
     signals::restore_program_action();
 }
 

@@ -22,6 +22,7 @@
 #include "log.hpp"
 #include "policy/names.hpp"
 #include "process.hpp"
+#include "server.hpp"
 
 namespace curb::shim::worker {
 namespace {
@@ -156,6 +157,7 @@ void at_exit() {
 }  // namespace
 
 void start() noexcept {
+    server::start(start_thread);
     const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0) {
         log::write(policy::LogLevel::warning, "no eventfd to be had: this process releases no memory on a signal");

@@ -1,5 +1,5 @@
-// Our threads: one runs releases when it is woken, one watches the policy file. Started by the first successful cuInit,
-// never joined: they end with the process.
+// Our threads: one runs releases when it is woken, one watches the policy file, one serves the control socket
+// (server.hpp). Started by the first successful cuInit, never joined: they end with the process.
 #pragma once
 
 #include "release/plan.hpp"

@@ -31,7 +31,6 @@ std::string size_text(std::int64_t bytes);
 // "44 ms", "4.6 ms": what one would say. No decimal point of a locale in it.
 std::string time_text(double milliseconds);
 
-
 // One line: "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB".
 std::string text(const ReleaseReport &report);
 

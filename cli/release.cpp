@@ -1,0 +1,189 @@
+// `curb release`: asks capped processes for memory by their control sockets, and prints what each step gave back.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "commands.hpp"
+#include "control/client.hpp"
+#include "json.hpp"
+#include "policy/fields.hpp"
+#include "policy/names.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "rows.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 5s;  // for the process to answer at all; its release may take longer
+constexpr auto kSilence = 2s;   // before it is said what is waited for
+constexpr const char *kTrigger = "curb release";
+
+// One process and what it says.
+struct Asked {
+    int pid = 0;
+    control::Reply reply{};
+    bool answered = false;
+};
+
+policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOptions &options) {
+    policy::ReleaseRequest out;
+    if (options.bytes) {
+        const auto size = policy::parse_size(*options.bytes);
+        if (!size) return "--bytes: " + size.error();
+        if (size->unit != policy::Size::Unit::bytes)
+            return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 2GiB";
+        if (size->amount == 0)
+            return std::string("--bytes 0 asks for nothing; without --bytes all that there is is given back");
+        out.wanted = size->amount;
+    }
+    for (const std::string &name : options.steps) {
+        const auto step = policy::parse_step(name);
+        if (!step) return "--step: " + step.error();
+        if (!out.steps) out.steps.emplace();
+        if (std::find(out.steps->begin(), out.steps->end(), *step) == out.steps->end()) out.steps->push_back(*step);
+    }
+    return out;
+}
+
+policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
+    if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
+    std::vector<int> pids;
+    if (options.all) {
+        pids = control::processes();
+    } else if (options.pids.empty()) {
+        return std::string("which process? curb release PID, or --all");
+    }
+    for (const std::string &word : options.pids) {
+        const auto pid = policy::whole_number(word);
+        if (!pid || *pid == 0) return policy::quote(word) + " is not the pid of a process";
+        if (std::find(pids.begin(), pids.end(), *pid) == pids.end()) pids.push_back(*pid);
+    }
+    std::vector<Asked> out;
+    for (const int pid : pids) out.push_back({pid});
+    return out;
+}
+
+control::Reply release_of(int pid, const policy::ReleaseRequest &request) {
+    // Who does not answer this one at once would be waited for in vain.
+    auto reply = control::ask(pid, control::StatusRequest(), kPatience);
+    if (std::holds_alternative<control::Failure>(reply)) return reply;
+    return control::ask(pid, request, control::kForEver);
+}
+
+// All at the same time. On a terminal it is said for whom it takes long.
+void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t left = processes.size();
+    std::vector<std::thread> threads;
+    for (Asked &one : processes) {
+        threads.emplace_back([&] {
+            control::Reply reply = release_of(one.pid, request);
+            const std::scoped_lock lock(mutex);
+            one.reply = std::move(reply);
+            one.answered = true;
+            --left;
+            changed.notify_all();
+        });
+    }
+    {
+        std::unique_lock lock(mutex);
+        if (!changed.wait_for(lock, kSilence, [&] { return left == 0; }) && ::isatty(STDERR_FILENO) != 0) {
+            std::string waiting;
+            for (const Asked &one : processes)
+                if (!one.answered) waiting += (waiting.empty() ? "" : ", ") + std::to_string(one.pid);
+            complain("waiting for process " + waiting +
+                     ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+        }
+    }
+    for (std::thread &thread : threads) thread.join();
+}
+
+std::string text_of(const Asked &process) {
+    const auto &report = std::get<control::ReleaseReport>(process.reply);
+    std::string head = "process " + std::to_string(process.pid) + ": released " +
+                       control::size_text(control::freed(report)) + " in " + control::time_text(report.milliseconds);
+    // A release was under way, and ours has joined it.
+    if (report.trigger != kTrigger) head += ", together with the release on " + policy::one_line(report.trigger);
+    if (report.steps.empty()) head += ": its policy has no release steps";
+    std::vector<std::vector<std::string>> lines{{head}};
+    for (const control::StepReport &step : report.steps)
+        lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
+                         control::time_text(step.milliseconds), policy::one_line(step.reason)});
+    return aligned(lines);
+}
+
+std::string json_of(const Asked &process) {
+    if (const auto *failure = std::get_if<control::Failure>(&process.reply))
+        return json::object({{"pid", std::to_string(process.pid)}, {"error", json::text(failure->message)}});
+    const auto &report = std::get<control::ReleaseReport>(process.reply);
+    std::vector<std::string> steps;
+    for (const control::StepReport &step : report.steps)
+        steps.push_back(json::object({{"step", json::text(policy::step_name(step.step))},
+                                      {"freed", std::to_string(step.freed)},
+                                      {"milliseconds", policy::json_text(step.milliseconds)},
+                                      {"reason", json::text(step.reason)}}));
+    return json::object({{"pid", std::to_string(process.pid)},
+                         {"trigger", json::text(report.trigger)},
+                         {"steps", json::list(steps)},
+                         {"freed", std::to_string(control::freed(report))},
+                         {"milliseconds", policy::json_text(report.milliseconds)}});
+}
+
+void print(const std::vector<Asked> &processes) {
+    control::ReleaseReport all;
+    std::size_t answered = 0;
+    for (const Asked &one : processes) {
+        if (const auto *failure = std::get_if<control::Failure>(&one.reply)) {
+            complain(policy::one_line(failure->message));
+            continue;
+        }
+        ++answered;
+        const auto &steps = std::get<control::ReleaseReport>(one.reply).steps;
+        all.steps.insert(all.steps.end(), steps.begin(), steps.end());
+        std::fputs(text_of(one).c_str(), stdout);
+    }
+    if (answered > 1)
+        std::printf("%s in all, of %zu processes\n", control::size_text(control::freed(all)).c_str(), answered);
+}
+
+}  // namespace
+
+int release(const ReleaseOptions &options) {
+    const auto request = request_of(options);
+    auto processes = processes_of(options);
+    for (const std::string *error : {request ? nullptr : &request.error(), processes ? nullptr : &processes.error()}) {
+        if (error == nullptr) continue;
+        complain("release: " + *error);
+        return kFailure;
+    }
+    std::vector<Asked> &asked = processes.value();
+    ask_all(asked, *request);
+    for (Asked &one : asked)
+        if (std::holds_alternative<control::Status>(one.reply))
+            one.reply =
+                control::Failure{"process " + std::to_string(one.pid) + " answers something else than was asked"};
+    if (options.json) {
+        std::vector<std::string> answers;
+        for (const Asked &one : asked) answers.push_back(json_of(one));
+        std::printf("%s\n", json::list(answers).c_str());
+    } else {
+        print(asked);
+        if (asked.empty())
+            std::printf("no process to ask: none%s has used CUDA under curb\n",
+                        ::geteuid() == 0 ? "" : " of this user");
+    }
+    const bool all = std::none_of(asked.begin(), asked.end(),
+                                  [](const Asked &one) { return std::holds_alternative<control::Failure>(one.reply); });
+    return all ? 0 : 1;
+}
+
+}  // namespace curb::cli

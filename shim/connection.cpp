@@ -1,0 +1,79 @@
+#include "connection.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+namespace curb::shim {
+
+short Connection::events() const noexcept {
+    switch (state_) {
+        case State::reading: return POLLIN;
+        case State::answering: return POLLOUT;
+        case State::waiting:
+        case State::done: break;
+    }
+    return 0;  // POLLHUP comes unasked: the client has gone
+}
+
+std::optional<Connection::Clock::time_point> Connection::until() const noexcept {
+    if (state_ == State::waiting) return std::nullopt;
+    return since_ + kPatience;
+}
+
+void Connection::on(short events, Clock::time_point now) {
+    if (!socket_.ours()) {
+        state_ = State::done;
+        return;
+    }
+    if (state_ == State::reading && (events & (POLLIN | POLLHUP)) != 0) read();
+    if (state_ == State::answering && (events & (POLLOUT | POLLHUP)) != 0) write(now);
+    if (state_ == State::waiting && (events & (POLLHUP | POLLERR | POLLNVAL)) != 0) state_ = State::done;
+}
+
+void Connection::read() {
+    std::array<char, 4096> block;
+    const ssize_t got = recv(socket_.number(), block.data(), block.size(), MSG_DONTWAIT);
+    if (got > 0)
+        in_.append(block.data(), static_cast<std::size_t>(got));
+    else if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        state_ = State::done;
+}
+
+std::optional<std::string> Connection::line(Clock::time_point now) {
+    if (state_ != State::reading) return std::nullopt;
+    const std::size_t end = in_.find('\n');
+    if (end < control::kLongestRequest) {
+        std::string out = in_.substr(0, end);
+        in_.erase(0, end + 1);
+        state_ = State::waiting;
+        return out;
+    }
+    if (in_.size() >= control::kLongestRequest) answer(control::Failure{"the request is too long"}, now, true);
+    return std::nullopt;
+}
+
+void Connection::answer(const control::Reply &reply, Clock::time_point now, bool last) {
+    out_ = control::text(reply) + "\n";
+    last_ = last;
+    since_ = now;
+    state_ = State::answering;
+    write(now);  // there is room for nearly every answer
+}
+
+void Connection::write(Clock::time_point now) {
+    const ssize_t sent =
+        socket_.ours() ? send(socket_.number(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
+    if (sent < 0) {
+        if (errno != EAGAIN && errno != EINTR) state_ = State::done;
+        return;
+    }
+    out_.erase(0, static_cast<std::size_t>(sent));
+    if (!out_.empty()) return;
+    since_ = now;
+    state_ = last_ ? State::done : State::reading;
+}
+
+}  // namespace curb::shim

@@ -1,0 +1,62 @@
+#include "own_socket.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+namespace curb::shim {
+namespace {
+
+// What is open, for a fork child to read, whenever the fork happens: a number is there only while the rest is right.
+struct Slot {
+    std::atomic<int> fd{-1};
+    std::atomic<dev_t> device{0};
+    std::atomic<ino_t> inode{0};
+};
+constinit std::array<Slot, 32> slots{};  // the listening one, two to wake, one a client
+
+}  // namespace
+
+OwnSocket::OwnSocket(int fd) noexcept : descriptor_(fd) {
+    struct stat status {};
+    if (fd < 0 || fstat(fd, &status) != 0) return;
+    for (std::size_t i = 0; i < slots.size() && slot_ < 0; ++i) {
+        Slot &slot = slots[i];
+        if (slot.fd.load(std::memory_order_relaxed) >= 0) continue;
+        slot.device.store(status.st_dev, std::memory_order_relaxed);
+        slot.inode.store(status.st_ino, std::memory_order_relaxed);
+        slot.fd.store(fd, std::memory_order_release);
+        slot_ = static_cast<int>(i);
+    }
+    if (slot_ < 0) descriptor_ = {};
+}
+
+OwnSocket::OwnSocket(OwnSocket &&other) noexcept
+    : descriptor_(std::move(other.descriptor_)), slot_(std::exchange(other.slot_, -1)) {}
+
+OwnSocket &OwnSocket::operator=(OwnSocket &&other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    std::swap(slot_, other.slot_);
+    other.forget();
+    return *this;
+}
+
+void OwnSocket::forget() noexcept {
+    if (slot_ >= 0) slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd.store(-1, std::memory_order_release);
+    descriptor_ = {};
+}
+
+void OwnSocket::close_in_fork_child() noexcept {
+    for (Slot &slot : slots) {
+        const int fd = slot.fd.exchange(-1, std::memory_order_acquire);
+        struct stat status {};
+        if (fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == slot.device.load(std::memory_order_relaxed) &&
+            status.st_ino == slot.inode.load(std::memory_order_relaxed))
+            close(fd);
+    }
+}
+
+}  // namespace curb::shim
