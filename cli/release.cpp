@@ -5,7 +5,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "commands.hpp"
@@ -84,15 +86,20 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     std::condition_variable changed;
     std::size_t left = processes.size();
     std::vector<std::thread> threads;
+    const auto ask_one = [&](Asked &one) {
+        control::Reply reply = release_of(one.pid, request);
+        const std::scoped_lock lock(mutex);
+        one.reply = std::move(reply);
+        one.answered = true;
+        --left;
+        changed.notify_all();
+    };
     for (Asked &one : processes) {
-        threads.emplace_back([&] {
-            control::Reply reply = release_of(one.pid, request);
-            const std::scoped_lock lock(mutex);
-            one.reply = std::move(reply);
-            one.answered = true;
-            --left;
-            changed.notify_all();
-        });
+        try {
+            threads.emplace_back(ask_one, std::ref(one));
+        } catch (const std::system_error &) {
+            ask_one(one);  // no more threads to be had: the rest one after the other
+        }
     }
     {
         std::unique_lock lock(mutex);

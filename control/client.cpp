@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -50,9 +48,16 @@ std::string process_text(int pid) { return "process " + std::to_string(pid); }
 
 std::string proc(int pid, const char *what) { return "/proc/" + std::to_string(pid) + "/" + what; }
 
+// As much as can be read: a process may end meanwhile. (Not by a stream, whose iterators throw then.)
 std::string content_of(const std::string &file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const Descriptor in(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    std::string out;
+    std::array<char, 4096> block;
+    for (;;) {
+        const ssize_t got = in ? ::read(in.number(), block.data(), block.size()) : 0;
+        if (got <= 0) return out;
+        out.append(block.data(), static_cast<std::size_t>(got));
+    }
 }
 
 // The value of "NAME:" in /proc/PID/status, without blanks around it.

@@ -261,7 +261,13 @@ void Server::wait_without_sockets(std::optional<std::uint64_t> milliseconds) {
 void Server::wait(std::optional<std::uint64_t> milliseconds) {
     if (!listening_.ours() || !woken_.ours() || !waker.load(std::memory_order_relaxed)->ours())
         return stop("the program closed curb's descriptors");
-    Clock::time_point now = Clock::now();
+    const Clock::time_point now = Clock::now();
+    for (Connection &client : clients_)
+        while (const auto line = client.line(now)) answer(client, *line, now);
+    std::erase_if(clients_, [&](const Connection &client) {
+        return client.done() || client.until().value_or(Clock::time_point::max()) <= now;
+    });
+
     std::optional<Clock::time_point> until;
     const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
     if (milliseconds)
@@ -283,21 +289,15 @@ void Server::wait(std::optional<std::uint64_t> milliseconds) {
         if (errno != EINTR) usleep(1000);  // no memory in the kernel: do not turn that into a loop
         return;
     }
-    now = Clock::now();
-    for (std::size_t i = 0; i < clients_.size(); ++i) {
-        Connection &client = clients_[i];
-        if (polled[2 + i].revents != 0) client.on(polled[2 + i].revents, now);
-        if (const auto line = client.line(now)) answer(client, *line, now);
-    }
-    std::erase_if(clients_, [&](const Connection &client) {
-        return client.done() || client.until().value_or(Clock::time_point::max()) <= now;
-    });
+    const Clock::time_point then = Clock::now();
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+        if (polled[2 + i].revents != 0) clients_[i].on(polled[2 + i].revents, then);
     if (polled[0].revents != 0 && woken_.ours()) {
         std::array<char, 64> bytes;
         while (recv(woken_.number(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
         }
     }
-    if (polled[1].revents != 0) take_in(now);
+    if (polled[1].revents != 0) take_in(then);
 }
 
 // Room for one more client: that of the one that has been asking for the longest time, not of one that waits for us.

@@ -82,6 +82,7 @@ class Job {
             if (!freopen(out.c_str(), "w", stdout) || !freopen(err.c_str(), "w", stderr)) _exit(99);
             for (const char *name : {"CURB_POLICY", "CURB_CAP", "XDG_CONFIG_HOME"}) unsetenv(name);
             setenv("HOME", folder_.c_str(), 1);
+            setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
             if (in_its_folder_ && chdir(folder_.c_str()) != 0) _exit(97);
             close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
             alarm(seconds_);

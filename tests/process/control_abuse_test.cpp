@@ -1,0 +1,229 @@
+// What others may do to the control socket, and the program to its descriptors: the program goes on, and whoever asks
+// properly is answered.
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <memory>
+#include <variant>
+
+#include "capped.hpp"
+
+using namespace curb;
+using control::ask;
+using control::Failure;
+using control::Status;
+using control::StatusRequest;
+
+namespace {
+
+// A client that does as it likes.
+class Raw {
+  public:
+    explicit Raw(const std::string &path) : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        path.copy(address.sun_path, sizeof address.sun_path - 1);
+        connected_ = ::connect(fd_, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0;
+    }
+    ~Raw() { ::close(fd_); }
+    Raw(const Raw &) = delete;
+    Raw &operator=(const Raw &) = delete;
+
+    [[nodiscard]] bool connected() const { return connected_; }
+    // How much the other side took.
+    std::size_t send(const std::string &text) const {
+        std::size_t sent = 0;
+        while (sent < text.size()) {
+            const ssize_t more = ::send(fd_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+            if (more <= 0) break;
+            sent += static_cast<std::size_t>(more);
+        }
+        return sent;
+    }
+    void no_more() const { ::shutdown(fd_, SHUT_WR); }
+    // Everything until the other side closes; "...": it does not for a long time.
+    [[nodiscard]] std::string answer() const {
+        std::string out;
+        for (char block[4096];;) {
+            pollfd readable{fd_, POLLIN, 0};
+            if (::poll(&readable, 1, 20'000) <= 0) return out + "...";
+            const ssize_t got = ::recv(fd_, block, sizeof block, 0);
+            if (got <= 0) return out;
+            out.append(block, static_cast<std::size_t>(got));
+        }
+    }
+    [[nodiscard]] bool closed_within(std::chrono::seconds time) const {
+        pollfd readable{fd_, POLLIN, 0};
+        char byte = 0;
+        return ::poll(&readable, 1, static_cast<int>(time.count() * 1000)) > 0 && ::recv(fd_, &byte, 1, 0) <= 0;
+    }
+
+  private:
+    int fd_;
+    bool connected_ = false;
+};
+
+bool answers(const Capped &process) { return std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 10s)); }
+
+constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
+
+}  // namespace
+
+TEST_CASE("lines that are no request are answered with what is wrong, and the connection ends") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    for (const std::string &line :
+         std::vector<std::string>{"", "{", "status", "[]", "null", R"({"curb":2,"ask":"status"})",
+                                  R"({"curb":1,"ask":"halt"})", R"({"curb":1,"ask":"release","bytes":-1})",
+                                  std::string("\0\0", 2), std::string(1000, '['), "\xFF\xFE", "GET / HTTP/1.1\r"}) {
+        CAPTURE(line);
+        const Raw client(process.socket());
+        client.send(line + "\n" + kStatus + "\n");
+        const std::string answer = client.answer();
+        CHECK_THAT(answer, contains(R"({"curb":1,"failure":"not a request to curb: )"));
+        CHECK(std::count(answer.begin(), answer.end(), '\n') == 1);
+    }
+    CHECK(answers(process));
+}
+
+TEST_CASE("a request of a megabyte is refused") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const Raw client(process.socket());
+    client.send(std::string(1 << 20, 'x'));
+    CHECK_THAT(client.answer(), contains("the request is too long"));
+    CHECK(answers(process));
+}
+
+TEST_CASE("one connection may ask several times, in pieces of any size") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const Raw client(process.socket());
+    std::string all;
+    for (int i = 0; i < 100; ++i) all += std::string(kStatus) + "\n";
+    for (std::size_t at = 0; at < all.size(); at += 7) client.send(all.substr(at, 7));
+    client.no_more();
+    const std::string answer = client.answer();
+    CHECK(std::count(answer.begin(), answer.end(), '\n') == 100);
+    CHECK(answer.find("failure") == std::string::npos);
+}
+
+TEST_CASE("who says nothing, or one byte a second, is dropped and keeps nobody from being answered") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const Raw silent(process.socket()), slow(process.socket());
+    const auto begin = std::chrono::steady_clock::now();
+    for (const char c : std::string(R"({"curb":)")) {
+        CHECK(answers(process));
+        if (slow.send(std::string(1, c)) == 0) break;
+        if (slow.closed_within(1s)) break;
+    }
+    CHECK(std::chrono::steady_clock::now() - begin < 8s);
+    CHECK(silent.closed_within(10s));
+    CHECK(answers(process));
+}
+
+TEST_CASE("who does not read the answers is dropped") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const Raw client(process.socket());
+    std::string many;
+    for (int i = 0; i < 100'000; ++i) many += std::string(kStatus) + "\n";
+    std::thread sending([&] { CHECK(client.send(many) < many.size()); });  // ends when the connection does
+    CHECK(answers(process));
+    sending.join();
+    CHECK(answers(process));
+}
+
+TEST_CASE("a thousand connections at once do no harm") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const std::string before = process("descriptors");
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    {
+        std::vector<std::unique_ptr<Raw>> clients;
+        for (int i = 0; i < 1000; ++i) {
+            clients.push_back(std::make_unique<Raw>(process.socket()));
+            CHECK(clients.back()->connected());
+            if (i % 100 == 0) CHECK(answers(process));
+            if (i % 3 == 0) clients.back()->send("{\"curb\"");
+        }
+        CHECK(answers(process));
+        CHECK(std::stoi(process("descriptors")) <= std::stoi(before) + 16);
+    }
+    CHECK(within(10s, [&] { return process("descriptors") == before; }));
+}
+
+TEST_CASE("connections that break off in the middle do no harm") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const std::string whole = std::string(kStatus) + "\n" + R"({"curb":1,"ask":"release"})" + "\n";
+    for (std::size_t length = 0; length <= whole.size(); ++length) Raw(process.socket()).send(whole.substr(0, length));
+    CHECK(answers(process));
+    CHECK(process("held") != "");
+}
+
+TEST_CASE("a process without descriptors left serves again once it has some") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    rlimit before{};
+    REQUIRE(::prlimit(process.pid(), RLIMIT_NOFILE, nullptr, &before) == 0);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(::prlimit(process.pid(), RLIMIT_NOFILE, &none, nullptr) == 0);
+    CHECK(!std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 300ms)));
+    REQUIRE(::prlimit(process.pid(), RLIMIT_NOFILE, &before, nullptr) == 0);
+    CHECK(answers(process));
+}
+
+TEST_CASE("another user is not let in, and not answered where he comes in") {
+    if (::geteuid() != 0) {
+        WARN("only root can become another user");
+        return;
+    }
+    constexpr uid_t kOwner = 54'321, kOther = 54'322;
+    const TempDir runtime;
+    REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
+    Capped process(runtime.path(), {.environment = {}, .prepare = [] {
+                                        if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) ::_exit(97);
+                                    }});
+    const std::string socket = process.socket();
+    const auto as_other = [&] {  // 0: not let in, 1: not answered, 2: answered
+        const pid_t child = ::fork();
+        if (child == 0) {
+            if (::setuid(kOther) != 0) ::_exit(97);
+            const Raw client(socket);
+            if (!client.connected()) ::_exit(0);
+            client.send(std::string(kStatus) + "\n");
+            ::_exit(client.closed_within(10s) ? 1 : 2);
+        }
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        return WEXITSTATUS(status);
+    };
+    CHECK(as_other() == 0);
+    REQUIRE(::chmod(runtime.path().c_str(), 0755) == 0);
+    REQUIRE(::chmod((runtime / "curb").c_str(), 0755) == 0);
+    REQUIRE(::chmod(socket.c_str(), 0777) == 0);
+    CHECK(as_other() == 1);
+    REQUIRE(::chmod((runtime / "curb").c_str(), 0700) == 0);
+    CHECK(answers(process));  // root is
+}
+
+TEST_CASE("a program that closes all descriptors keeps what it opens under their numbers", "[foreign-close]") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    const Raw waiting(process.socket());
+    CHECK(answers(process));
+    CHECK(process("close") == "ok");
+    CHECK(within(10s, [&] { return process.socket().empty(); }));  // served no more
+    CHECK(!answers(process));
+    CHECK(process("look") == "untouched");
+    CHECK_THAT(process.log(), contains("the program closed curb's descriptors: curb release no longer reaches"));
+    CHECK(process("pool") == "ok");
+    CHECK(process.ends() == 0);
+}

@@ -1,0 +1,131 @@
+// A program as a process of a test: started with the environment, input and directory that it is given, and what came
+// of it.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "temp_dir.hpp"
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+// A shared library that does no harm in any program.
+inline std::string harmless_library() {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        const std::size_t path = line.find('/');
+        if (path != std::string::npos && line.find("/libc.so.6") != std::string::npos) return line.substr(path);
+    }
+    throw std::runtime_error("no libc.so.6 in /proc/self/maps");
+}
+
+struct Outcome {
+    pid_t pid = 0;
+    int status = 0;  // exit status, or 128 + signal
+    std::string out;
+    std::string err;
+};
+
+struct Start {
+    Words words;
+    std::map<std::string, std::string> environment{{"CURB_LIBRARY", harmless_library()}};
+    std::string input;
+    std::string directory;
+    std::function<void()> prepare;  // in the child, before exec
+};
+
+inline Words environment_of(std::map<std::string, std::string> wanted) {
+    wanted.emplace("PATH", "/usr/bin:/bin");
+    wanted.emplace("HOME", "/nonexistent");
+    Words out;
+    for (const auto &[name, value] : wanted) out.emplace_back(name).append("=").append(value);
+    return out;
+}
+
+inline std::vector<char *> pointers(Words &words) {
+    std::vector<char *> out;
+    for (std::string &word : words) out.push_back(word.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+inline Outcome start(Start start) {
+    std::array<int, 2> in{};
+    std::array<int, 2> out{};
+    std::array<int, 2> err{};
+    for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
+    Words environment = environment_of(start.environment);
+    const std::vector<char *> argv = pointers(start.words);
+    const std::vector<char *> envp = pointers(environment);
+    Outcome outcome;
+    outcome.pid = ::fork();
+    if (outcome.pid == 0) {
+        ::dup2(in[0], 0);
+        ::dup2(out[1], 1);
+        ::dup2(err[1], 2);
+        if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
+        if (start.prepare) start.prepare();
+        ::execve(argv.front(), argv.data(), envp.data());
+        ::_exit(98);
+    }
+    for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
+    REQUIRE(::write(in[1], start.input.data(), start.input.size()) == static_cast<ssize_t>(start.input.size()));
+    ::close(in[1]);
+    std::array<pollfd, 2> open{{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
+    while (open[0].fd >= 0 || open[1].fd >= 0) {
+        REQUIRE(::poll(open.data(), open.size(), 30'000) > 0);
+        for (pollfd &pipe : open) {
+            if (pipe.fd < 0 || pipe.revents == 0) continue;
+            std::array<char, 4096> block{};
+            const ssize_t got = ::read(pipe.fd, block.data(), block.size());
+            (pipe.fd == out[0] ? outcome.out : outcome.err)
+                .append(block.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+            if (got > 0) continue;
+            ::close(pipe.fd);
+            pipe.fd = -1;
+        }
+    }
+    int status = 0;
+    REQUIRE(::waitpid(outcome.pid, &status, 0) == outcome.pid);
+    outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return outcome;
+}
+
+inline Words lines(const std::string &text) {
+    Words out;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) out.push_back(line);
+    return out;
+}
+
+inline std::string last_line(const std::string &text) { return lines(text).empty() ? "" : lines(text).back(); }
+
+// A program that would leave a trace if it were started.
+class Trace {
+  public:
+    [[nodiscard]] Words command() const { return {"--", "touch", path()}; }
+    [[nodiscard]] bool started() const { return fs::exists(path()); }
+
+  private:
+    [[nodiscard]] std::string path() const { return (dir_ / "started").string(); }
+    TempDir dir_;
+};
+
+inline Words joined(Words words, const Words &more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+}
