@@ -116,13 +116,14 @@ class Members {
     void read(const char *name, double &out) {
         const Json *value = needed(name);
         if (value == nullptr) return;
-        if (const auto *number = value->get<double>())
-            out = *number;
-        else if (const auto *whole = value->get<std::uint64_t>())
+        const auto *number = value->get<double>();
+        const auto *whole = value->get<std::uint64_t>();
+        if (whole != nullptr)
             out = static_cast<double>(*whole);
+        else if (number != nullptr && *number >= 0)
+            out = *number;
         else
-            fail(name, "is not a number");
-        if (out < 0) fail(name, "is negative");
+            fail(name, "is not a number from 0 on");
     }
     void read(const char *name, policy::Step &out) {
         std::string text;
@@ -261,7 +262,7 @@ policy::Result<Request, std::string> parse_request(std::string_view line) {
         message.nothing_but(kKnown);
         out = release_request(message);
     } else {
-        message.fail(quote(ask, '"') + " cannot be asked of this version of curb");
+        message.fail(quote(ask) + " cannot be asked of this version of curb");
     }
     if (!fault.empty()) return "not a request to curb: " + fault;
     return out;

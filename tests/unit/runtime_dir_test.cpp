@@ -1,0 +1,235 @@
+#include "control/runtime_dir.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "catch.hpp"
+#include "control/descriptor.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb::control;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A machine of the test's own.
+struct Machine {
+    TempDir root;
+    Places places{(root / "xdg").string(), (root / "run").string(), (root / "tmp").string()};
+    Machine() {
+        for (const char *name : {"xdg", "run", "tmp"}) fs::create_directory(root / name);
+        ::chmod((root / "xdg").c_str(), 0700);
+        ::chmod((root / "tmp").c_str(), 01777);
+    }
+    [[nodiscard]] std::string in_xdg() const { return places.xdg + "/curb"; }
+    [[nodiscard]] std::string in_tmp() const { return places.tmp + "/curb-" + std::to_string(::geteuid()); }
+};
+
+std::string folder_of(const Machine &machine) {
+    const auto folder = runtime_directory(machine.places, ::geteuid());
+    return folder ? folder->path : "none: " + folder.error();
+}
+
+mode_t mode_of(const std::string &path) {
+    struct stat status {};
+    REQUIRE(::lstat(path.c_str(), &status) == 0);
+    return status.st_mode & 07777;
+}
+
+// A socket, listened on or not any more.
+Descriptor socket_at(const std::string &path, bool listening) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    Descriptor out(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0);
+    if (listening) REQUIRE(::listen(out.number(), 1) == 0);
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("The folder is XDG_RUNTIME_DIR/curb, closed to others, and is found again") {
+    const Machine machine;
+    CHECK(folder_of(machine) == machine.in_xdg());
+    CHECK(mode_of(machine.in_xdg()) == 0700);
+    CHECK(folder_of(machine) == machine.in_xdg());
+}
+
+TEST_CASE("Where XDG_RUNTIME_DIR cannot be used the folder is /tmp/curb-UID") {
+    Machine machine;
+    const std::string how = GENERATE("unset", "relative", "missing", "a file", "open to others", "too long");
+    CAPTURE(how);
+    if (how == "unset") machine.places.xdg.clear();
+    if (how == "relative") machine.places.xdg = ".";
+    if (how == "missing") fs::remove(machine.places.xdg);
+    if (how == "a file") machine.places.xdg = machine.root.write("file", "");
+    if (how == "open to others") ::chmod(machine.places.xdg.c_str(), 0777);
+    if (how == "too long") {
+        machine.places.xdg += "/" + std::string(60, 'x');
+        fs::create_directory(machine.places.xdg);
+        ::chmod(machine.places.xdg.c_str(), 0700);
+    }
+    CHECK(folder_of(machine) == machine.in_tmp());
+    CHECK(mode_of(machine.in_tmp()) == 0700);
+}
+
+TEST_CASE("A folder that is a link, a file, or open to others is refused, with the remedy") {
+    Machine machine;
+    machine.places.xdg.clear();
+    const std::string folder = machine.in_tmp();
+    fs::create_directory_symlink(machine.root / "run", folder);
+    CHECK(folder_of(machine) == "none: " + folder + ": it is a symbolic link; remove it");
+    fs::remove(folder);
+    machine.root.write("tmp/" + fs::path(folder).filename().string(), "");
+    CHECK(folder_of(machine) == "none: " + folder + ": it is not a folder; remove it");
+    fs::remove(folder);
+    fs::create_directory(folder);
+    for (const mode_t mode : {0755, 0710, 0701, 0720, 02700}) {
+        ::chmod(folder.c_str(), mode);
+        CHECK(folder_of(machine) == "none: " + folder + ": it is not closed to others; chmod 700 " + folder);
+    }
+    ::chmod(folder.c_str(), 0700);
+    CHECK(folder_of(machine) == folder);
+}
+
+TEST_CASE("Below a folder in which others may rename there is none") {
+    Machine machine;
+    machine.places.xdg.clear();
+    ::chmod(machine.places.tmp.c_str(), 0777);
+    CHECK_THAT(folder_of(machine), contains("others may rename what is in it; chmod +t " + machine.places.tmp));
+}
+
+TEST_CASE("Every place that was tried is in the error") {
+    Machine machine;
+    machine.places.xdg = "relative";
+    fs::remove(machine.places.tmp);
+    CHECK(folder_of(machine) ==
+          "none: relative: it is not an absolute path; " + machine.places.tmp + ": No such file or directory");
+}
+
+TEST_CASE("Another user's folders are refused, whoever they belong to") {
+    if (::geteuid() != 0) {
+        WARN("only root can make another user's folder");
+        return;
+    }
+    Machine machine;
+    // XDG_RUNTIME_DIR as sudo leaves it: nothing of root's may be put there.
+    REQUIRE(::chown(machine.places.xdg.c_str(), 54'321, 54'321) == 0);
+    CHECK(folder_of(machine) == machine.in_tmp());
+    CHECK(fs::is_empty(machine.places.xdg));
+    REQUIRE(::chown(machine.in_tmp().c_str(), 54'321, 54'321) == 0);
+    CHECK_THAT(folder_of(machine), contains(machine.in_tmp() + ": it belongs to user 54321, not to user 0; remove it"));
+    // Nor are names read from a folder of somebody else's.
+    machine.root.write("tmp/curb-0/7-7.sock", "");
+    CHECK(sockets_in({machine.in_tmp(), 0}).empty());
+    CHECK(sockets_in({machine.in_tmp(), 54'321}).size() == 1);
+}
+
+TEST_CASE("A user looks in the folders of that user, root in everybody's") {
+    const Machine machine;
+    for (const char *name : {"run/1000", "run/x", "tmp/curb-1001", "tmp/curb-x", "tmp/curb--1", "tmp/other"})
+        fs::create_directory(machine.root / name);
+    const std::string run = machine.places.run_user, tmp = machine.places.tmp;
+    CHECK(folders(machine.places, 7) ==
+          std::vector<Folder>{{machine.in_xdg(), 7}, {run + "/7/curb", 7}, {tmp + "/curb-7", 7}});
+    CHECK(folders(machine.places, 0) == std::vector<Folder>{{machine.in_xdg(), 0},
+                                                            {run + "/0/curb", 0},
+                                                            {tmp + "/curb-0", 0},
+                                                            {run + "/1000/curb", 1000},
+                                                            {tmp + "/curb-1001", 1001}});
+}
+
+TEST_CASE("A process is named by its pid and its start") {
+    const auto self = name_of(::getpid());
+    REQUIRE(self);
+    CHECK(self->pid == ::getpid());
+    CHECK(self == name_of(::getpid()));
+    CHECK(self->start > 0);
+    CHECK(parse_socket_name(socket_name(*self)) == self);
+    CHECK(!name_of(2'147'483'647));
+    // A child has a start of its own, not before its parent's; its name may hold whatever proc(5) would trip over.
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::execl("/bin/sh", ") 1 2 (", "-c", "read end", nullptr);
+        ::_exit(98);
+    }
+    const auto childs = name_of(child);
+    REQUIRE(childs);
+    CHECK(childs->start >= self->start);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("Names that no socket has are passed over") {
+    CHECK(parse_socket_name("4711-123456.sock") == ProcessName{4711, 123456});
+    for (const char *name :
+         {"", ".", "..", ".sock", "-.sock", "4711.sock", "4711-.sock", "-1-2.sock", "0-1.sock", "4711--1.sock",
+          "4711-1.sock.new", "4711-1.suspended.json", "4711-1", "04711-1.sock", "4711-01.sock", "99999999999-1.sock",
+          "1-99999999999999999999999.sock", "a-b.sock", "4711-1.sock "})
+        CHECK(!parse_socket_name(name));
+}
+
+TEST_CASE("Sockets that nobody listens on are deleted, and nothing else is") {
+    const Machine machine;
+    const Folder folder{folder_of(machine), ::geteuid()};
+    const auto path = [&](const char *name) { return folder.path + "/" + name; };
+    const Descriptor live = socket_at(path("1-1.sock"), true);
+    const Descriptor not_ready = socket_at(path("2-2.sock.new"), false);
+    socket_at(path("3-3.sock"), true);
+    socket_at(path("other.sock"), true);
+    machine.root.write("xdg/curb/4-4.sock", "a file");
+    machine.root.write("xdg/curb/5-5.suspended.json", "{}");
+    fs::create_symlink("1-1.sock", path("6-6.sock"));
+    remove_stale(folder);
+    std::vector<std::string> left;
+    for (const auto &entry : fs::directory_iterator(folder.path)) left.push_back(entry.path().filename().string());
+    std::sort(left.begin(), left.end());
+    CHECK(left == std::vector<std::string>{"1-1.sock", "2-2.sock.new", "4-4.sock", "5-5.suspended.json", "6-6.sock",
+                                           "other.sock"});
+    // One that was never finished goes after a while.
+    const timespec old[2] = {{1, 0}, {1, 0}};
+    REQUIRE(::utimensat(AT_FDCWD, path("2-2.sock.new").c_str(), old, 0) == 0);
+    remove_stale(folder);
+    CHECK(!fs::exists(path("2-2.sock.new")));
+}
+
+TEST_CASE("Nothing is deleted through a link in a folder's place") {
+    const Machine machine;
+    const Folder folder{folder_of(machine), ::geteuid()};
+    fs::rename(folder.path, machine.root / "elsewhere");
+    socket_at((machine.root / "elsewhere/1-1.sock").string(), false);
+    fs::create_directory_symlink(machine.root / "elsewhere", folder.path);
+    remove_stale(folder);
+    remove_socket(folder, "1-1.sock");
+    CHECK(sockets_in(folder).empty());
+    CHECK(fs::exists(machine.root / "elsewhere/1-1.sock"));
+}
+
+TEST_CASE("A descriptor is neither taken for ours nor closed once another stands under its number") {
+    std::array<int, 2> theirs{};
+    REQUIRE(::pipe(theirs.data()) == 0);
+    int number = -1;
+    {
+        Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0));
+        CHECK(ours.ours());
+        number = ours.number();
+        REQUIRE(::dup2(theirs[0], number) == number);
+        CHECK(!ours.ours());
+    }
+    CHECK(::fcntl(number, F_GETFD) != -1);
+    for (const int fd : {theirs[0], theirs[1], number}) ::close(fd);
+    {
+        const Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0));
+        number = ours.number();
+    }
+    CHECK(::fcntl(number, F_GETFD) == -1);
+}
