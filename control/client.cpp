@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 // A process ends in this time once its socket has closed, unless it lives on without it.
 constexpr milliseconds kEnding{500};
+constexpr int kLook = 1000;  // milliseconds between looks whether a process that is waited for has ended
 
 class Deadline {
   public:
@@ -184,22 +185,31 @@ std::string closed(int pid) {
     return process_text(pid) + " closed the connection without an answer; try again";
 }
 
-// Waits until the connection is ready for `events`; false: the deadline has passed.
-bool ready(const Descriptor &connection, short events, const Deadline &deadline) {
+// Waits until the connection is ready for `events`; false: the deadline has passed, or the process has ended. Its end
+// closes the connection, unless it was duplicated into a child by other means than fork.
+bool ready(int pid, const Descriptor &connection, short events, const Deadline &deadline) {
     for (;;) {
         pollfd one{connection.number(), events, 0};
-        const int count = ::poll(&one, 1, deadline.left());
+        const int left = deadline.left();
+        const int count = ::poll(&one, 1, left < 0 ? kLook : std::min(left, kLook));
         if (count > 0) return true;
-        if (count == 0 && deadline.passed()) return false;
+        if (count == 0 && (deadline.passed() || has_ended(pid))) return false;
         if (count < 0 && errno != EINTR) ::usleep(1000);
     }
 }
 
-// The line that comes back. The error says why there is none.
-policy::Result<Reply, Failure> exchange(int pid, const Descriptor &connection, const std::string &request,
-                                        const Deadline &deadline, const std::string &too_late) {
+std::string late_text(int pid, milliseconds patience) {
+    return process_text(pid) + " has not answered for " + seconds_text(patience) +
+           (status_field(pid, "State:").starts_with('T') ? ": it is stopped; kill -CONT " + std::to_string(pid)
+                                                         : ": it may be stuck, or the machine overloaded");
+}
+
+// The answer, or why there is none.
+Reply exchange(int pid, const Descriptor &connection, const std::string &request, milliseconds patience,
+               const Deadline &deadline) {
+    const auto late = [&] { return has_ended(pid) ? closed(pid) : late_text(pid, patience); };
     for (std::size_t sent = 0; sent < request.size();) {
-        if (!ready(connection, POLLOUT, deadline)) return Failure{too_late};
+        if (!ready(pid, connection, POLLOUT, deadline)) return Failure{late()};
         const ssize_t more = ::send(connection.number(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
         if (more > 0) sent += static_cast<std::size_t>(more);
         if (more < 0 && errno != EAGAIN && errno != EINTR) break;  // an answer may have come all the same
@@ -207,7 +217,7 @@ policy::Result<Reply, Failure> exchange(int pid, const Descriptor &connection, c
     std::string line;
     std::array<char, 4096> block;
     while (line.size() <= kLongestReply) {
-        if (!ready(connection, POLLIN, deadline)) return Failure{too_late};
+        if (!ready(pid, connection, POLLIN, deadline)) return Failure{late()};
         const ssize_t got = ::recv(connection.number(), block.data(), block.size(), 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (got <= 0) return Failure{closed(pid)};
@@ -228,15 +238,7 @@ Reply ask(int pid, const Request &request, milliseconds patience) {
     const Deadline deadline(patience);
     const Found found = find(pid, deadline);
     if (!found.connection) return Failure{not_found(pid, found)};
-    std::string too_late = process_text(pid) + " has not answered for " + seconds_text(patience);
-    auto reply = exchange(pid, found.connection, text(request) + "\n", deadline, too_late);
-    if (reply) return std::move(reply).value();
-    Failure why = reply.error();
-    if (why.message == too_late)
-        why.message += status_field(pid, "State:").starts_with('T')
-                           ? ": it is stopped; kill -CONT " + std::to_string(pid)
-                           : ": it may be stuck, or the machine overloaded";
-    return why;
+    return exchange(pid, found.connection, text(request) + "\n", patience, deadline);
 }
 
 std::vector<int> processes() {
@@ -249,7 +251,8 @@ std::vector<int> processes() {
             const auto process = parse_socket_name(name);
             if (connection) {
                 const auto who = peer(connection);
-                if (who && who->pid == process->pid && (who->uid == folder.owner || who->uid == 0))
+                if (who && who->pid == process->pid && (who->uid == folder.owner || who->uid == 0) &&
+                    !has_ended(process->pid))
                     out.insert(process->pid);
             } else if (error == EAGAIN && name_of(process->pid) == process) {
                 out.insert(process->pid);  // busy, so it lives

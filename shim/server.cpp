@@ -36,9 +36,10 @@ using Clock = Connection::Clock;
 using policy::LogLevel;
 
 constexpr std::size_t kClients = 16;
-constexpr int kBacklog = 128;              // clients that wait to be taken in
-constexpr std::size_t kReleases = 64;      // that have been asked for and not been done
-constexpr std::chrono::seconds kPause{1};  // when the process has no descriptor left for another client
+constexpr int kBacklog = 128;                       // clients that wait to be taken in
+constexpr std::size_t kReleases = 64;               // that have been asked for and not been done
+constexpr std::uint64_t kLongestWait = 86'400'000;  // milliseconds; what is asked beyond is as good
+constexpr std::chrono::seconds kPause{1};           // when the process has no descriptor left for another client
 
 // What other threads tell the control thread. Leaked: they may until the process is gone.
 struct Told {
@@ -253,7 +254,7 @@ void Server::wait_without_sockets(std::optional<std::uint64_t> milliseconds) {
     std::unique_lock lock(all.mutex);
     const auto is_woken = [] { return pending.load(std::memory_order_seq_cst); };
     if (milliseconds)
-        all.changed.wait_for(lock, std::chrono::milliseconds(*milliseconds), is_woken);
+        all.changed.wait_for(lock, std::chrono::milliseconds(std::min(*milliseconds, kLongestWait)), is_woken);
     else
         all.changed.wait(lock, is_woken);
 }
@@ -270,8 +271,7 @@ void Server::wait(std::optional<std::uint64_t> milliseconds) {
 
     std::optional<Clock::time_point> until;
     const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
-    if (milliseconds)
-        no_later_than(now + std::chrono::milliseconds(std::min<std::uint64_t>(*milliseconds, 86'400'000)));
+    if (milliseconds) no_later_than(now + std::chrono::milliseconds(std::min(*milliseconds, kLongestWait)));
     const bool paused = now < paused_until_;
     if (paused) no_later_than(paused_until_);
     for (const Connection &client : clients_)
