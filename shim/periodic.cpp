@@ -1,8 +1,45 @@
 #include "periodic.hpp"
 
-namespace curb::shim::periodic {
+#include <algorithm>
+#include <array>
 
-// Nothing has to be done from time to time in this version.
-std::optional<std::uint64_t> run() noexcept { return std::nullopt; }
+#include "admission.hpp"
+#include "cache.hpp"
+#include "devices.hpp"
+#include "idle.hpp"
+#include "pools.hpp"
+
+namespace curb::shim::periodic {
+namespace {
+
+using Next = std::optional<std::uint64_t>;
+
+// While more is held than is allowed, pools keep nothing beyond the program's next synchronisation; then it keeps again
+// what the program has set.
+Next look_at_thresholds() noexcept {
+    constexpr std::uint64_t kBetweenLooksMs = 100;
+    static std::array<bool, devices::kMost> lowered{};
+    bool any = false;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        bool &is_lowered = lowered[static_cast<std::size_t>(ordinal)];
+        if (is_lowered) devices::reconcile(device);  // what the program gave back at its synchronisation shows in this
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && admission::is_beyond(device);
+        if (beyond) pools::lower_thresholds(device);
+        if (is_lowered && !beyond) pools::restore_thresholds(device);
+        is_lowered = beyond;
+        any = any || beyond;
+    }
+    return any ? Next(kBetweenLooksMs) : std::nullopt;
+}
+
+Next sooner(Next a, Next b) noexcept {
+    if (!a || !b) return a ? a : b;
+    return std::min(*a, *b);
+}
+
+}  // namespace
+
+Next run() noexcept { return sooner(sooner(cache::sweep(), idle::look()), look_at_thresholds()); }
 
 }  // namespace curb::shim::periodic

@@ -1,4 +1,5 @@
-// What curb does from time to time by itself, on the thread curb-control (server.cpp).
+// What curb does from time to time by itself, on the worker, between releases: blocks that were kept for too long go
+// back, an idle process is noticed, and pools give back more while the process is beyond its limit.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,7 @@
 
 namespace curb::shim::periodic {
 
-// Does what is due now. Returns in how many milliseconds it wants to be called again; none: only after
-// server::wake(). Must not wait and must not call the driver, which may be stuck, or requests for the status would go
-// unanswered: what takes time is asked of the worker.
+// Does what is due now. Returns in how many milliseconds it wants to be called again; none: only after worker::look().
 std::optional<std::uint64_t> run() noexcept;
 
 }  // namespace curb::shim::periodic

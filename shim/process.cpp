@@ -200,6 +200,7 @@ void enforce(const config::Loaded &loaded) noexcept try {
     signals::use(*loaded.policy.release.signal);
     say_what_changed(before, loaded);
     cache::enforce();
+    worker::look();
     room::changed();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);

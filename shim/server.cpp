@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +25,6 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
-#include "periodic.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::server {
@@ -36,15 +34,13 @@ using Clock = Connection::Clock;
 using policy::LogLevel;
 
 constexpr std::size_t kClients = 16;
-constexpr int kBacklog = 128;                       // clients that wait to be taken in
-constexpr std::size_t kReleases = 64;               // that have been asked for and not been done
-constexpr std::uint64_t kLongestWait = 86'400'000;  // milliseconds; what is asked beyond is as good
-constexpr std::chrono::seconds kPause{1};           // when the process has no descriptor left for another client
+constexpr int kBacklog = 128;              // clients that wait to be taken in
+constexpr std::size_t kReleases = 64;      // that have been asked for and not been done
+constexpr std::chrono::seconds kPause{1};  // when the process has no descriptor left for another client
 
 // What other threads tell the control thread. Leaked: they may until the process is gone.
 struct Told {
     std::mutex mutex;
-    std::condition_variable changed;  // for the time without sockets
     struct Released {
         std::uint64_t client;
         std::optional<control::ReleaseReport> report;  // none: no memory was left for it
@@ -96,6 +92,15 @@ void at_exit() {
     unpublish(file);
 }
 
+// Makes the thread look at what it was told. Leaves errno.
+void wake() noexcept {
+    if (pending.exchange(true, std::memory_order_seq_cst)) return;
+    const KeepErrno keep_errno;
+    const OwnSocket *socket = waker.load(std::memory_order_acquire);
+    // A full one has woken it already.
+    if (socket && socket->ours() && send(socket->number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+
 void released(std::uint64_t client, const control::ReleaseReport &report) noexcept {
     {
         const std::scoped_lock lock(told().mutex);
@@ -144,13 +149,12 @@ class Server {
   public:
     // Makes the socket, or says why there is none.
     void open(const control::Places &places);
-    // For ever.
+    // As long as there is a socket.
     void run();
 
   private:
     void stop(const std::string &why);
-    void wait(std::optional<std::uint64_t> milliseconds);
-    void wait_without_sockets(std::optional<std::uint64_t> milliseconds);
+    void wait();
     void take_in(Clock::time_point now);
     void answer(Connection &client, const std::string &line, Clock::time_point now);
     void hand_back(Clock::time_point now);
@@ -220,16 +224,11 @@ void Server::open(const control::Places &places) {
 }
 
 void Server::run() {
-    for (;;) {
+    while (listening_) {
         pending.store(false, std::memory_order_seq_cst);
-        const auto next = periodic::run();
         try {
             hand_back(Clock::now());
-            if (listening_) {
-                wait(next);
-            } else {
-                wait_without_sockets(next);
-            }
+            wait();
         } catch (...) {
             clients_.clear();  // out of host memory: whoever asks again may be luckier
             usleep(10'000);
@@ -237,7 +236,7 @@ void Server::run() {
     }
 }
 
-// The socket is given up; the thread goes on.
+// The socket is given up, and the thread ends.
 void Server::stop(const std::string &why) {
     clients_.clear();
     listening_ = {};
@@ -249,17 +248,7 @@ void Server::stop(const std::string &why) {
     log::write(LogLevel::warning, why + ": curb release no longer reaches this process");
 }
 
-void Server::wait_without_sockets(std::optional<std::uint64_t> milliseconds) {
-    Told &all = told();
-    std::unique_lock lock(all.mutex);
-    const auto is_woken = [] { return pending.load(std::memory_order_seq_cst); };
-    if (milliseconds)
-        all.changed.wait_for(lock, std::chrono::milliseconds(std::min(*milliseconds, kLongestWait)), is_woken);
-    else
-        all.changed.wait(lock, is_woken);
-}
-
-void Server::wait(std::optional<std::uint64_t> milliseconds) {
+void Server::wait() {
     if (!listening_.ours() || !woken_.ours() || !waker.load(std::memory_order_relaxed)->ours())
         return stop("the program closed curb's descriptors");
     const Clock::time_point now = Clock::now();
@@ -271,7 +260,6 @@ void Server::wait(std::optional<std::uint64_t> milliseconds) {
 
     std::optional<Clock::time_point> until;
     const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
-    if (milliseconds) no_later_than(now + std::chrono::milliseconds(std::min(*milliseconds, kLongestWait)));
     const bool paused = now < paused_until_;
     if (paused) no_later_than(paused_until_);
     for (const Connection &client : clients_)
@@ -384,16 +372,6 @@ void start(void (*start_thread)(void (*body)(), const char *name) noexcept) noex
     start_thread(serve, "curb-control");
 } catch (...) {
     log::write(LogLevel::info, "out of host memory: no control socket");
-}
-
-void wake() noexcept {
-    if (pending.exchange(true, std::memory_order_seq_cst)) return;
-    const KeepErrno keep_errno;
-    { const std::scoped_lock lock(told().mutex); }  // it is before its wait, or in it
-    told().changed.notify_one();
-    const OwnSocket *socket = waker.load(std::memory_order_acquire);
-    // A full one has woken it already.
-    if (socket && socket->ours() && send(socket->number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 
 void in_fork_child() noexcept { OwnSocket::close_in_fork_child(); }

@@ -1,7 +1,6 @@
 // The control socket: other processes of the user, and root's, ask here what this one holds and for releases. Served by
-// one thread, curb-control, which never waits for anything but its sockets and the next thing to do: a driver that is
-// stuck, or a program that keeps Python's lock, does not keep it from answering. It runs without a socket, too, for
-// what has to be done from time to time (periodic.hpp).
+// one thread, curb-control, which never waits for anything but its sockets: a driver that is stuck, or a program that
+// keeps Python's lock, does not keep it from answering.
 //
 // The program may close our descriptors and open its own under their numbers (descriptor.hpp): they are looked at
 // before each use, and once one of the server's is gone it serves no more.
@@ -11,9 +10,6 @@ namespace curb::shim::server {
 
 // Starts the thread. Once, by the first successful cuInit. `start_thread` runs the body with all signals blocked.
 void start(void (*start_thread)(void (*body)(), const char *name) noexcept) noexcept;
-
-// Makes the thread call periodic::run() at once. Thread-safe and cheap; leaves errno. Not for signal handlers.
-void wake() noexcept;
 
 // In a fork child, whose parent goes on serving. Async-signal-safe.
 void in_fork_child() noexcept;

@@ -1,15 +1,16 @@
 #include "worker.hpp"
 
-#include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
+#include <semaphore.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <ctime>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -17,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "cache.hpp"
 #include "config/load.hpp"
 #include "config/watch.hpp"
 #include "log.hpp"
+#include "periodic.hpp"
 #include "policy/names.hpp"
 #include "process.hpp"
 #include "server.hpp"
@@ -27,11 +30,18 @@
 namespace curb::shim::worker {
 namespace {
 
-constinit std::atomic<int> wake_fd{-1};
-// The eventfd counts signals, which write 1, below this, and other requests, which write it, above.
-constexpr std::uint64_t kRequest = std::uint64_t{1} << 32;
+// The worker is woken by a semaphore: no descriptor that the program could close, or open as one of its own, and
+// sem_post may be called in a signal handler. In static storage it begins at 0.
+constinit sem_t woken{};
+constinit std::atomic<bool> pending{false};  // it is posted, and the worker has not begun to look yet
+constinit std::atomic<bool> signalled{false};
 constinit std::atomic<bool> exiting{false};
-constinit std::atomic<bool> releasing{false};
+constinit std::atomic<bool> busy{false};
+
+// Async-signal-safe, but for errno.
+void post() noexcept {
+    if (!pending.exchange(true, std::memory_order_seq_cst)) sem_post(&woken);
+}
 
 // Requests on their way to the worker. Leaked: threads may ask until the process is gone.
 struct Asked {
@@ -43,47 +53,48 @@ Asked &asked() {
     return made;
 }
 
-// What has been asked for since the last look; signals are one request, however many they were. False: the descriptor
-// is gone. (A program that closes every descriptor, as daemons do, has closed this one too.)
-bool take_requests(int fd, std::vector<release::Request> &out) {
-    std::uint64_t count = 0;
-    if (read(fd, &count, sizeof count) != sizeof count) return errno == EAGAIN || errno == EINTR;
-    if (count % kRequest != 0) out.push_back({policy::signal_name(*process::snapshot().policy.release.signal)});
-    const std::scoped_lock lock(asked().mutex);
-    for (release::Request &request : asked().requests) out.push_back(std::move(request));
-    asked().requests.clear();
-    return true;
+// What has been asked for since the last look; signals are one request, however many they were.
+std::vector<release::Request> take_requests() {
+    std::vector<release::Request> out;
+    {
+        const std::scoped_lock lock(asked().mutex);
+        out.swap(asked().requests);
+    }
+    if (signalled.exchange(false, std::memory_order_seq_cst))
+        out.insert(out.begin(), {policy::signal_name(*process::snapshot().policy.release.signal)});
+    return out;
 }
 
-void run_releases() {
-    const int fd = wake_fd.load(std::memory_order_acquire);
-    std::vector<release::Request> waiting;
-    for (;;) {
-        pollfd readable{fd, POLLIN, 0};
-        if (waiting.empty() && poll(&readable, 1, -1) < 0 && errno == EINTR) continue;
-        if (!take_requests(fd, waiting)) {
-            log::write(policy::LogLevel::warning,
-                       "the program closed curb's descriptor: this process no longer releases memory on a signal");
-            return;
-        }
-        if (waiting.empty()) continue;
-        releasing.store(true, std::memory_order_seq_cst);
-        if (exiting.load(std::memory_order_seq_cst)) return;
-        release::Request first = std::move(waiting.front());
-        waiting.erase(waiting.begin());
-        release::run(std::move(first), [&] {
-            take_requests(fd, waiting);
-            return std::exchange(waiting, {});
-        });
-        releasing.store(false, std::memory_order_seq_cst);
+// Until the worker is woken, or for so long.
+void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
+    constexpr std::uint64_t kLongest = 86'400'000;
+    timespec until{};
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const std::uint64_t wait = std::min(milliseconds.value_or(kLongest), kLongest);
+    until.tv_sec += static_cast<std::time_t>(wait / 1000);
+    until.tv_nsec += static_cast<long>(wait % 1000) * 1'000'000;
+    if (until.tv_nsec >= 1'000'000'000) {
+        until.tv_nsec -= 1'000'000'000;
+        ++until.tv_sec;
+    }
+    while (sem_clockwait(&woken, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
     }
 }
 
-// Async-signal-safe.
-void tell(std::uint64_t what) noexcept {
-    const int fd = wake_fd.load(std::memory_order_acquire);
-    // A full counter or a closed descriptor: the wake-up is there already, or nobody is left to hear it.
-    if (fd >= 0 && write(fd, &what, sizeof what) < 0) return;
+void run_releases() {
+    for (;;) {
+        pending.store(false, std::memory_order_seq_cst);
+        busy.store(true, std::memory_order_seq_cst);
+        if (exiting.load(std::memory_order_seq_cst)) return;
+        std::vector<release::Request> waiting = take_requests();
+        if (!waiting.empty()) {
+            release::run(std::move(waiting), take_requests);
+            continue;
+        }
+        const auto next = periodic::run();
+        busy.store(false, std::memory_order_seq_cst);
+        sleep_for(next);
+    }
 }
 
 void say_what_stays() {
@@ -150,33 +161,38 @@ void start_thread(void (*body)(), const char *name) noexcept {
 // given a moment. Not longer: it may be waiting for a lock that the exiting thread holds.
 void at_exit() {
     exiting.store(true, std::memory_order_seq_cst);
-    for (int waited = 0; waited < 200 && releasing.load(std::memory_order_seq_cst); ++waited)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here.
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::milliseconds(200);
+    while (busy.load(std::memory_order_seq_cst) && Clock::now() < until) {
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
+    }
 }
 
 }  // namespace
 
 void start() noexcept {
-    server::start(start_thread);
-    const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) {
-        log::write(policy::LogLevel::warning, "no eventfd to be had: this process releases no memory on a signal");
-        return;
-    }
-    wake_fd.store(fd, std::memory_order_release);
     atexit(at_exit);
+    cache::on_first_kept(look);
     start_thread(run_releases, "curb-worker");
     if (!process::source().file.empty() || may_have_ceiling()) start_thread(watch_policy, "curb-policy");
+    server::start(start_thread);
 }
 
-void wake() noexcept { tell(1); }
+void wake() noexcept {
+    signalled.store(true, std::memory_order_seq_cst);
+    post();
+}
+
+void look() noexcept { post(); }
 
 void release(release::Request request) noexcept try {
     {
         const std::scoped_lock lock(asked().mutex);
         asked().requests.push_back(std::move(request));
     }
-    tell(kRequest);
+    post();
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");
 }

@@ -89,22 +89,23 @@ void no_capture() noexcept try {
     // Out of host memory: what was postponed waits for the next release.
 }
 
-void run(Request first, const std::function<std::vector<Request>()> &more) {
+void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more) {
     std::vector<policy::Step> steps = *process::snapshot().policy.release.steps;
     std::erase_if(steps, [](policy::Step step) { return !policy::is_built(step); });
     policy::ReleasePlan plan(std::move(steps));
     std::vector<Request> asked;
-    const auto join = [&](Request request) {
-        plan.join(request.what);
-        asked.push_back(std::move(request));
+    const auto join = [&](std::vector<Request> requests) {
+        for (Request &request : requests) {
+            plan.join(request.what);
+            asked.push_back(std::move(request));
+        }
     };
     control::ReleaseReport report;
-    report.trigger = first.trigger;
+    report.trigger = first.front().trigger;
     const auto start = Clock::now();
     join(std::move(first));
     for (;;) {
-        if (plan.open())
-            for (Request &request : more()) join(std::move(request));
+        if (plan.open()) join(more());
         const auto step = plan.begin();
         if (!step) break;
         report.steps.push_back(taken(*step));

@@ -19,9 +19,9 @@ struct Request {
     std::function<void(const control::ReleaseReport &)> done{};  // told the result on the worker; may be empty
 };
 
-// Runs one plan for `first` and says in one log line what each step gave back. `more` is asked before each step for
-// requests that have come meanwhile; they join the plan.
-void run(Request first, const std::function<std::vector<Request>()> &more);
+// Runs one plan for these requests and says in one log line what each step gave back. `more` is asked before each step
+// for requests that have come meanwhile; they join the plan.
+void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more);
 
 // A graph capture has ended, and none is in progress: what was postponed because of one is asked for again. Called in
 // the program's call; does not wait.

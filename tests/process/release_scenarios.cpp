@@ -73,8 +73,8 @@ SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
 SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
     start();
     leave_in_pool();
-    const auto calls = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); }};
-    for (const auto &call : calls) {
+    void (*const calls[])() = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); }};
+    for (const auto call : calls) {
         const auto until = Clock::now() + milliseconds(1000);
         while (Clock::now() < until) {
             call();
