@@ -252,6 +252,25 @@ TEST_CASE("Growth is laid together from all keys of a device, in its bytes") {
     CHECK(terms_for(policy, kSecond, 80 * GiB).growth == Growth{.step = 1 * GiB, .every = 10s});
 }
 
+TEST_CASE("A cache is laid together like a cap, in the bytes of its device; without a size there is none") {
+    const auto cached = [](const char *of, CachePolicy cache) {
+        GpuRule rule{key(of), {}};
+        rule.policy.cache = cache;
+        return rule;
+    };
+    const Size tenth{Size::Unit::basis_points, 1000}, gib{Size::Unit::bytes, 1 * GiB};
+    const Policy policy = with({cached("*", {.max = tenth, .idle = 5s}), cached("cuda:0", {.max = gib, .idle = {}})});
+    CHECK(terms_for(policy, kFirst, 80 * GiB).cache == Cache{.max = 1 * GiB, .idle = 5s});
+    CHECK(terms_for(policy, kSecond, 80 * GiB).cache == Cache{.max = 8 * GiB, .idle = 5s});
+    const Policy by_default = with({cached("*", {.max = gib, .idle = {}})});
+    CHECK(terms_for(by_default, kFirst, 80 * GiB).cache == Cache{.max = 1 * GiB, .idle = 30s});
+    CHECK(terms_for(with({cached("*", {.max = {}, .idle = 5s})}), kFirst, 80 * GiB).cache == Cache{});
+    Policy bounded = by_default;
+    bounded.ceiling = {cached("*", {.max = Size{Size::Unit::bytes, 64 * MiB}, .idle = 60s})};
+    CHECK(terms_for(bounded, kFirst, 80 * GiB).cache == Cache{.max = 64 * MiB, .idle = 60s});
+    CHECK(terms_for(bounded, kFirst, 80 * GiB).cap == std::nullopt);
+}
+
 TEST_CASE("A cap for another device is none for this one") {
     CHECK(cap(with({capped("cuda:1", "8GiB"), capped("nvml:2", "4GiB")}), kFirst) == std::nullopt);
 }
