@@ -188,6 +188,7 @@ void drop_context(CUcontext context) noexcept {
 
 void share(CUdeviceptr address) noexcept {
     if (!process::active()) return;
+    const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     CUdeviceptr start = address;
     std::size_t bytes = 0;

@@ -26,10 +26,21 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     *device = 0;
     return CUDA_SUCCESS;
 }
+constexpr uintptr_t kContext = 0x2000;
 CUresult cuCtxGetCurrent(CUcontext *context) {
-    *context = nullptr;
+    *context = reinterpret_cast<CUcontext>(kContext);
     return CUDA_SUCCESS;
 }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) { return cuCtxGetCurrent(context); }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
+// Active from its first user on: the second time that curb asks.
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
+    static std::atomic<int> asked{0};
+    *flags = 0;
+    *active = asked.fetch_add(1) > 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
 CUresult cuStreamGetDevice(CUstream, CUdevice *device) {
     *device = 0;
     return CUDA_SUCCESS;

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import report
+from cases.cache import CACHE
 from cases.capture import capture_case
 from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
@@ -54,6 +55,7 @@ CASES: dict[str, Case] = {
     **STEER,
     **RELEASE,
     "driver calls": call_times,
+    **CACHE,
     "contract suite on the real driver": contract,
     "contract suite under curb": contract_under_curb,
     "conformance": conformance,

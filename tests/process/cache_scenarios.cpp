@@ -204,6 +204,11 @@ SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_in_the_books) {
     EXPECT(soon([] { return told_held() == kContext + 64 * MiB; }));
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
     EXPECT(take(64 * MiB) != block);
+    // Until its context ends.
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(errno_and_a_fork_child_are_left_alone_by_the_cache) {

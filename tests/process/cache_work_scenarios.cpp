@@ -147,6 +147,22 @@ SCENARIO_NAMED(contexts_end_while_their_blocks_are_being_given_up) {
     nothing_is_left_but(kContext);
 }
 
+// The device is busy, so a block that is given up stays for a while between the books and the driver.
+SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) {
+    const CUcontext primary = start();
+    CUcontext own = nullptr;
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    keep(64 * MiB);
+    MUST(cuCtxSetCurrent(primary));
+    const CUfunction slow = kernel_of(load_module("curb-sim-module\nkernel slow us=300000\n"), "slow");
+    MUST(launch(slow));
+    kill(getpid(), SIGUSR1);
+    EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 1; }));
+    MUST(cuCtxDestroy_v2(own));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+}
+
 // At the cap, with hits, misses, evictions and releases at once.
 SCENARIO_NAMED(threads_with_a_cache_never_hold_more_than_the_cap) {
     const CUcontext context = start();

@@ -1,0 +1,34 @@
+"""torch.empty and del at each size, each pair timed by itself: `torch_alloc.py PAIRS`. Medians and 99th percentiles in us."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+from talk import say
+
+SIZES = [4 * 2**10, 64 * 2**10, 2**20, 2 * 2**20, 32 * 2**20, 256 * 2**20, 2**30, 8 * 2**30]
+
+
+def pair(size: int) -> float:
+    start = time.perf_counter_ns()
+    tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+    del tensor
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def main() -> None:
+    pairs = int(sys.argv[1])
+    torch.empty(1, device="cuda")
+    figures = []
+    for size in SIZES:
+        count = max(pairs // 50, 20) if size >= 4 * 2**30 else pairs
+        for _ in range(3):
+            pair(size)
+        times = sorted(pair(size) for _ in range(count))
+        figures.append({"bytes": size, "median_us": times[count // 2], "p99_us": times[count * 99 // 100]})
+    say("done", torch=figures)
+
+
+main()
