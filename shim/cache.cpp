@@ -50,12 +50,18 @@ bool usable(Device &device, Bytes bytes) noexcept {
 
 // Waits until these contexts have done their work, which cuMemFree would wait for too. False: the driver reported an
 // error, a capture has begun, or one of them is about to go.
-bool finished(const std::vector<contexts::Known> &all) noexcept {
+bool finished(const contexts::All &all) noexcept {
+    CUcontext current = nullptr;
+    driver().cuCtxGetCurrent(&current);
     for (const contexts::Known &one : all) {
-        const contexts::Visit visit(one.context);
-        if (visit.id() != one.id) return false;
-        const contexts::OnTop context(one.context);
-        if (!context || captures::synchronise_current_context() != CUDA_SUCCESS) return false;
+        // The thread's own is what its free would wait for, also while another thread destroys it.
+        std::optional<contexts::Visit> visit;
+        std::optional<contexts::OnTop> context;
+        if (one.context != current) {
+            visit.emplace(one.context);
+            if (visit->id() != one.id || !context.emplace(one.context)) return false;
+        }
+        if (captures::synchronise_current_context() != CUDA_SUCCESS) return false;
     }
     return true;
 }

@@ -140,17 +140,12 @@ bool is_open(CUcontext context, Id id) noexcept {
     return found != books().contexts.end() && found->second.id == id && found->second.closing == 0;
 }
 
-std::optional<std::vector<Known>> on(const Device &device) noexcept try {
-    std::vector<Known> all;
+std::optional<All> on(const Device &device) noexcept {
+    std::optional<All> all(std::in_place);
     const std::scoped_lock lock(books().mutex);
-    for (const auto &[context, record] : books().contexts) {
-        if (record.device != &device) continue;
-        if (record.closing != 0) return std::nullopt;
-        all.push_back({context, record.id});
-    }
+    for (const auto &[context, record] : books().contexts)
+        if (record.device == &device && (record.closing != 0 || !all->add({context, record.id}))) return std::nullopt;
     return all;
-} catch (...) {
-    return std::nullopt;
 }
 
 Device *device_of(CUcontext context) noexcept {

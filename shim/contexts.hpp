@@ -5,8 +5,9 @@
 // limit rises and given back when it falls. Thread-safe; no lock is held while the driver is called.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <optional>
-#include <vector>
 
 #include "devices.hpp"
 
@@ -72,8 +73,22 @@ struct Known {
     CUcontext context = nullptr;
     Id id = 0;
 };
-// The contexts of a device. None: one of them is about to go, or there is no host memory for the list.
-std::optional<std::vector<Known>> on(const Device &device) noexcept;
+// The contexts of a device. None: one of them is about to go, or there are more than anybody needs.
+class All {
+  public:
+    [[nodiscard]] const Known *begin() const noexcept { return known_.data(); }
+    [[nodiscard]] const Known *end() const noexcept { return known_.data() + count_; }
+    bool add(const Known &one) noexcept {
+        if (count_ == known_.size()) return false;
+        known_[count_++] = one;
+        return true;
+    }
+
+  private:
+    std::array<Known, 16> known_{};
+    std::size_t count_ = 0;
+};
+std::optional<All> on(const Device &device) noexcept;
 // The device of a context; null: it is not known.
 Device *device_of(CUcontext context) noexcept;
 

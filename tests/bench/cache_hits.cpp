@@ -93,13 +93,17 @@ int main(int argc, char **argv) {
     }
     namespace fs = std::filesystem;
     const fs::path policy = fs::temp_directory_path() / ("curb-cache-hits-" + std::to_string(getpid()) + ".json");
-    std::ofstream(policy) << R"({ "version": 1, "gpu": { "*": { "cap": "64GiB", "cache": { "max": "16GiB" } } } })";
+    const auto with = [&](const std::string &cache) {
+        std::ofstream(policy) << R"({ "version": 1, "log": { "level": "off" }, "gpu": { "*": { "cap": "64GiB")" << cache
+                              << " } } }";
+    };
     const std::string self = "'" + fs::read_symlink("/proc/self/exe").string() + "' --measure ";
     const std::string driver = std::string("LD_LIBRARY_PATH='") + argv[2] + "' ";
-    const std::string curb = driver + "LD_PRELOAD='" + argv[1] + "' ";
-    const std::string cached = curb + "CURB_POLICY='" + policy.string() + "' ";
-    const Figures bare = run(driver + self + "0"), capped = run(curb + "CURB_CAP=64GiB " + self + "0"),
-                  alone = run(cached + self + "0"), among = run(cached + self + "10000");
+    const std::string curb = driver + "CURB_POLICY='" + policy.string() + "' LD_PRELOAD='" + argv[1] + "' ";
+    with("");
+    const Figures bare = run(driver + self + "0"), capped = run(curb + self + "0");
+    with(R"(, "cache": { "max": "16GiB" })");
+    const Figures alone = run(curb + self + "0"), among = run(curb + self + "10000");
     fs::remove(policy);
     std::printf("%-24s %10s %10s %10s %14s\n", "ns, median of a pair", "bare", "curb", "cache", "10,000 kept");
     for (std::size_t i = 0; i < std::min({bare.size(), capped.size(), alone.size(), among.size()}); ++i)
