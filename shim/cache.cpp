@@ -53,6 +53,7 @@ bool usable(Device &device, Bytes bytes) noexcept {
 bool finished(const contexts::All &all) noexcept {
     CUcontext current = nullptr;
     driver().cuCtxGetCurrent(&current);
+    if (!current) return false;  // the driver is to say whether it frees without one
     for (const contexts::Known &one : all) {
         // The thread's own is what its free would wait for, also while another thread destroys it.
         std::optional<contexts::Visit> visit;

@@ -63,8 +63,8 @@ void enforce() noexcept;
 // Gives up the blocks that have lain unused for as long as the policy lets them. In how many milliseconds the next one
 // is due; none: nothing is kept, and whoever calls this is woken when that changes.
 std::optional<std::uint64_t> sweep() noexcept;
-// What wakes the caller of sweep(); it is called at once if something is kept. An alloc and free loop does not call it
-// again and again: once, until sweep() has found nothing.
+// What wakes the caller of sweep(), within a free of the program's: it does not block. It is called at once if
+// something is kept. An alloc and free loop does not call it again and again: once, until sweep() has found nothing.
 void on_first_kept(void (*wake)()) noexcept;
 
 }  // namespace curb::shim::cache
