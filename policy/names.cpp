@@ -27,10 +27,12 @@ constexpr std::array<Signal, 8> kSignals{{{"SIGUSR1", SIGUSR1},
                                           {"SIGIO", SIGIO},
                                           {"SIGPWR", SIGPWR},
                                           {"SIGXCPU", SIGXCPU}}};
-constexpr std::array<std::string_view, 17> kUnsuitable{"SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT",  "SIGQUIT", "SIGSEGV",
-                                                       "SIGBUS",  "SIGFPE",  "SIGILL",  "SIGTRAP", "SIGABRT", "SIGSYS",
-                                                       "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGCONT", "SIGTSTP"};
+constexpr std::string_view kUnsuitable[] = {
+    "SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT",    "SIGQUIT", "SIGSEGV", "SIGBUS",   "SIGFPE",  "SIGILL",
+    "SIGTRAP", "SIGABRT", "SIGIOT",  "SIGSYS",    "SIGCHLD", "SIGCLD",  "SIGPIPE",  "SIGALRM", "SIGCONT",
+    "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGVTALRM", "SIGPROF", "SIGXFSZ", "SIGSTKFLT"};
 constexpr std::string_view kRealTime = "SIGRTMIN";
+constexpr std::string_view kFromTheEnd = "SIGRTMAX";
 constexpr std::string_view kSignalRight = R"("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGWINCH", "SIGRTMIN+3" or "none")";
 
 // `'warn' is not a log level; did you mean "warning"?`
@@ -48,14 +50,30 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
     return message;
 }
 
+std::string real_time_name(int signal) {
+    const std::string name(kRealTime);
+    return signal == SIGRTMIN ? name : name + "+" + std::to_string(signal - SIGRTMIN);
+}
+
 Result<int, std::string> parse_real_time(std::string_view name) {
     const std::string_view rest = name.substr(kRealTime.size());
     const int most = SIGRTMAX - SIGRTMIN;
     int above = rest.empty() ? 0 : -1;
     if (rest.starts_with('+')) above = whole_number(rest.substr(1)).value_or(-1);
     if (above >= 0 && above <= most) return SIGRTMIN + above;
-    return quote(name) + " is not a signal; real-time signals are \"SIGRTMIN\" to \"SIGRTMIN+" + std::to_string(most) +
-           "\"";
+    return quote(name) + " is not a signal; real-time signals are \"SIGRTMIN\" to " +
+           quote(real_time_name(SIGRTMAX), '"');
+}
+
+// "SIGRTMAX-2", as shells list them.
+std::string from_the_end(std::string_view name) {
+    const std::string_view rest = name.substr(kFromTheEnd.size());
+    int below = rest.empty() ? 0 : -1;
+    if (rest.starts_with('-')) below = whole_number(rest.substr(1)).value_or(-1);
+    const bool known = below >= 0 && below <= SIGRTMAX - SIGRTMIN;
+    return quote(name) + " counts from the end; write " +
+           (known ? quote(real_time_name(SIGRTMAX - below), '"')
+                  : quote(kRealTime, '"') + " to " + quote(real_time_name(SIGRTMAX), '"'));
 }
 
 }  // namespace
@@ -63,6 +81,7 @@ Result<int, std::string> parse_real_time(std::string_view name) {
 Result<int, std::string> parse_signal(std::string_view name) {
     if (name == "none") return 0;
     if (name.starts_with(kRealTime)) return parse_real_time(name);
+    if (name.starts_with(kFromTheEnd)) return from_the_end(name);
     std::array<std::string_view, kSignals.size() + 2> candidates{"none", kRealTime};
     for (std::size_t i = 0; i < kSignals.size(); ++i) {
         if (name == kSignals[i].name) return kSignals[i].number;
@@ -78,6 +97,7 @@ Result<int, std::string> parse_signal(std::string_view name) {
     for (const Signal &signal : kSignals) {
         if (name == signal.name.substr(3)) near = signal.name;  // "USR1"
     }
+    if (name == "SIGPOLL") near = "SIGIO";  // one signal of two names
     if (!near.empty()) return quote(name) + " is not a signal; did you mean " + quote(near, '"') + "?";
     return quote(name) + " is not a signal; write " + std::string(kSignalRight);
 }
@@ -87,9 +107,7 @@ std::string signal_name(int signal) {
     for (const Signal &known : kSignals) {
         if (signal == known.number) return std::string(known.name);
     }
-    if (signal == SIGRTMIN) return std::string(kRealTime);
-    if (signal > SIGRTMIN && signal <= SIGRTMAX)
-        return std::string(kRealTime) + "+" + std::to_string(signal - SIGRTMIN);
+    if (signal >= SIGRTMIN && signal <= SIGRTMAX) return real_time_name(signal);
     return "signal " + std::to_string(signal);
 }
 

@@ -18,6 +18,7 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "policy/fields.hpp"
+#include "policy/names.hpp"
 #include "reports.hpp"
 #include "room.hpp"
 #include "server.hpp"
@@ -149,6 +150,28 @@ void say_what_changed(const Snapshot &before, const config::Loaded &now) {
     for (const auto &note : now.notes) log::write(policy::LogLevel::info, note.text());
 }
 
+constinit std::atomic<signals::Standing> said{signals::Standing::in_force};
+
+// Takes the signal that the policy in force names, and says once why it asks for no release.
+void take_signal() {
+    int signal = 0;
+    signals::Standing standing{};
+    // The policy may be edited while the first one is put in force: whoever comes last sees the newer one.
+    do {
+        signal = *snapshot().policy.release.signal;
+        standing = signals::use(signal);
+    } while (signal != *snapshot().policy.release.signal);
+    if (said.exchange(standing, std::memory_order_relaxed) == standing) return;
+    const char *why = standing == signals::Standing::ignored    ? "the program ignores "
+                      : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
+                      : standing == signals::Standing::refused  ? "the system does not let curb have "
+                                                                : nullptr;
+    if (!why) return;
+    log::write(policy::LogLevel::warning, why + policy::signal_name(signal) +
+                                              ", which therefore asks for no release here; release.signal in the "
+                                              "policy can name another signal");
+}
+
 // In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
 // answers CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose:
 // a destructor could wait for one of those locks.
@@ -185,7 +208,7 @@ void activate() noexcept {
             pthread_atfork(nullptr, nullptr, in_fork_child);
             state.store(State::active, std::memory_order_release);
             worker::start();
-            signals::use(*snapshot().policy.release.signal);
+            take_signal();
         } catch (...) {
             // Out of host memory while starting: the program goes on as without us, unless a cap was already in force.
             log::write(policy::LogLevel::error, "out of host memory while starting; caps may not be enforced");
@@ -197,7 +220,7 @@ void enforce(const config::Loaded &loaded) noexcept try {
     const Snapshot &before = snapshot();
     log::configure(loaded.policy.log);
     publish(loaded.policy, false);
-    signals::use(*loaded.policy.release.signal);
+    take_signal();
     say_what_changed(before, loaded);
     cache::enforce();
     worker::look();

@@ -96,8 +96,18 @@ F *next(const char *name, std::atomic<F *> &known) noexcept {
 
 constinit std::atomic<Dlvsym *> known_dlvsym{nullptr};
 constinit std::atomic<Dlsym *> known_dlsym{nullptr};
-constinit std::atomic<Sigaction *> known_sigaction{nullptr};
-constinit std::atomic<Signal *> known_signal{nullptr};
+
+// The signal functions have one version per architecture, older than either of dlsym's newer ones; asked for by name
+// alone it is the default one.
+template <class F>
+F *next_of_one_version(const char *name, std::atomic<F *> &known) noexcept {
+    F *function = known.load(std::memory_order_acquire);
+    if (!function) {
+        function = reinterpret_cast<F *>(dlsym()(RTLD_NEXT, name));
+        known.store(function, std::memory_order_release);
+    }
+    return function;
+}
 
 }  // namespace
 
@@ -111,24 +121,34 @@ Dlvsym *dlvsym() noexcept {
 
 Dlsym *dlsym() noexcept { return next("dlsym", known_dlsym); }
 
-// sigaction has one version per architecture, older than either of dlsym's newer ones; asked for by name alone it is
-// the default one.
 Sigaction *sigaction() noexcept {
-    Sigaction *function = known_sigaction.load(std::memory_order_acquire);
-    if (!function) {
-        function = reinterpret_cast<Sigaction *>(dlsym()(RTLD_NEXT, "sigaction"));
-        known_sigaction.store(function, std::memory_order_release);
-    }
-    return function;
+    static constinit std::atomic<Sigaction *> known{nullptr};
+    return next_of_one_version("sigaction", known);
 }
 
 Signal *signal() noexcept {
-    Signal *function = known_signal.load(std::memory_order_acquire);
-    if (!function) {
-        function = reinterpret_cast<Signal *>(dlsym()(RTLD_NEXT, "signal"));
-        known_signal.store(function, std::memory_order_release);
-    }
-    return function;
+    static constinit std::atomic<Signal *> known{nullptr};
+    return next_of_one_version("signal", known);
+}
+
+Signal *sysv_signal() noexcept {
+    static constinit std::atomic<Signal *> known{nullptr};
+    return next_of_one_version("sysv_signal", known);
+}
+
+Signal *sigset() noexcept {
+    static constinit std::atomic<Signal *> known{nullptr};
+    return next_of_one_version("sigset", known);
+}
+
+Sigignore *sigignore() noexcept {
+    static constinit std::atomic<Sigignore *> known{nullptr};
+    return next_of_one_version("sigignore", known);
+}
+
+Siginterrupt *siginterrupt() noexcept {
+    static constinit std::atomic<Siginterrupt *> known{nullptr};
+    return next_of_one_version("siginterrupt", known);
 }
 
 }  // namespace curb::shim::real

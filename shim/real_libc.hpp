@@ -13,10 +13,16 @@ using Dlvsym = void *(void *, const char *, const char *);
 using Sigaction = int(int, const struct sigaction *, struct sigaction *);
 using Handler = void (*)(int);
 using Signal = Handler(int, Handler);
+using Sigignore = int(int);
+using Siginterrupt = int(int, int);
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
 Sigaction *sigaction() noexcept;
 Signal *signal() noexcept;
+Signal *sysv_signal() noexcept;
+Signal *sigset() noexcept;
+Sigignore *sigignore() noexcept;
+Siginterrupt *siginterrupt() noexcept;
 
 }  // namespace curb::shim::real

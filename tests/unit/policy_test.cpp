@@ -1,6 +1,7 @@
 #include "policy/policy.hpp"
 
 #include <signal.h>
+#include <string.h>
 
 #include <utility>
 
@@ -58,7 +59,10 @@ TEST_CASE("A signal is read by its name and written as it") {
 }
 
 TEST_CASE("A signal that programs need for something else is refused") {
-    for (const char *name : {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGTERM", "SIGINT", "SIGCHLD"}) {
+    for (const char *name :
+         {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS",  "SIGFPE",  "SIGILL",  "SIGABRT",  "SIGIOT",  "SIGTRAP",
+          "SIGSYS",  "SIGTERM", "SIGINT",  "SIGQUIT", "SIGCHLD", "SIGCLD",  "SIGPIPE",  "SIGALRM", "SIGVTALRM",
+          "SIGPROF", "SIGXFSZ", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGSTKFLT"}) {
         const auto signal = parse_signal(name);
         INFO(name);
         REQUIRE_FALSE(signal);
@@ -71,6 +75,7 @@ TEST_CASE("A signal's slip is answered with the name that was meant") {
                                                                            {"USR2", "SIGUSR2"},
                                                                            {"sigusr1", "SIGUSR1"},
                                                                            {"SIGWINCHH", "SIGWINCH"},
+                                                                           {"SIGPOLL", "SIGIO"},
                                                                            {"None", "none"}}));
     const auto signal = parse_signal(text);
     REQUIRE_FALSE(signal);
@@ -85,6 +90,31 @@ TEST_CASE("Real-time signals end where the system's do") {
         REQUIRE_FALSE(signal);
         CHECK_THAT(signal.error(), contains("SIGRTMIN+30"));
     }
+}
+
+TEST_CASE("Each signal of the system is either taken by one name or refused by it") {
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+        if (number > SIGSYS && number < SIGRTMIN) continue;  // libc keeps these for itself; they have no names
+        const char *abbreviation = number == SIGIO ? "IO" : sigabbrev_np(number);  // glibc says POLL
+        const std::string name = abbreviation ? std::string("SIG") + abbreviation : signal_name(number);
+        const auto signal = parse_signal(name);
+        INFO(name);
+        if (signal) {
+            CHECK(*signal == number);
+            CHECK(signal_name(number) == name);
+        } else {
+            CHECK_THAT(signal.error(), contains("something else"));
+        }
+    }
+}
+
+TEST_CASE("Real-time signals that are counted from the end are answered with the name to write") {
+    const auto last = parse_signal("SIGRTMAX"), third = parse_signal("SIGRTMAX-2"),
+               beyond = parse_signal("SIGRTMAX-99");
+    REQUIRE_FALSE((last || third || beyond));
+    CHECK_THAT(last.error(), contains("write \"SIGRTMIN+30\""));
+    CHECK_THAT(third.error(), contains("write \"SIGRTMIN+28\""));
+    CHECK_THAT(beyond.error(), contains("\"SIGRTMIN\" to \"SIGRTMIN+30\""));
 }
 
 TEST_CASE("A report is read by its name, and a slip is answered with it") {
