@@ -92,7 +92,7 @@ EXPORT sighandler_t __sysv_signal(int signal, sighandler_t handler) noexcept { r
 // it was if it was blocked.
 EXPORT sighandler_t sigset(int signal, sighandler_t handler) noexcept {
     Action before{};
-    if (handler == SIG_HOLD || handler == SIG_ERR || !signals::set(signal, simple(handler, 0), before)) {
+    if (handler == SIG_HOLD || !signals::set(signal, simple(handler, 0), before)) {
         const Handler told = real::sigset()(signal, handler);
         if (told == SIG_ERR || told == SIG_HOLD) return told;
         if (handler != SIG_HOLD) signals::was_set(signal);

@@ -1,4 +1,4 @@
-// What curb does to the program around it: look-ups, signals, live policies, captures, forks.
+// What curb does to the program around it: look-ups, live policies, captures, forks.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -16,47 +15,9 @@
 #include <iterator>
 #include <utility>
 
-#include "scenario.hpp"
-#include "sim.h"
+#include "live.hpp"
 
 using namespace scenario;
-namespace fs = std::filesystem;
-
-namespace {
-
-const char *policy_file() { return std::getenv("CURB_POLICY"); }
-std::string policy_with_cap(const char *cap) {
-    return std::string(R"({ "version": 1, "gpu": { "*": { "cap": ")") + cap + R"(" } } })";
-}
-void write_in_place(const fs::path &file, const std::string &text) { std::ofstream(file, std::ios::trunc) << text; }
-void write_by_rename(const fs::path &file, const std::string &text) {
-    const fs::path fresh = file.string() + ".new";
-    write_in_place(fresh, text);
-    fs::rename(fresh, file);
-}
-
-// Puts 256 MiB into the default pool and frees them there: memory that only a trim brings back.
-void leave_memory_in_the_pool() {
-    CUmemoryPool pool = nullptr;
-    std::uint64_t threshold = ~0ULL;
-    CUdeviceptr block = 0;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-    MUST(cuMemAllocAsync(&block, 256 * MiB, nullptr));
-    MUST(cuMemFreeAsync(block, nullptr));
-    EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
-}
-bool pool_came_back() {
-    return within(std::chrono::seconds(5), [] { return curb_sim_held(0) == kContext; });
-}
-
-std::atomic<int> handled{0};
-void count(int) { handled.fetch_add(1); }
-void count_info(int, siginfo_t *info, void *) {
-    if (info && info->si_pid == getpid()) handled.fetch_add(1);
-}
-
-}  // namespace
 
 SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
     void *libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -118,73 +79,6 @@ SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT_EQ(entries("/proc/self/task"), 1U);
     MUST(cuInit(0));
     EXPECT(entries("/proc/self/task") > 1);
-}
-
-SCENARIO_NAMED(usr1_trims_what_pools_keep) {
-    start();
-    leave_memory_in_the_pool();
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-    EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
-}
-
-SCENARIO_NAMED(a_handler_set_before_cuda_is_still_called) {
-    struct sigaction action {
-    }, told{};
-    action.sa_handler = count;
-    sigaction(SIGUSR1, &action, nullptr);
-    start();
-    leave_memory_in_the_pool();
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-    EXPECT_EQ(handled.load(), 1);
-    sigaction(SIGUSR1, nullptr, &told);
-    EXPECT(told.sa_handler == count);  // the program is told of its own handler
-}
-
-SCENARIO_NAMED(a_handler_set_after_cuda_is_called_and_the_release_runs) {
-    start();
-    struct sigaction action {
-    }, old{};
-    action.sa_sigaction = count_info;
-    action.sa_flags = SA_SIGINFO;
-    EXPECT_EQ(sigaction(SIGUSR1, &action, &old), 0);
-    EXPECT(old.sa_handler == SIG_DFL);
-    leave_memory_in_the_pool();
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-    EXPECT_EQ(handled.load(), 1);
-    EXPECT(signal(SIGUSR1, count) == reinterpret_cast<sighandler_t>(reinterpret_cast<void *>(&count_info)));
-    leave_memory_in_the_pool();
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-    EXPECT_EQ(handled.load(), 2);
-    // Once only, as the program asked.
-    action.sa_handler = count;
-    action.sa_flags = SA_RESETHAND;
-    sigaction(SIGUSR1, &action, nullptr);
-    kill(getpid(), SIGUSR1);
-    EXPECT(within(std::chrono::seconds(1), [] { return handled.load() == 3; }));
-    kill(getpid(), SIGUSR1);
-    sigaction(SIGUSR1, nullptr, &old);
-    EXPECT(old.sa_handler == SIG_DFL);
-    EXPECT_EQ(handled.load(), 3);
-    signal(SIGUSR1, SIG_IGN);
-    kill(getpid(), SIGUSR1);
-    EXPECT_EQ(handled.load(), 3);
-    // Other signals are none of curb's business.
-    signal(SIGUSR2, count);
-    raise(SIGUSR2);
-    EXPECT_EQ(handled.load(), 4);
-}
-
-SCENARIO_NAMED(another_signal_can_be_chosen) {  // release.signal: SIGUSR2
-    start();
-    struct sigaction told {};
-    sigaction(SIGUSR1, nullptr, &told);
-    leave_memory_in_the_pool();
-    kill(getpid(), SIGUSR2);
-    EXPECT(pool_came_back());
 }
 
 SCENARIO_NAMED(a_release_synchronises_again_after_every_form_of_a_capture) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -90,7 +91,8 @@ bool within(std::chrono::milliseconds deadline, Condition condition) {
     const auto until = std::chrono::steady_clock::now() + deadline;
     while (!condition()) {
         if (std::chrono::steady_clock::now() > until) return false;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);  // once: std::this_thread::sleep_for goes on for ever in a storm of signals
     }
     return true;
 }

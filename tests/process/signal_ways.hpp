@@ -1,0 +1,122 @@
+// What the scenarios about signals share: the ways to set a handler, handlers that count, and what the kernel has.
+#pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+
+#include "live.hpp"
+
+extern "C" sighandler_t bsd_signal(int signal, sighandler_t handler) noexcept;
+extern "C" int __sigaction(int signal, const struct sigaction *action, struct sigaction *old) noexcept;
+
+namespace scenario {
+
+inline std::atomic<int> handled{0}, handled_other{0};
+inline void count(int) { handled.fetch_add(1); }
+inline void count_other(int) { handled_other.fetch_add(1); }
+
+inline int release_signal() {
+    const char *number = std::getenv("RELEASE_SIGNAL");
+    return number ? std::atoi(number) : SIGUSR1;
+}
+
+// A way to set a handler, that tells the one before.
+struct Way {
+    const char *name;
+    sighandler_t (*set)(int, sighandler_t);
+    bool once = false;    // for one delivery
+    bool simple = false;  // takes the handler alone, and SIG_ERR as an error
+};
+
+template <auto Function>
+sighandler_t by_action(int signal, sighandler_t handler, int flags = 0) {
+    struct sigaction action {
+    }, old{};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    return Function(signal, &action, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
+inline const std::vector<Way> &ways() {
+    static const std::vector<Way> list = {
+        {"sigaction", [](int number, sighandler_t handler) { return by_action<::sigaction>(number, handler); }},
+        {"__sigaction", [](int number, sighandler_t handler) { return by_action<::__sigaction>(number, handler); }},
+        {"sigaction once",
+         [](int number, sighandler_t handler) {
+             return by_action<::sigaction>(number, handler, static_cast<int>(SA_RESETHAND));
+         },
+         true},
+        {"one object for both",
+         [](int number, sighandler_t handler) {
+             struct sigaction both {};
+             both.sa_handler = handler;
+             return ::sigaction(number, &both, &both) == 0 ? both.sa_handler : SIG_ERR;
+         }},
+        {"signal", [](int number, sighandler_t handler) { return ::signal(number, handler); }, false, true},
+        {"bsd_signal", [](int number, sighandler_t handler) { return ::bsd_signal(number, handler); }, false, true},
+        {"ssignal", [](int number, sighandler_t handler) { return ::ssignal(number, handler); }, false, true},
+        {"sysv_signal", [](int number, sighandler_t handler) { return ::sysv_signal(number, handler); }, true, true},
+        {"__sysv_signal", [](int number, sighandler_t handler) { return ::__sysv_signal(number, handler); }, true,
+         true},
+        {"sigset", [](int number, sighandler_t handler) { return ::sigset(number, handler); }},
+        {"signal and siginterrupt",
+         [](int number, sighandler_t handler) {
+             const sighandler_t before = ::signal(number, handler);
+             ::siginterrupt(number, 1);
+             return before;
+         }},
+    };
+    return list;
+}
+inline const Way &way_of_this_run() {
+    for (const Way &way : ways())
+        if (std::strcmp(way.name, std::getenv("WAY")) == 0) return way;
+    std::fprintf(stderr, "no such way\n");
+    std::abort();
+}
+
+// The handler that the program is told of.
+inline sighandler_t handler_told(int signal) {
+    struct sigaction action {};
+    EXPECT_EQ(sigaction(signal, nullptr, &action), 0);
+    return action.sa_handler;
+}
+
+// As the kernel lays it out: what programs that call it themselves use.
+struct KernelAction {
+    sighandler_t handler;
+    unsigned long flags;
+#if defined(__x86_64__)
+    void (*restorer)();
+#endif
+    std::uint64_t mask;
+};
+inline sighandler_t kernel_handler(int signal) {
+    KernelAction action{};
+    EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
+    return action.handler;
+}
+// Past every library. The rest of the action, with what returns from the handler, is that of the one before.
+inline void set_past_curb(int signal, sighandler_t handler) {
+    KernelAction action{};
+    EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
+    action.handler = handler;
+    EXPECT_EQ(syscall(SYS_rt_sigaction, signal, &action, nullptr, sizeof action.mask), 0);
+}
+
+inline void name_release_signal(const char *name) {
+    write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": ")") + name + R"(" } })");
+}
+// That curb has the signal: what is in the kernel is neither none nor what the program is told.
+inline bool in_force_within_a_second(int signal) {
+    return within(std::chrono::seconds(1), [signal] {
+        const sighandler_t there = kernel_handler(signal);
+        return there != SIG_DFL && there != SIG_IGN && there != handler_told(signal);
+    });
+}
+
+}  // namespace scenario

@@ -1,0 +1,159 @@
+// The release signal beside whatever the program does with signals by itself.
+
+#include <csignal>
+
+#include "job.hpp"
+
+namespace {
+
+// A policy that says nothing but may be edited.
+constexpr const char *kUsr1 = R"({ "version": 1, "release": { "signal": "SIGUSR1" } })";
+
+// Programs that are not ours, on the simulated driver.
+Outcome python(const std::string &test, Job &job) {
+    job.with("ASAN_OPTIONS", "detect_leaks=0");  // Python's own
+    return job.run_command({CURB_PYTHON, CURB_SIGNAL_PROGRAMS, test});
+}
+
+struct Named {
+    std::string name;
+    int number;
+};
+
+Job &on(Job &job, const Named &signal) {
+    return job.policy(R"({ "version": 1, "release": { "signal": ")" + signal.name + R"(" } })")
+        .with("RELEASE_SIGNAL", std::to_string(signal.number));
+}
+
+}  // namespace
+
+TEST_CASE("a handler is kept and called, however and whenever the program sets it, and the release runs") {
+    const std::string way =
+        GENERATE("sigaction", "__sigaction", "sigaction once", "one object for both", "signal", "bsd_signal", "ssignal",
+                 "sysv_signal", "__sysv_signal", "sigset", "signal and siginterrupt");
+    const std::string order = GENERATE("before", "after", "both");
+    CAPTURE(way, order);
+    succeeds(Job().with("WAY", way).with("ORDER", order).run("a_handler_is_kept_and_the_release_runs"));
+}
+
+TEST_CASE("any signal that programs can do without asks for a release, and its handlers are kept") {
+    const Named signal =
+        GENERATE(Named{"SIGUSR2", SIGUSR2}, Named{"SIGHUP", SIGHUP}, Named{"SIGWINCH", SIGWINCH},
+                 Named{"SIGURG", SIGURG}, Named{"SIGIO", SIGIO}, Named{"SIGPWR", SIGPWR}, Named{"SIGXCPU", SIGXCPU},
+                 Named{"SIGRTMIN", SIGRTMIN}, Named{"SIGRTMIN+3", SIGRTMIN + 3}, Named{"SIGRTMIN+30", SIGRTMAX});
+    CAPTURE(signal.name);
+    const std::string order = GENERATE("before", "after");
+    Job job;
+    succeeds(
+        on(job, signal).with("WAY", "sigaction").with("ORDER", order).run("a_handler_is_kept_and_the_release_runs"));
+}
+
+TEST_CASE("SIGUSR1 gives back what pools keep") {
+    succeeds(Job().cap("1GiB").run("usr1_trims_what_pools_keep"));
+    succeeds(Job().run("usr1_trims_what_pools_keep"));  // without a cap too
+}
+
+TEST_CASE("a handler runs as it would without curb") {
+    const std::string scenario =
+        GENERATE("a_handler_with_information_gets_it", "the_mask_and_the_flags_of_a_handler_hold_while_it_runs",
+                 "system_calls_are_interrupted_or_go_on_as_the_program_chose", "sigset_holds_and_lets_go",
+                 "bad_wishes_fail_as_without_curb", "a_blocked_signal_comes_when_it_is_let_through",
+                 "a_handler_for_one_delivery_runs_once_however_many_come");
+    CAPTURE(scenario);
+    succeeds(Job().run(scenario));
+}
+
+TEST_CASE("what siginterrupt said holds when the signal is moved", "[live]") {
+    succeeds(Job().policy(kUsr1).run("what_siginterrupt_said_outlives_the_signal_being_ours"));
+}
+
+TEST_CASE("who takes the signal by sigwait or signalfd gets every one, and no release runs") {
+    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGRTMIN+3", SIGRTMIN + 3});
+    CAPTURE(signal.name);
+    Job job;
+    succeeds(on(job, signal).run("who_waits_for_the_signal_gets_every_one"));
+}
+
+TEST_CASE("before the first cuInit the signal is the program's, and one that does nothing by default is harmless") {
+    succeeds(Job().cap("1GiB").run("before_the_first_cuinit_the_signal_is_the_programs"));
+    const Named signal = GENERATE(Named{"SIGURG", SIGURG}, Named{"SIGWINCH", SIGWINCH});
+    CAPTURE(signal.name);
+    Job job;
+    succeeds(on(job, signal).run("a_default_that_does_nothing_may_come_at_any_time"));
+}
+
+TEST_CASE("what the program starts finds the action that it would find without curb") {
+    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGHUP", SIGHUP}, Named{"SIGRTMIN", SIGRTMIN});
+    CAPTURE(signal.name);
+    Job job;
+    succeeds(on(job, signal).run("what_a_program_starts_finds_what_it_would_without_curb"));
+}
+
+TEST_CASE("a signal that the program ignores stays ignored, which is said once") {
+    Job job;
+    const Outcome outcome = on(job, {"SIGHUP", SIGHUP}).run("an_ignored_signal_stays_ignored");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("ignores SIGHUP") && contains("release.signal"));
+    CHECK(lines(outcome.err) == 1);
+}
+
+TEST_CASE("children have handlers and signals of their own") {
+    const std::string scenario = GENERATE("a_child_that_shares_our_memory_leaves_the_parents_handler_alone",
+                                          "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
+                                          "a_fork_child_and_its_child_have_handlers_of_their_own",
+                                          "children_forked_while_handlers_are_set_find_one_of_them");
+    CAPTURE(scenario);
+    succeeds(Job().run(scenario));
+}
+
+TEST_CASE("a handler that the program sets past us is left to it, and this is said once", "[live]") {
+    const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_past_us_is_left_alone");
+    succeeds(outcome);
+    CHECK_THAT(outcome.err, contains("has set past curb what it does on SIGUSR1"));
+    CHECK(lines(outcome.err) == 1);
+    succeeds(Job().run("a_handler_that_ends_in_the_one_before_it_ends"));
+}
+
+TEST_CASE("a hundred thousand signals do no harm, and real-time signals all arrive") {
+    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGRTMIN+3", SIGRTMIN + 3});
+    CAPTURE(signal.name);
+    Job job;
+    succeeds(on(job, signal).run("a_hundred_thousand_signals_do_no_harm"));
+}
+
+TEST_CASE("a storm of signals does no harm, whatever goes on") {
+    const std::string scenario =
+        GENERATE("a_storm_through_cuinit_reaches_the_program", "a_storm_upon_threads_and_children_that_come_and_go",
+                 "signals_while_the_program_ends_do_no_harm", "a_storm_does_not_keep_the_program_from_ending");
+    CAPTURE(scenario);
+    succeeds(Job().run(scenario));
+}
+
+TEST_CASE("a storm while the policy moves the signal reaches the right handlers", "[live]") {
+    succeeds(Job().policy(kUsr1).run("a_storm_while_the_signal_moves_reaches_the_right_handlers"));
+}
+
+TEST_CASE("Python's handlers are kept in every order", "[foreign]") {
+    const std::string kind =
+        GENERATE("signal", "faulthandler", "faulthandler_chain", "asyncio", "signal_and_faulthandler", "sigwait");
+    const std::string order = GENERATE("before", "after");
+    CAPTURE(kind, order);
+    Job job;
+    job.with("ORDER", order);
+    const Outcome outcome = python(kind, job);
+    succeeds(outcome);
+}
+
+TEST_CASE("Python's children and the handlers of its parent leave each other alone", "[foreign]") {
+    Job job;
+    succeeds(python("subprocess", job));
+}
+
+TEST_CASE("a requeue on SIGUSR1 works beside the release, and the release beside it on another signal", "[foreign]") {
+    Job same;
+    succeeds(python("requeue", same.with("RELEASE_SIGNAL", std::to_string(SIGUSR1))));
+    Job moved;
+    succeeds(python("requeue", on(moved, {"SIGUSR2", SIGUSR2})));
+    Job live;
+    succeeds(python("requeue_with_the_signal_moved_live", live.policy(kUsr1)));
+}
