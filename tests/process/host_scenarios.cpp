@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "live.hpp"
+#include "scenario.hpp"
 
 using namespace scenario;
 

@@ -17,6 +17,7 @@
 #include <functional>
 
 #include "live.hpp"
+#include "scenario.hpp"
 #include "signal_ways.hpp"
 
 using namespace scenario;

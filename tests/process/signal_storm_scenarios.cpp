@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "live.hpp"
+#include "scenario.hpp"
 #include "signal_ways.hpp"
 
 using namespace scenario;
@@ -204,8 +205,7 @@ SCENARIO_NAMED(a_handler_for_one_delivery_runs_once_however_many_come) {
         for (int i = 0; i < kThreads; ++i)
             threads.emplace_back([&] {
                 ready.fetch_add(1);
-                while (ready < kThreads) {
-                }
+                while (ready < kThreads) sched_yield();
                 raise(SIGUSR1);
             });
         for (std::thread &thread : threads) thread.join();
