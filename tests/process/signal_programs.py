@@ -106,7 +106,7 @@ def python_handler() -> None:
 
 
 class Traceback:
-    """Where faulthandler writes."""
+    """Where faulthandler writes. Of one thread: curb's worker is one more to Python while it runs a release."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()
@@ -117,7 +117,7 @@ class Traceback:
 
 def faulthandler_alone(chain: bool = False) -> None:
     traceback = Traceback()
-    cuda = around(lambda: faulthandler.register(RELEASE, file=traceback.file, chain=chain))
+    cuda = around(lambda: faulthandler.register(RELEASE, file=traceback.file, all_threads=False, chain=chain))
     cuda.send_and_see_the_release()
     cuda.send_and_see_the_release()
     must(traceback.count() == 2, "a traceback for each signal")
@@ -132,7 +132,7 @@ def faulthandler_before_a_handler() -> None:
 
     def register() -> None:
         signal.signal(RELEASE, count)
-        faulthandler.register(RELEASE, file=traceback.file, chain=True)
+        faulthandler.register(RELEASE, file=traceback.file, all_threads=False, chain=True)
 
     cuda = around(register)
     cuda.send_and_see_the_release()

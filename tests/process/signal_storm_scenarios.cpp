@@ -78,7 +78,7 @@ SCENARIO_NAMED(a_hundred_thousand_signals_do_no_harm) {
     sender.finish();
     // Real-time signals are counted one by one; of the others those that come while one is pending are one with it.
     if (release_signal() >= SIGRTMIN) EXPECT(within(std::chrono::seconds(10), [] { return handled == kMany; }));
-    EXPECT(within(std::chrono::seconds(1), [] { return handled >= 1; }));
+    EXPECT(within(std::chrono::seconds(10), [] { return handled >= 1; }));
     EXPECT(handled <= kMany);
     leave_memory_in_the_pool();
     const int before = handled;
@@ -124,8 +124,8 @@ SCENARIO_NAMED(a_storm_while_the_signal_moves_reaches_the_right_handlers) {  // 
     });
     for (int i = 0; i < 20; ++i) {
         name_release_signal(i % 2 ? "SIGUSR1" : "SIGUSR2");
-        EXPECT(in_force_within_a_second(i % 2 ? SIGUSR1 : SIGUSR2));
-        EXPECT(within(std::chrono::seconds(1),
+        EXPECT(comes_into_force(i % 2 ? SIGUSR1 : SIGUSR2));
+        EXPECT(within(std::chrono::seconds(10),
                       [&] { return kernel_handler(i % 2 ? SIGUSR2 : SIGUSR1) == (i % 2 ? only_usr2 : only_usr1); }));
     }
     done = true;
@@ -136,7 +136,7 @@ SCENARIO_NAMED(a_storm_while_the_signal_moves_reaches_the_right_handlers) {  // 
     EXPECT(handler_told(SIGUSR1) == only_usr1);
     EXPECT(handler_told(SIGUSR2) == only_usr2);
     name_release_signal("none");
-    EXPECT(within(std::chrono::seconds(1), [] { return kernel_handler(SIGUSR1) == only_usr1; }));
+    EXPECT(within(std::chrono::seconds(10), [] { return kernel_handler(SIGUSR1) == only_usr1; }));
 }
 
 SCENARIO_NAMED(a_storm_upon_threads_and_children_that_come_and_go) {
@@ -196,21 +196,24 @@ SCENARIO_NAMED(children_forked_while_handlers_are_set_find_one_of_them) {
 
 SCENARIO_NAMED(a_handler_for_one_delivery_runs_once_however_many_come) {
     start();
-    constexpr int kThreads = 4, kRounds = 200;
-    for (int round = 0; round < kRounds; ++round) {
+    constexpr int kRounds = 20'000;
+    std::atomic<int> round{0}, raised{0};
+    std::thread other([&] {
+        for (int i = 1; i <= kRounds; ++i) {
+            while (round < i) sched_yield();
+            raise(SIGUSR1);
+            raised = i;
+        }
+    });
+    for (int i = 1; i <= kRounds; ++i) {
         handled = 0;
         sysv_signal(SIGUSR1, count);
-        std::atomic<int> ready{0};
-        std::vector<std::thread> threads;
-        for (int i = 0; i < kThreads; ++i)
-            threads.emplace_back([&] {
-                ready.fetch_add(1);
-                while (ready < kThreads) sched_yield();
-                raise(SIGUSR1);
-            });
-        for (std::thread &thread : threads) thread.join();
+        round = i;  // both at once, as near as may be
+        raise(SIGUSR1);
+        while (raised < i) sched_yield();
         EXPECT_EQ(handled.load(), 1);
     }
+    other.join();
 }
 
 namespace {

@@ -90,9 +90,7 @@ inline sighandler_t handler_told(int signal) {
 struct KernelAction {
     sighandler_t handler;
     unsigned long flags;
-#if defined(__x86_64__)
     void (*restorer)();
-#endif
     std::uint64_t mask;
 };
 inline sighandler_t kernel_handler(int signal) {
@@ -111,9 +109,9 @@ inline void set_past_curb(int signal, sighandler_t handler) {
 inline void name_release_signal(const char *name) {
     write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": ")") + name + R"(" } })");
 }
-// That curb has the signal: what is in the kernel is neither none nor what the program is told.
-inline bool in_force_within_a_second(int signal) {
-    return within(std::chrono::seconds(1), [signal] {
+// Waits until curb has the signal: what is in the kernel is neither none nor what the program is told.
+inline bool comes_into_force(int signal) {
+    return within(std::chrono::seconds(10), [signal] {
         const sighandler_t there = kernel_handler(signal);
         return there != SIG_DFL && there != SIG_IGN && there != handler_told(signal);
     });
