@@ -73,6 +73,13 @@ Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
     return std::max<Bytes>(bytes - std::min(bytes, room), 1);
 }
 
+// Whether the caller gives back what it caches when it is refused once, and asks again: what it then lacks may be what
+// it had. The one release that a thread within its framework's allocator can do.
+bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
+    if (kind == Kind::plain) return device.pressure.refuses_growth(device, bytes, callers::Way::runtime);
+    return kind == Kind::vmm && device.pressure.refuses_growth(device, bytes, callers::Way::direct);
+}
+
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
 constexpr std::uint64_t kLookAgainMs = 20;
 
@@ -122,6 +129,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 released = true;
                 break;
             case Verdict::grow:
+                if (asked.release_before_growth && presses(device, kind, bytes)) return false;
                 if (gpu.allowance.step(growth, devices::now_ms())) {
                     reports::allowance(device, "may now hold", gpu.allowance.bytes());
                     room::changed();

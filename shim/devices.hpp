@@ -9,6 +9,7 @@
 #include "driver.hpp"
 #include "ledger.hpp"
 #include "meter.hpp"
+#include "pressure.hpp"
 
 namespace curb::shim {
 
@@ -31,6 +32,7 @@ struct Device {
     std::atomic<Bytes> cached{0};        // of what is held, what giving up every block kept for reuse would give back
     std::atomic<std::size_t> kept{0};    // how many blocks these are
     std::atomic<bool> peers{false};      // a context of another device may reach its memory
+    Pressure pressure;                   // what its next large allocation meets
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }

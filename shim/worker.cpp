@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cache.hpp"
+#include "callers.hpp"
 #include "config/load.hpp"
 #include "config/watch.hpp"
 #include "log.hpp"
@@ -82,6 +83,7 @@ void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
 }
 
 void run_releases() {
+    callers::look();  // growth steps go by it before any release has looked
     for (;;) {
         pending.store(false, std::memory_order_seq_cst);
         busy.store(true, std::memory_order_seq_cst);

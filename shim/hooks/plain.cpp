@@ -36,6 +36,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
         *pointer = kept;
         return CUDA_SUCCESS;
     }
+    if (device->pressure.refuses(*device, bytes, callers::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
     return charged(
         *device, Kind::plain, round_up(bytes, kGranule), [&] { return driver().cuMemAlloc_v2(pointer, bytes); },
         [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes, true); });

@@ -14,6 +14,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
                          ? devices::find(properties->location.id)
                          : nullptr;
     if (!device) return create();
+    if (device->pressure.refuses(*device, bytes, callers::Way::direct)) return CUDA_ERROR_OUT_OF_MEMORY;
     return charged(*device, Kind::vmm, bytes, create, [&](Charge &charge) {
         if (vmm::created(*handle, *device, bytes)) {
             charge.keep(bytes);

@@ -1,129 +1,220 @@
 // Step "frameworks": memory that frameworks cache in the process, asked back through the interpreter they live in.
 //
-// From the worker only, under the GIL. Never within an intercepted call: a framework may hold its allocator's lock
-// there and want the GIL next. Only what is imported already is asked. The code runs in a namespace of its own: in
-// __main__ it would meet the program's variables.
-//
-// Before Python 3.14 a thread that asks for the GIL while the interpreter ends is ended by pthread_exit. That unwinds
-// this thread, so nothing between here and the thread's start may be noexcept or catch everything.
+// Only what is imported already is asked, never during a graph capture: what a framework has cached may be what the
+// graph uses (CuPy), or it gives nothing back then (PyTorch).
 
-#include <dlfcn.h>
+#include "release/frameworks.hpp"
 
+#include <array>
+#include <atomic>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "captures.hpp"
 #include "devices.hpp"
-#include "real_libc.hpp"
+#include "process.hpp"
+#include "release/framework_rows.hpp"
 #include "release/plan.hpp"
+#include "release/primary_context.hpp"
+#include "release/python.hpp"
+#include "worker.hpp"
 
-namespace curb::shim::release::step {
+namespace curb::shim::release {
 namespace {
 
-struct PyObject;
 constexpr int kFileInput = 257;  // Py_file_input, part of CPython's stable ABI
 
-// The interpreter in this process, found among the global symbols: the python executable or its libpython.
-struct Python {
-    int (*initialized)() = nullptr;
-    int (*finalizing)() = nullptr;  // Py_IsFinalizing since 3.13, _Py_IsFinalizing before
-    int (*ensure)() = nullptr;
-    void (*release)(int) = nullptr;
-    PyObject *(*get_modules)() = nullptr;
-    PyObject *(*get_builtins)() = nullptr;
-    PyObject *(*new_dict)() = nullptr;
-    int (*set_item)(PyObject *, const char *, PyObject *) = nullptr;
-    PyObject *(*get_item)(PyObject *, const char *) = nullptr;
-    PyObject *(*run)(const char *, int, PyObject *, PyObject *, void *) = nullptr;
-    PyObject *(*from_string)(const char *) = nullptr;
-    const char *(*as_utf8)(PyObject *) = nullptr;
-    void (*decref)(PyObject *) = nullptr;
-    void (*clear_error)() = nullptr;
+// Around the rows. It finds `modules`, `devices`, `collect` and `state`, a dictionary that lives as long as the
+// interpreter, and leaves `report` and `asked`, the names of those that were asked.
+//
+// A thread that takes the GIL while the interpreter ends is ended there, and where that happens within C++ code of a
+// framework (pybind11's gil_scoped_release) the process dies of it. So the interpreter's end is held up until the
+// frameworks have answered, 2 s at the most: by an exit function, which runs before the end begins. Not in a fork
+// child, where nobody would let go of the lock.
+constexpr const char *kBefore = R"python(
+devices = [int(ordinal) for ordinal in devices.split()]
+collect = collect == 'yes'
 
-    bool find() {
-        const auto look = [](auto &slot, const char *name) {
-            slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(RTLD_DEFAULT, name));
-            if (!slot) dlerror();
-            return slot != nullptr;
-        };
-        return look(initialized, "Py_IsInitialized") &&
-               (look(finalizing, "Py_IsFinalizing") || look(finalizing, "_Py_IsFinalizing")) &&
-               look(ensure, "PyGILState_Ensure") && look(release, "PyGILState_Release") &&
-               look(get_modules, "PyImport_GetModuleDict") && look(get_builtins, "PyEval_GetBuiltins") &&
-               look(new_dict, "PyDict_New") && look(set_item, "PyDict_SetItemString") &&
-               look(get_item, "PyDict_GetItemString") && look(run, "PyRun_StringFlags") &&
-               look(from_string, "PyUnicode_FromString") && look(as_utf8, "PyUnicode_AsUTF8") &&
-               look(decref, "Py_DecRef") && look(clear_error, "PyErr_Clear");
-    }
-};
-
-// `modules` is sys.modules, `devices` the ordinals on which this process has a context, as text: making another device
-// current would create one there. A module that is still being imported lacks what is asked of it: hence getattr.
-constexpr const char *kAsk = R"python(
-def _torch(torch):
-    cuda = getattr(torch, 'cuda', None)
-    if cuda is None or not cuda.is_initialized():
+def hold_up_the_end():
+    atexit, getpid = modules.get('atexit'), modules['posix'].getpid
+    if 'running' in state or atexit is None:
         return
-    # cudaMallocAsync caches nothing beyond the driver's pool, which has a step of its own; and its empty_cache
-    # breaks any graph capture in progress, in the relaxed mode too (PyTorch 2.11, H200: docs/results/driver.md).
-    if cuda.get_allocator_backend() != 'cudaMallocAsync':
-        cuda.empty_cache()
+    running, mine = modules['_thread'].allocate_lock(), getpid()
+    def python_ends():
+        if getpid() == mine:
+            state['ended'] = True
+            if running.acquire(timeout=2):
+                running.release()
+    atexit.register(python_ends)
+    state['running'] = running
 
-def _cupy(cupy):
-    pool = cupy.get_default_memory_pool()
-    for ordinal in devices.split():
-        with cupy.cuda.Device(int(ordinal)):
-            pool.free_all_blocks()
-
-asked, failed = [], []
-for _name, _give_back in (('torch', _torch), ('cupy', _cupy)):
-    _module = modules.get(_name)
-    if _module is None:
-        continue
+def text_of(error):
     try:
-        _give_back(_module)
-        asked.append(_name)
-    except Exception as error:
-        failed.append(f'{_name}: {type(error).__name__}: {error}')
-report = '; '.join(failed) if failed else '' if asked else 'no framework loaded that can be asked'
+        text = ' '.join(str(error).split())[:200]
+    except BaseException:
+        text = 'its text cannot be had'
+    return f'{type(error).__name__}: {text}'
+
+rows = []
 )python";
 
-std::string devices_with_contexts() {
+constexpr const char *kAfter = R"python(
+def ask():
+    if collect and 'gc' in modules:
+        modules['gc'].collect()
+    reasons, asked, came_back = [], [], False
+    for name, module, give_back in rows:
+        module = modules.get(module)
+        if module is None or getattr(getattr(module, '__spec__', None), '_initializing', False):
+            continue
+        try:
+            answer = give_back(module)
+            if isinstance(answer, str):
+                reasons.append(f'{name}: {answer}')
+            else:
+                asked.append(name)
+                came_back |= answer
+        except BaseException as error:
+            reasons.append(f'{name}: {text_of(error)}')
+    if not reasons and not came_back:
+        reasons = ['nothing cached' if asked else 'no framework loaded that can be asked']
+    return '; '.join(reasons).encode(errors='replace').decode(), ' '.join(asked)
+
+hold_up_the_end()
+running = state.get('running')
+if running is None:
+    report, asked = ask()
+else:
+    with running:
+        report, asked = ('Python is ending', '') if state.get('ended') else ask()
+)python";
+
+std::string program() {
+    std::string text = kBefore;
+    for (const FrameworkRow &row : kFrameworks)
+        text.append(row.python)
+            .append("rows.append(('")
+            .append(row.name)
+            .append("', '")
+            .append(row.module)
+            .append("', give_back))\n");
+    return text + kAfter;
+}
+
+struct Answer {
+    std::string report = "Python refused to run the release";
+    std::string asked;
+};
+
+// The interpreter's own dictionary for us, borrowed; null: there is none.
+PyObject *state_of(const Python &python) {
+    PyObject *all =
+        python.interpreter && python.interpreter_dict ? python.interpreter_dict(python.interpreter()) : nullptr;
+    if (!all) return nullptr;
+    if (PyObject *known = python.get_item(all, "curb")) return known;
+    PyObject *made = python.new_dict();
+    if (!made) return nullptr;
+    python.set_item(all, "curb", made);
+    python.decref(made);
+    return python.get_item(all, "curb");
+}
+
+// Under the GIL.
+Answer ask(const Python &python, const std::string &ordinals, bool collect) {
+    Answer answer;
+    PyObject *space = python.new_dict();
+    if (!space) return answer;
+    const auto put = [&](const char *name, PyObject *made) {
+        if (!made) return;
+        python.set_item(space, name, made);
+        python.decref(made);
+    };
+    python.set_item(space, "__builtins__", python.get_builtins());
+    python.set_item(space, "modules", python.get_modules());
+    put("devices", python.from_string(ordinals.c_str()));
+    put("collect", python.from_string(collect ? "yes" : ""));
+    if (PyObject *state = state_of(python))
+        python.set_item(space, "state", state);
+    else
+        put("state", python.new_dict());
+    if (PyObject *result = python.run(program().c_str(), kFileInput, space, space, nullptr)) {
+        python.decref(result);
+        const auto text = [&](const char *name) {
+            PyObject *said = python.get_item(space, name);
+            const char *utf8 = said ? python.as_utf8(said) : nullptr;
+            return std::string(utf8 ? utf8 : "");
+        };
+        answer = {text("report"), text("asked")};
+    }
+    python.clear_error();
+    python.decref(space);
+    return answer;
+}
+
+constinit std::array<std::atomic<std::uint64_t>, std::size(kFrameworks)> asked_ms{};  // 0: never
+
+void remember(const std::string &asked) noexcept {
+    for (std::size_t i = 0; i < asked_ms.size(); ++i)
+        if ((" " + asked + " ").find(std::string(" ") + kFrameworks[i].name + " ") != std::string::npos)
+            asked_ms[i].store(devices::now_ms(), std::memory_order_relaxed);
+}
+
+// The devices on which work can be done without making a context there.
+std::string with_primary_context(int &first) {
     std::string ordinals;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::at(ordinal).contexts.load(std::memory_order_relaxed) > 0)
+    for (int ordinal = devices::count() - 1; ordinal >= 0; --ordinal)
+        if (PrimaryContext::exists(ordinal)) {
             ordinals += std::to_string(ordinal) + " ";
+            first = ordinal;
+        }
     return ordinals;
 }
 
-std::string ask(const Python &python) {
-    PyObject *space = python.new_dict();
-    if (!space) return "out of host memory";
-    PyObject *ordinals = python.from_string(devices_with_contexts().c_str());
-    python.set_item(space, "__builtins__", python.get_builtins());
-    python.set_item(space, "modules", python.get_modules());
-    if (ordinals) python.set_item(space, "devices", ordinals);
-    std::string report = "Python refused to run the release";
-    if (PyObject *result = python.run(kAsk, kFileInput, space, space, nullptr)) {
-        python.decref(result);
-        PyObject *said = python.get_item(space, "report");
-        const char *text = said ? python.as_utf8(said) : nullptr;
-        if (text) report = text;
-    }
-    python.clear_error();
-    if (ordinals) python.decref(ordinals);
-    python.decref(space);
-    return report;
+}  // namespace
+
+bool answered_just_now(const char *framework) noexcept {
+    constexpr std::uint64_t kJustNow = 2000;
+    for (std::size_t i = 0; i < asked_ms.size(); ++i)
+        if (std::string_view(kFrameworks[i].name) == framework) {
+            const std::uint64_t when = asked_ms[i].load(std::memory_order_relaxed);
+            return when != 0 && devices::now_ms() - when < kJustNow;
+        }
+    return false;
 }
 
-}  // namespace
+namespace step {
 
 std::string frameworks() {
     Python python;
     if (!python.find() || !python.initialized()) return "no Python";
     if (python.finalizing()) return "Python is ending";
-    // A capture in progress elsewhere must survive what the frameworks free (cudaFree is allowed in this mode).
-    const RelaxedCapture relaxed;
-    const int state = python.ensure();
-    std::string reason = ask(python);
-    python.release(state);
-    return reason;
+    if (captures::any()) return "deferred: graph capture";
+    const auto answer = std::make_shared<Answer>();
+    const bool collect = *process::snapshot().policy.release.collect;
+    const auto work = [python, collect, answer] {
+        // A capture that begins meanwhile must survive what the frameworks free.
+        const RelaxedCapture relaxed;
+        // A thread without a current context works on device 0, and the runtime would make a context there.
+        int first = -1;
+        const std::string ordinals = with_primary_context(first);
+        const PrimaryContext current(first);
+        *answer = ask(python, ordinals, collect);
+    };
+    const auto late = [] {
+        worker::release(
+            {"Python's lock (GIL), which was waited for", {.steps = std::vector{policy::Step::frameworks}}});
+    };
+    switch (with_lock(python, work, late)) {
+        case Locked::done: remember(answer->asked); return answer->report;
+        case Locked::ended: return "Python is ending";
+        case Locked::no_lock: return "deferred: waits for Python's lock (GIL)";
+        case Locked::no_end: return "frameworks are still at it after 30 s";
+        case Locked::busy: return "deferred: an earlier request is still with Python";
+        case Locked::no_thread: break;
+    }
+    return "no thread could be started to ask them";
 }
 
-}  // namespace curb::shim::release::step
+}  // namespace step
+}  // namespace curb::shim::release

@@ -24,7 +24,8 @@ Layer whole() {
     rule.policy.cache = {.max = size("1GiB"), .idle = 30s};
     rule.policy.report = Report::device;
     layer.gpu = {rule};
-    layer.release = {.signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false};
+    layer.release = {
+        .signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false, .collect = true};
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
@@ -100,6 +101,7 @@ TEST_CASE("The fields of the format are in the table") {
                                 "/release/steps",
                                 "/release/idle",
                                 "/release/before_growth",
+                                "/release/collect",
                                 "/frameworks/steer",
                                 "/frameworks/env",
                                 "/log/level",

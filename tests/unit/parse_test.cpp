@@ -46,7 +46,7 @@ const std::string kWhole = R"(// a policy
     "cuda:0": { "cap": "75%", "growth": { "factor": 1.5 }, "report": "device" },
     "nvml:1": {}, "3B:00.0": { "cap": "1GiB", "growth": { "start": "1GiB" } }, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
-  "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false },
+  "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false, "collect": true },
   "frameworks": { "steer": true, "env": { "TF_CPP_MIN_LOG_LEVEL": "1", "EMPTY": "" } },
   "log": { "level": "debug", "file": "curb-\u00e4-%p.log" },
   "trace": { "file": "curb-%p.trace.json" },
@@ -103,7 +103,7 @@ TEST_CASE("Every field is read") {
                 {{Kind::pci, 0, "0000:3b:00.0"}, pci},
                 {{Kind::gpu_uuid, 0, "GPU-8f3a"}, uuid},
                 {{Kind::mig_uuid, 0, "MIG-1"}, {}}};
-    base.release = {35, std::vector{policy::Step::frameworks, policy::Step::pools}, minutes(10), false};
+    base.release = {35, std::vector{policy::Step::frameworks, policy::Step::pools}, minutes(10), false, true};
     base.frameworks = {true, policy::Environment{{"EMPTY", ""}, {"TF_CPP_MIN_LOG_LEVEL", "1"}}};
     base.log = {policy::LogLevel::debug, "curb-\xC3\xA4-%p.log"};
     base.trace = {"curb-%p.trace.json"};

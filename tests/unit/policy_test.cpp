@@ -28,6 +28,7 @@ TEST_CASE("Every release step is read by its name") {
 TEST_CASE("Steps that give something back in this version are told from those that are only names yet") {
     CHECK(is_built(Step::pools));
     CHECK(is_built(Step::frameworks));
+    CHECK(is_built(Step::pressure));
     for (const Step step : all_steps()) {
         INFO(step_name(step));
 #define CURB_STEP(name, text) \
@@ -174,6 +175,7 @@ TEST_CASE("A process without a policy has what the manual says, and no caps") {
     CHECK(*policy.release.steps == all_steps());
     CHECK_FALSE(policy.release.idle);
     CHECK(*policy.release.before_growth);
+    CHECK_FALSE(*policy.release.collect);
     CHECK_FALSE(*policy.frameworks.steer);
     CHECK(policy.frameworks.env->empty());
     CHECK(*policy.log.level == LogLevel::warning);
@@ -210,11 +212,16 @@ TEST_CASE("The ceiling's devices and a cap from outside the files are kept besid
 
 TEST_CASE("What the file leaves out is as the ceiling has it; what both say is the user's own") {
     Layer low, high;
-    low.release = {.signal = 0, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false};
+    low.release = {
+        .signal = 0, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false, .collect = false};
     low.frameworks = {.steer = false, .env = Environment{{"A", "1"}}};
     low.log = {.level = LogLevel::debug, .file = "low.log"};
     low.trace = {.file = "low.json"};
-    high.release = {.signal = SIGUSR2, .steps = std::vector{Step::frameworks}, .idle = 2min, .before_growth = true};
+    high.release = {.signal = SIGUSR2,
+                    .steps = std::vector{Step::frameworks},
+                    .idle = 2min,
+                    .before_growth = true,
+                    .collect = true};
     high.frameworks = {.steer = true, .env = Environment{{"B", "1"}}};
     high.log = {.level = LogLevel::error, .file = "high.log"};
     high.trace = {.file = "high.json"};
@@ -231,14 +238,18 @@ TEST_CASE("What the file leaves out is as the ceiling has it; what both say is t
 
 TEST_CASE("What is laid over replaces what it says, and leaves the rest") {
     Layer under, over;
-    under.release = {.signal = SIGUSR2, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false};
+    under.release = {
+        .signal = SIGUSR2, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false, .collect = false};
     under.log = {.level = LogLevel::debug, .file = "under.log"};
     over.release.signal = 0;
     over.release.steps = std::vector{Step::frameworks};
     over.log.file = "";
     lay_over(under, over);
-    CHECK(under.release ==
-          ReleasePolicy{.signal = 0, .steps = std::vector{Step::frameworks}, .idle = 1min, .before_growth = false});
+    CHECK(under.release == ReleasePolicy{.signal = 0,
+                                         .steps = std::vector{Step::frameworks},
+                                         .idle = 1min,
+                                         .before_growth = false,
+                                         .collect = false});
     CHECK(under.log == LogPolicy{.level = LogLevel::debug, .file = ""});
 }
 

@@ -67,6 +67,7 @@ struct ReleasePolicy {
     std::optional<std::vector<Step>> steps;
     std::optional<Duration> idle;
     std::optional<bool> before_growth;
+    std::optional<bool> collect;
     friend bool operator==(const ReleasePolicy &, const ReleasePolicy &) = default;
 };
 

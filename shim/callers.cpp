@@ -1,0 +1,199 @@
+#include "callers.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <unwind.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <string_view>
+
+#include "real_libc.hpp"
+
+namespace curb::shim::callers {
+namespace {
+
+// A counter that a library exports, of something whose use would change its answer.
+struct Counter {
+    const char *library;
+    const char *symbol;
+};
+
+struct Row {
+    const char *framework;  // as in release/framework_rows.hpp
+    const char *library;    // beginning of its file name
+    int frames;             // in the library, one upon the other, that only the cache's way to the driver has
+    std::array<Counter, 4> counters;
+};
+
+// Adding a caller: a row here, if the stack proves that it will give back and ask again. Why only PyTorch:
+// docs/decisions/0022.
+constexpr Row kRows[] = {
+    // Read and disassembled (PyTorch 2.11): its caching allocator calls the runtime under four frames, alloc_block,
+    // malloc of the device, malloc, allocate; without the cache (PYTORCH_NO_CUDA_MEMORY_CACHING, or switched off later)
+    // allocate calls it itself, and does not ask again. While memory is taken for a MemPool or for the pool of a graph,
+    // also before its capture begins, PyTorch does not ask again either: such pools are counted from 1, in
+    // libtorch_cuda
+    // or, before 2.11, in libc10_cuda. A process that has made one is left alone.
+    {"torch",
+     "libc10_cuda.so",
+     3,
+     {{{"libtorch_cuda.so", "_ZN2at4cuda7MemPool4uid_E"},
+       {"libtorch_cuda.so", "_ZN2at4cuda7MemPool5uuid_E"},
+       {"libc10_cuda.so", "_ZN3c104cuda7MemPool4uid_E"},
+       {"libc10_cuda.so", "_ZN3c104cuda7MemPool5uuid_E"}}}},
+};
+constexpr const char *kRuntime = "libcudart";
+
+// The addresses of a library, all its segments.
+struct Range {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    [[nodiscard]] bool has(std::uintptr_t address) const noexcept { return address >= begin && address < end; }
+};
+
+using Count = std::atomic<std::uint64_t>;  // as PyTorch declares them (c10::CaptureId_t)
+
+// What is loaded, as last looked. Never changed once published, and kept: nobody counts readers.
+struct Loaded {
+    Range self;
+    std::array<Range, 4> runtimes{};
+    struct Library {
+        Range range;
+        std::array<const Count *, 4> counters{};
+    };
+    std::array<Library, std::size(kRows)> rows{};
+};
+
+constinit std::atomic<const Loaded *> loaded{nullptr};
+
+std::string_view file_name(const char *path) noexcept {
+    const std::string_view whole(path ? path : "");
+    return whole.substr(whole.rfind('/') + 1);
+}
+
+Range range_of(const dl_phdr_info &info) noexcept {
+    Range range{~std::uintptr_t{0}, 0};
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+        const auto &segment = info.dlpi_phdr[i];
+        if (segment.p_type != PT_LOAD) continue;
+        const std::uintptr_t begin = info.dlpi_addr + segment.p_vaddr;
+        if (begin < range.begin) range.begin = begin;
+        if (begin + segment.p_memsz > range.end) range.end = begin + segment.p_memsz;
+    }
+    return range;
+}
+
+int note(dl_phdr_info *info, std::size_t, void *into) {
+    auto &now = *static_cast<Loaded *>(into);
+    const Range range = range_of(*info);
+    if (range.has(reinterpret_cast<std::uintptr_t>(&note))) now.self = range;
+    const std::string_view name = file_name(info->dlpi_name);
+    if (name.starts_with(kRuntime))
+        for (Range &runtime : now.runtimes)
+            if (runtime.end == 0) {
+                runtime = range;
+                break;
+            }
+    for (std::size_t i = 0; i < std::size(kRows); ++i)
+        if (name.starts_with(kRows[i].library)) now.rows[i].range = range;
+    return 0;
+}
+
+// The counter's address in a library that is loaded; null: it has none of that name. The library stays loaded from
+// then on, or an address of it could become another's.
+struct Sought {
+    const Counter &counter;
+    const char *path;
+};
+int find_path(dl_phdr_info *info, std::size_t, void *into) {
+    auto &sought = *static_cast<Sought *>(into);
+    if (!file_name(info->dlpi_name).starts_with(sought.counter.library)) return 0;
+    sought.path = info->dlpi_name;
+    return 1;
+}
+const Count *address_of(const Counter &counter) noexcept {
+    Sought sought{counter, nullptr};
+    dl_iterate_phdr(find_path, &sought);
+    void *library = sought.path ? dlopen(sought.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    void *symbol = library ? real::dlsym()(library, counter.symbol) : nullptr;
+    if (!symbol) dlerror();
+    return static_cast<const Count *>(symbol);
+}
+
+bool counts_pools(const Loaded::Library &library) noexcept { return library.counters != decltype(library.counters){}; }
+bool has_made_pools(const Loaded::Library &library) noexcept {
+    for (const Count *counter : library.counters)
+        if (counter && counter->load(std::memory_order_relaxed) != 1) return true;
+    return false;
+}
+
+// One walk up the stack.
+struct Walk {
+    const Loaded &now;
+    const Loaded::Library &library;
+    bool through_runtime = false;
+    int frames = 0;
+};
+_Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
+    auto &walk = *static_cast<Walk *>(into);
+    const std::uintptr_t address = _Unwind_GetIP(context) - 1;  // within the call
+    if (walk.library.range.has(address)) {
+        ++walk.frames;
+        return _URC_NO_REASON;
+    }
+    if (walk.frames > 0) return _URC_END_OF_STACK;
+    if (walk.now.self.has(address)) return _URC_NO_REASON;
+    for (const Range &runtime : walk.now.runtimes)
+        if (runtime.has(address)) {
+            walk.through_runtime = true;
+            return _URC_NO_REASON;
+        }
+    return _URC_END_OF_STACK;
+}
+
+}  // namespace
+
+Known look() noexcept {
+    auto *now = new (std::nothrow) Loaded;
+    if (!now) return {nullptr, "out of host memory"};
+    dl_iterate_phdr(note, now);
+    Known known;
+    for (std::size_t i = 0; i < std::size(kRows); ++i) {
+        Loaded::Library &library = now->rows[i];
+        if (library.range.end == 0) continue;
+        for (std::size_t counter = 0; counter < library.counters.size(); ++counter)
+            library.counters[counter] = address_of(kRows[i].counters[counter]);
+        if (!counts_pools(library))
+            known.why_not = "a version of the caller that curb does not know";
+        else if (has_made_pools(library))
+            known.why_not = "the program has made pools for graphs, or of its own, for which nothing is given back";
+        else
+            known.framework = kRows[i].framework;
+    }
+    const Loaded *before = loaded.load(std::memory_order_acquire);
+    if (before && std::memcmp(before, now, sizeof *now) == 0)
+        delete now;
+    else
+        loaded.store(now, std::memory_order_release);
+    return known;
+}
+
+const char *calling(Way way) noexcept {
+    const Loaded *now = loaded.load(std::memory_order_acquire);
+    if (!now) return nullptr;
+    for (std::size_t i = 0; i < std::size(kRows); ++i) {
+        const Loaded::Library &library = now->rows[i];
+        if (library.range.end == 0 || !counts_pools(library) || has_made_pools(library)) continue;
+        Walk walk{*now, library};
+        _Unwind_Backtrace(step, &walk);
+        // A runtime that is linked into the library itself would put frames of its own there: then nothing is proved.
+        if (walk.frames >= kRows[i].frames && walk.through_runtime == (way == Way::runtime)) return kRows[i].framework;
+    }
+    return nullptr;
+}
+
+}  // namespace curb::shim::callers

@@ -1,0 +1,30 @@
+// Who calls: whether an allocation comes from a framework that answers a refusal by giving back what it caches, and by
+// asking again. Everybody else takes a refusal for an error.
+#pragma once
+
+#include <cstdint>
+
+namespace curb::shim::callers {
+
+// By which way frameworks come to the driver.
+enum class Way : std::uint8_t {
+    runtime,  // cuMemAlloc, called by the CUDA runtime
+    direct,   // cuMemCreate, called by the framework itself
+};
+
+// What is known of the libraries in this process.
+struct Known {
+    const char *framework = nullptr;  // one that answers; null: none
+    const char *why_not = "no caller known to answer";
+};
+
+// Looks for them. Takes the loader's lock, so only on the worker: a thread of the program may hold that while it waits
+// for an allocator's.
+Known look() noexcept;
+
+// The framework whose cache this call of a wrapper of ours is to fill; null: another caller, or one that cannot be
+// told. Some microseconds: it walks the stack. Takes no lock of ours; the loader's only before glibc 2.35, the one that
+// is not held while libraries are initialised.
+const char *calling(Way way) noexcept;
+
+}  // namespace curb::shim::callers

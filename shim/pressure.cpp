@@ -1,0 +1,101 @@
+#include "pressure.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "captures.hpp"
+#include "devices.hpp"
+#include "keep_errno.hpp"
+#include "log.hpp"
+#include "process.hpp"
+
+namespace curb::shim {
+namespace {
+
+// Less is not worth a refusal. Of cuMemCreate only more: PyTorch probes for what the device can do with a single
+// granule, and takes a refusal for a no.
+bool is_enough(Bytes bytes, callers::Way way) noexcept {
+    constexpr Bytes kGranule = 2 * policy::MiB;
+    return way == callers::Way::direct ? bytes > kGranule : bytes >= kGranule;
+}
+
+bool may_refuse(Bytes bytes, callers::Way way) noexcept {
+    return is_enough(bytes, way) && !captures::any() && callers::calling(way) != nullptr;
+}
+
+int this_thread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
+
+bool lives(int thread) noexcept { return syscall(SYS_tgkill, getpid(), thread, 0) == 0 || errno != ESRCH; }
+
+Bytes held(Device &device) noexcept { return device.meter.held_by_process().value_or(device.ledger.held()); }
+
+}  // namespace
+
+bool Pressure::rests(std::uint64_t now_ms) noexcept {
+    int thread = spared_.load(std::memory_order_acquire);
+    if (thread != 0 && (lives(thread) || !spared_.compare_exchange_strong(thread, 0, std::memory_order_acq_rel)))
+        return true;
+    return now_ms < rests_until_.load(std::memory_order_acquire);
+}
+
+bool Pressure::begin(Device &device, std::uint64_t now_ms) noexcept {
+    const Bytes before = held(device);
+    int nobody = 0;
+    if (!spared_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acq_rel)) return false;
+    // Another one may have been refused, and have answered, since this thread looked.
+    if (now_ms < rests_until_.load(std::memory_order_acquire)) {
+        spared_.store(0, std::memory_order_release);
+        return false;
+    }
+    armed_until_.store(0, std::memory_order_release);
+    held_before_.store(before, std::memory_order_release);
+    return true;
+}
+
+bool Pressure::arm(std::uint64_t now_ms) noexcept {
+    if (rests(now_ms)) return false;
+    armed_until_.store(now_ms + kArmedMs, std::memory_order_release);
+    return true;
+}
+
+bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
+    const KeepErrno keep_errno;
+    const std::uint64_t now_ms = devices::now_ms();
+    if (spared_.load(std::memory_order_acquire) == this_thread()) {
+        answered(device, now_ms);
+        return false;
+    }
+    std::uint64_t until = armed_until_.load(std::memory_order_acquire);
+    if (until == 0 || rests(now_ms)) return false;
+    if (now_ms < until) return may_refuse(bytes, way) && begin(device, now_ms);
+    armed_until_.compare_exchange_strong(until, 0, std::memory_order_acq_rel);
+    return false;
+}
+
+bool Pressure::refuses_growth(Device &device, Bytes bytes, callers::Way way) noexcept {
+    const KeepErrno keep_errno;
+    const auto &steps = *process::snapshot().policy.release.steps;
+    const std::uint64_t now_ms = devices::now_ms();
+    return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !rests(now_ms) &&
+           may_refuse(bytes, way) && begin(device, now_ms);
+}
+
+void Pressure::answered(Device &device, std::uint64_t now_ms) noexcept {
+    rests_until_.store(now_ms + kRestMs, std::memory_order_release);
+    const Bytes before = held_before_.load(std::memory_order_acquire);
+    spared_.store(0, std::memory_order_release);
+    if (!log::enabled(policy::LogLevel::info)) return;
+    try {
+        const Bytes now = held(device);
+        log::write(policy::LogLevel::info, "pressure: an allocation on " + device.name() + " was refused once, and " +
+                                               policy::format_human(before - std::min(before, now)) + " came back");
+    } catch (...) {
+        return;  // out of host memory: what came back shows in the device's figure
+    }
+}
+
+}  // namespace curb::shim

@@ -1,0 +1,29 @@
+// Step "pressure": has the next large allocation refused once, if a caller is known to answer that by giving back what
+// it caches. Nothing comes back before that allocation; what does is logged then.
+
+#include "pressure.hpp"
+
+#include <string>
+
+#include "callers.hpp"
+#include "captures.hpp"
+#include "devices.hpp"
+#include "release/frameworks.hpp"
+#include "release/plan.hpp"
+
+namespace curb::shim::release::step {
+
+std::string pressure() {
+    const callers::Known known = callers::look();
+    if (!known.framework) return known.why_not;
+    if (captures::any()) return "deferred: graph capture";
+    if (answered_just_now(known.framework)) return std::string(known.framework) + " has just been asked";
+    bool armed = false;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        if (device.contexts.load(std::memory_order_relaxed) > 0) armed |= device.pressure.arm(devices::now_ms());
+    }
+    return armed ? "waits for the program's next large allocation" : "an allocation was refused just now";
+}
+
+}  // namespace curb::shim::release::step
