@@ -187,8 +187,9 @@ namespace step {
 
 std::string frameworks() {
     Python python;
-    if (!python.find() || !python.initialized()) return "no Python";
-    if (python.finalizing()) return "Python is ending";
+    if (!python.find()) return "no Python";
+    if (python.finalizing()) return "Python is ending";  // it says that it is not initialised then, too
+    if (!python.initialized()) return "no Python";
     if (captures::any()) return "deferred: graph capture";
     const auto answer = std::make_shared<Answer>();
     const bool collect = *process::snapshot().policy.release.collect;
