@@ -116,6 +116,8 @@ int find_path(dl_phdr_info *info, std::size_t, void *into) {
     return 1;
 }
 const Count *address_of(const Counter &counter) noexcept {
+    // A program that is linked with the library may have taken the object over (a copy relocation).
+    if (void *symbol = real::dlsym()(RTLD_DEFAULT, counter.symbol)) return static_cast<const Count *>(symbol);
     Sought sought{counter, nullptr};
     dl_iterate_phdr(find_path, &sought);
     void *library = sought.path ? dlopen(sought.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;

@@ -75,3 +75,61 @@ TEST_CASE("frameworks that are being asked have answered before the interpreter 
 TEST_CASE("a fork child is asked nothing, and does not wait for the parent's release", "[foreign]") {
     succeeds(Program().run("a_fork_child_is_asked_nothing_and_ends_at_once"));
 }
+
+// ---- pressure ----
+
+namespace {
+
+Outcome pressed(const std::string &scenario, const std::string &more = "", const std::string &variable = "UNUSED") {
+    Job job;
+    return job.policy(R"({ "version": 1, "log": { "level": "info", "file": "curb.log" })" + more + " }")
+        .in_its_folder()
+        .with(variable, "1")
+        .run(scenario, CURB_PRESSURE_SCENARIOS);
+}
+
+}  // namespace
+
+TEST_CASE("PyTorch's allocator is refused once, gives back, and is served") {
+    succeeds(pressed("pytorch_is_refused_once_and_gives_back"));
+    succeeds(pressed("a_segment_that_pytorch_maps_is_refused_once"));
+}
+
+TEST_CASE("nobody else is ever refused for pressure") { succeeds(pressed("everybody_else_is_served")); }
+
+TEST_CASE("nobody is refused for pressure while PyTorch would not ask again") {
+    succeeds(pressed("nobody_is_refused_while_a_graph_is_captured"));
+    succeeds(pressed("a_process_that_has_made_a_pool_is_left_alone"));
+    succeeds(pressed("a_process_that_has_made_a_pool_is_left_alone", "", "FOR_GRAPHS"));
+}
+
+TEST_CASE("a refusal that nothing has used in ten seconds is forgotten") {
+    succeeds(pressed("a_refusal_that_nothing_used_is_forgotten"));
+}
+
+TEST_CASE("after a refusal the second attempt is served, whatever is asked for meanwhile") {
+    const std::string scenario = GENERATE("the_second_attempt_is_served_however_long_it_takes_to_come",
+                                          "a_thread_that_ends_without_a_second_attempt_is_not_waited_for",
+                                          "under_a_storm_of_signals_no_thread_ever_fails");
+    CAPTURE(scenario);
+    succeeds(pressed(scenario));
+}
+
+TEST_CASE("PyTorch's cache comes back before a growth step, unless the policy says otherwise") {
+    const std::string growth = R"(, "gpu": { "*": { "cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 } } })";
+    succeeds(pressed("a_cache_comes_back_before_a_growth_step", growth));
+    succeeds(pressed("a_growth_step_that_is_needed_is_taken_by_the_second_attempt", growth));
+    for (const char *release : {R"("before_growth": false)", R"("steps": ["pools", "frameworks"])"})
+        succeeds(pressed("a_cache_comes_back_before_a_growth_step", growth + R"(, "release": { )" + release + " }",
+                         "GROWS_FIRST"));
+}
+
+TEST_CASE("PyTorch is not pressed when it has just been asked through Python", "[foreign]") {
+    const std::string scenario = "what_was_asked_is_not_pressed";
+    Program program;
+    program.job.with("C10_CUDA", CURB_C10_CUDA);
+    succeeds(program.run(scenario));
+    Program alone(R"({ "steps": ["pressure"] })");
+    alone.job.with("C10_CUDA", CURB_C10_CUDA).with("ALONE", "1");
+    succeeds(alone.run(scenario));
+}

@@ -297,4 +297,13 @@ def a_release_during_a_capture_leaves_frameworks_for_later() -> None:
     assert "frameworks 16 MiB" in release()
 
 
+def what_was_asked_is_not_pressed() -> None:
+    import torch
+
+    ctypes.CDLL(os.environ["C10_CUDA"])
+    torch.cuda.cache(0, 16 * MIB)
+    said = "waits for the program's next large allocation" if "ALONE" in os.environ else "torch has just been asked"
+    assert f"pressure 0 B ({said})" in release()
+
+
 globals()[sys.argv[1]]()

@@ -1,0 +1,7 @@
+// libcudart.so.13, as far as its name and its place on the stack go.
+#include <cstddef>
+
+#include "cuda_abi.h"
+
+extern "C" CUresult cudaMalloc(CUdeviceptr *pointer, std::size_t bytes) { return cuMemAlloc_v2(pointer, bytes); }
+extern "C" CUresult cudaFree(CUdeviceptr pointer) { return cuMemFree_v2(pointer); }
