@@ -4,6 +4,7 @@
 #include <link.h>
 #include <unwind.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -147,14 +148,11 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
         ++walk.frames;
         return _URC_NO_REASON;
     }
-    if (walk.frames > 0) return _URC_END_OF_STACK;
-    if (walk.now.self.has(address)) return _URC_NO_REASON;
-    for (const Range &runtime : walk.now.runtimes)
-        if (runtime.has(address)) {
-            walk.through_runtime = true;
-            return _URC_NO_REASON;
-        }
-    return _URC_END_OF_STACK;
+    const bool runtime = std::any_of(walk.now.runtimes.begin(), walk.now.runtimes.end(),
+                                     [&](const Range &range) { return range.has(address); });
+    if (walk.frames > 0 || !(runtime || walk.now.self.has(address))) return _URC_END_OF_STACK;
+    walk.through_runtime |= runtime;
+    return _URC_NO_REASON;
 }
 
 }  // namespace

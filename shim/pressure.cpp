@@ -70,7 +70,7 @@ bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
         return false;
     }
     std::uint64_t until = armed_until_.load(std::memory_order_acquire);
-    if (until == 0 || rests(now_ms)) return false;
+    if (until == 0) return false;
     if (now_ms < until) return may_refuse(bytes, way) && begin(device, now_ms);
     armed_until_.compare_exchange_strong(until, 0, std::memory_order_acq_rel);
     return false;

@@ -98,6 +98,7 @@ SCENARIO_NAMED(everybody_else_is_served) {
         MUST(cuMemAlloc_v2(&block, bytes));
         MUST(cublas_workspace(&block, bytes));
         MUST(torch::allocate_uncached(&block, bytes));
+        MUST(torch::allocate_by_runtime_within(&block, bytes));
         MUST(cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL));
         MUST(cuMemAllocAsync(&block, bytes, nullptr));
     }

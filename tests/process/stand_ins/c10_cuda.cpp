@@ -80,6 +80,14 @@ CUresult allocate_uncached(CUdeviceptr *pointer, std::size_t bytes) { return cud
 bool expand(std::size_t bytes) { return malloc_of_device(nullptr, bytes, true); }
 
 namespace {
+[[gnu::noinline]] CUresult runtime_call(CUdeviceptr *pointer, std::size_t bytes) {
+    return cuMemAlloc_v2(pointer, bytes);
+}
+[[gnu::noinline]] CUresult runtime(CUdeviceptr *pointer, std::size_t bytes) { return runtime_call(pointer, bytes); }
+}  // namespace
+CUresult allocate_by_runtime_within(CUdeviceptr *pointer, std::size_t bytes) { return runtime(pointer, bytes); }
+
+namespace {
 [[gnu::noinline]] CUresult ask_device(std::size_t bytes) { return create(bytes); }
 [[gnu::noinline]] CUresult find_out(std::size_t bytes) { return ask_device(bytes); }
 }  // namespace

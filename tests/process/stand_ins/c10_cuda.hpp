@@ -28,7 +28,8 @@ extern bool (*on_refusal)();
 CUdeviceptr allocate(std::size_t bytes);  // through the cache; 0: failed
 void free_to_cache(CUdeviceptr, std::size_t bytes);
 CUresult allocate_uncached(CUdeviceptr *pointer, std::size_t bytes);
-bool expand(std::size_t bytes);     // a mapped segment, through the cache
+CUresult allocate_by_runtime_within(CUdeviceptr *pointer, std::size_t bytes);  // the same, linked with the runtime
+bool expand(std::size_t bytes);                                                // a mapped segment, through the cache
 CUresult probe(std::size_t bytes);  // what the device can do, from as deep within as expand()
 
 }  // namespace c10::cuda
