@@ -175,10 +175,26 @@ TEST_CASE("A layer that says everything has a setting for each field, in the ord
 TEST_CASE("Settings are written as a file writes them") {
     std::vector<std::string> values;
     for (const Setting &setting : settings(whole())) values.push_back(setting.value);
-    CHECK(values == std::vector<std::string>{R"("8GiB")", R"("2GiB")", R"("12.5%")", "1.5", R"("10s")", R"("4GiB")",
-                                             R"("0s")", R"("1GiB")", R"("30s")", R"("device")", R"("none")",
-                                             R"(["pools"])", R"("10m")", "false", "true", R"({ "NAME": "value" })",
-                                             R"("debug")", R"("curb-%p.log")", R"("curb-%p.json")"});
+    CHECK(values == std::vector<std::string>{R"("8GiB")",
+                                             R"("2GiB")",
+                                             R"("12.5%")",
+                                             "1.5",
+                                             R"("10s")",
+                                             R"("4GiB")",
+                                             R"("0s")",
+                                             R"("1GiB")",
+                                             R"("30s")",
+                                             R"("device")",
+                                             R"("none")",
+                                             R"(["pools"])",
+                                             R"("10m")",
+                                             "false",
+                                             "true",
+                                             "true",
+                                             R"({ "NAME": "value" })",
+                                             R"("debug")",
+                                             R"("curb-%p.log")",
+                                             R"("curb-%p.json")"});
 }
 
 TEST_CASE("A layer that says nothing has no settings") {

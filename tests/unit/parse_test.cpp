@@ -145,7 +145,7 @@ TEST_CASE("The least policy is the version, and then nothing is said") {
 TEST_CASE("An empty list of steps and no signal are something else than leaving them out") {
     const policy::ReleasePolicy release =
         valid(with(R"("release": {"signal": "none", "steps": []})")).file.base.release;
-    CHECK(release == policy::ReleasePolicy{0, std::vector<policy::Step>(), {}, {}});
+    CHECK(release == policy::ReleasePolicy{0, std::vector<policy::Step>(), {}, {}, {}});
 }
 
 TEST_CASE("Values at the ends of their ranges are taken") {
