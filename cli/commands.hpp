@@ -13,6 +13,11 @@ inline constexpr int kFailure = 125;  // curb could not do what was asked
 inline constexpr int kNotExecutable = 126;
 inline constexpr int kNotFound = 127;
 
+// Of suspend and resume.
+inline constexpr int kRefused = 1;
+inline constexpr int kHalfDone = 2;
+inline constexpr int kInterrupted = 130;
+
 struct RunOptions {
     std::optional<std::string> cap;     // --cap
     std::optional<std::string> policy;  // --policy
@@ -60,6 +65,23 @@ struct ReleaseOptions {
 // Asks each process to give memory back, all at the same time, and waits for what came of it. 0: all have answered, 1:
 // some could not be asked.
 int release(const ReleaseOptions &options);
+
+struct SuspendOptions {
+    int pid = 0;
+    std::string timeout = "10s";  // for the driver to lock the process
+    bool force = false;
+    bool json = false;
+};
+struct ResumeOptions {
+    int pid = 0;
+    std::optional<std::string> wait;   // --wait, for room
+    std::optional<std::string> bytes;  // --bytes, where no record is left
+    bool json = false;
+};
+// 0: done. 1: not done, and the process is as it was. kHalfDone: it is in a state that stderr tells of. 130: not done
+// because of Ctrl-C, and the process is as it was.
+int suspend(const SuspendOptions &options);
+int resume(const ResumeOptions &options);
 
 // One line on stderr, after "curb: ".
 void complain(std::string_view message);

@@ -24,6 +24,7 @@ Examples:
   curb policy explain job.json -- ./train.sh  which rule of the policy a command would get, and why
   curb release PID                            make a program give back memory that it caches
   kill -USR1 PID                              the same, without an answer
+  curb suspend PID; curb resume PID           a whole process out to host memory, and back
 
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
 
@@ -77,6 +78,31 @@ environment variables that would be set. Without FILE: as curb policy show. Exit
 Examples:
   curb policy explain job.json -- python train_bert.py --lr 1e-4
   SLURM_JOB_NAME=bert curb policy explain --json job.json -- ./train.sh)";
+
+constexpr const char *kSuspendFooter = R"(
+The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
+to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
+managed memory, one process of several that work together, too little host memory. --force goes on where that is only
+guessed (managed memory of a process that is not under curb; a launcher's variables without NCCL).
+
+Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 130: not, because of
+Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
+
+Examples:
+  curb suspend 4711
+  curb suspend --json 4711 | jq .bytes)";
+
+constexpr const char *kResumeFooter = R"(
+Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
+room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 130: not, because of
+Ctrl-C.
+
+Examples:
+  curb resume 4711
+  curb resume --wait 10m 4711                 as soon as there is room
+  curb resume --bytes 8GiB 4711               when the record of what it held is lost)";
 
 using Words = std::vector<std::string>;
 
@@ -151,6 +177,28 @@ void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
     command->callback([&] { chosen = [&] { return release(options); }; });
 }
 
+void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("suspend", "Move a whole process out of its GPUs into host memory");
+    command->footer(kSuspendFooter);
+    command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
+    command->add_option("--timeout", options.timeout, "How long the process's submitted work may take to end [10s]")
+        ->type_name("DURATION");
+    command->add_flag("--force", options.force, "Go on where it is only guessed that it might go wrong");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return suspend(options); }; });
+}
+
+void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("resume", "Bring a suspended process back");
+    command->footer(kResumeFooter);
+    command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
+    command->add_option("--wait", options.wait, "Wait so long for room on its GPUs: 30s, 10m")->type_name("DURATION");
+    command->add_option("--bytes", options.bytes, "What it held of each GPU, if no record of that is left")
+        ->type_name("SIZE");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return resume(options); }; });
+}
+
 struct PolicyOptions {
     CheckOptions check;
     ShowOptions show;
@@ -183,6 +231,11 @@ int dispatch(const Words &words) {
     add_release(app, release_options, chosen);
     PolicyOptions policy_options;
     add_policy(app, policy_options, chosen);
+
+    SuspendOptions suspend_options;
+    add_suspend(app, suspend_options, chosen);
+    ResumeOptions resume_options;
+    add_resume(app, resume_options, chosen);
 
     Split parts{words, {}};
     if (!words.empty() && words.front() == "run") parts = split(words, *run_command);

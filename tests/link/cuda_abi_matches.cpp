@@ -96,5 +96,17 @@ SAME_FIELD(CUgraphNodeParams, alloc);
 SAME_LAYOUT(CUgraphEdgeData);
 SAME_LAYOUT(CUDA_GRAPH_INSTANTIATE_PARAMS);
 SAME_FIELD(CUDA_GRAPH_INSTANTIATE_PARAMS, result_out);
+#if CUDA_VERSION >= 12080
+SAME_LAYOUT(CUcheckpointLockArgs);
+SAME_FIELD(CUcheckpointLockArgs, timeoutMs);
+SAME_LAYOUT(CUcheckpointCheckpointArgs);
+SAME_LAYOUT(CUcheckpointRestoreArgs);
+SAME_LAYOUT(CUcheckpointUnlockArgs);
+#endif
+#if CUDA_VERSION >= 13000
+SAME_LAYOUT(CUcheckpointGpuPair);
+SAME_FIELD(CUcheckpointRestoreArgs, gpuPairs);
+SAME_FIELD(CUcheckpointRestoreArgs, gpuPairsCount);
+#endif
 
 #include "toolkit_enumerators.inc"

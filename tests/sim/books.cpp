@@ -24,7 +24,8 @@ int main(int argc, char **argv) {
             for (int use = 0; use < kUses; ++use)
                 std::printf(",\"%s\":%llu", use_name(static_cast<Use>(use)),
                             static_cast<unsigned long long>(process.holding.bytes[use]));
-            std::printf("}");
+            static constexpr const char *kStates[] = {"running", "locked", "checkpointed", "failed"};
+            std::printf(",\"state\":\"%s\"}", kStates[static_cast<int>(process.state)]);
             comma = ",";
         }
         std::printf("]}");

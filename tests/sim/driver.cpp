@@ -24,11 +24,17 @@ constinit Driver *root = nullptr;
 constinit std::atomic<bool> in_forked_child = false;
 constinit thread_local Thread thread_state{};
 constinit thread_local uint64_t call_bytes = 0;
+constinit thread_local int calls_within = 0;  // of this thread, in progress: a host function may call the driver again
 constinit std::atomic<uint64_t> last_thread_id = 0;
 
 bool works_before_init(std::string_view name) {
     return name == "cuInit" || name == "cuDriverGetVersion" || name == "cuGetErrorString" || name == "cuGetErrorName" ||
            name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
+}
+
+// A process that is locked can still be asked about, and asked to be unlocked, from within.
+bool waits_while_locked(std::string_view name) {
+    return !works_before_init(name) && !name.starts_with("cuCheckpointProcess");
 }
 
 Entry *find_entry(std::string_view name) {
@@ -57,6 +63,13 @@ Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
         return;
     }
     lock_model();
+    if (root && waits_while_locked(entry.name)) {
+        Machine &machine = *root->machine;
+        unlock_model();  // the machine lives as long as the process
+        if (calls_within++ == 0) machine.begin_call();
+        counted_ = true;
+        lock_model();
+    }
     locked_ = true;
     if (!root && !early) refusal = CUDA_ERROR_NOT_INITIALIZED;
     thread_state.null_stream = null_stream;
@@ -68,6 +81,7 @@ Call::~Call() {
     const uint64_t bytes = call_bytes;  // a host function of ours may have called the driver
     unlock_model();
     if (!refusal) spend_time_of(entry_.name, bytes);
+    if (counted_ && --calls_within == 0) root->machine->end_call();
 }
 
 void this_call_is_about(uint64_t bytes) { call_bytes = bytes; }

@@ -1,5 +1,6 @@
 // How every exported call enters the simulation: it is counted, fails if CURB_SIM_FAULT says so, is refused in a forked
-// child and before cuInit, and then runs its body under the one lock of the model.
+// child and before cuInit, waits while the process is locked by cuCheckpointProcessLock, and then runs its body under
+// the one lock of the model.
 //
 // Rules: a body is written with SIM_CU, SIM_CU_STREAM or SIM_CU_BLOCKING, named exactly as in cuda_functions.def and
 // with that row's types (another signature does not compile, a missing body does not link). Bodies run with the lock
@@ -44,6 +45,7 @@ class Call {
   private:
     Entry &entry_;
     bool locked_ = false;
+    bool counted_ = false;
 };
 
 // The size that the present call is about: under CURB_SIM_LATENCY the time of some calls depends on it.

@@ -8,10 +8,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
+
+#include "latency.hpp"
 
 namespace curb::sim {
 
@@ -39,6 +44,13 @@ uint64_t start_time(int pid) {
     return field ? std::strtoull(field, nullptr, 10) : 0;
 }
 
+// What stays on a device that a process was moved out of (docs/results/driver.md).
+constexpr uint64_t kLeftBehind = 4 * kMiB;
+
+constexpr uint64_t kMovedAtOnce = 256 * kMiB;
+
+constexpr auto kNextLook = std::chrono::milliseconds(1);
+
 const char *environment(const char *name) {
     const char *value = std::getenv(name);
     return value ? value : "";
@@ -50,7 +62,13 @@ struct Machine::Books {
     struct Process {
         int32_t pid;  // 0: the slot is free
         uint64_t start;
+        uint32_t state;  // a ProcessState; atomic, as is the next
+        uint32_t calls;  // of the driver, in progress
         Holding devices[kMaxDevices];
+        Holding moved_out[kMaxDevices];  // to the host's memory
+
+        std::atomic_ref<uint32_t> atomic_state() { return std::atomic_ref(state); }
+        std::atomic_ref<uint32_t> atomic_calls() { return std::atomic_ref(calls); }
     };
 
     uint64_t magic;
@@ -91,6 +109,13 @@ struct Machine::Books {
     void forget(Process &process) {
         process = {};
         add_up();
+    }
+
+    Process *find(int pid) {
+        if (pid <= 0) return nullptr;
+        for (Process &process : processes)
+            if (process.pid == pid) return &process;
+        return nullptr;
     }
 };
 
@@ -240,11 +265,134 @@ std::vector<ProcessHolding> Machine::processes(int device) {
     reap();
     std::vector<ProcessHolding> found;
     const Lock lock(books_);
-    for (const Books::Process &process : books_->processes) {
+    for (Books::Process &process : books_->processes) {
         const Holding &holding = process.devices[device];
-        if (process.pid && (holding.held() || holding.bytes[kManaged])) found.push_back({process.pid, holding});
+        if (process.pid && (holding.held() || holding.bytes[kManaged]))
+            found.push_back({process.pid, holding, static_cast<ProcessState>(process.atomic_state().load())});
     }
     return found;
+}
+
+void Machine::begin_call() {
+    if (slot_ < 0) return;
+    Books::Process &own = books_->processes[slot_];
+    for (;;) {
+        // In this order: whoever locks looks at the calls after the state is set.
+        ++own.atomic_calls();
+        if (own.atomic_state() == static_cast<uint32_t>(ProcessState::running)) return;
+        --own.atomic_calls();
+        std::this_thread::sleep_for(kNextLook);
+    }
+}
+
+void Machine::end_call() {
+    if (slot_ >= 0) --books_->processes[slot_].atomic_calls();
+}
+
+bool Machine::find(int pid, ProcessState *state) {
+    reap();
+    const Lock lock(books_);
+    Books::Process *process = books_->find(pid);
+    if (process) *state = static_cast<ProcessState>(process->atomic_state().load());
+    return process != nullptr;
+}
+
+// `act` may change the state; it runs under the lock.
+template <class Do>
+Step Machine::step(int pid, ProcessState from, Do &&act) {
+    reap();
+    const Lock lock(books_);
+    Books::Process *process = books_->find(pid);
+    if (!process) return Step::unknown_process;
+    if (process->atomic_state() != static_cast<uint32_t>(from)) return Step::wrong_state;
+    return act(*process);
+}
+
+Step Machine::lock_process(int pid, unsigned milliseconds) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    const auto to = [](ProcessState state) {
+        return [=](Books::Process &process) {
+            process.atomic_state() = static_cast<uint32_t>(state);
+            return Step::done;
+        };
+    };
+    if (const Step locked = step(pid, ProcessState::running, to(ProcessState::locked)); locked != Step::done)
+        return locked;
+    const auto look = [](Books::Process &process) { return process.atomic_calls() ? Step::timed_out : Step::done; };
+    for (;;) {
+        const Step drained = step(pid, ProcessState::locked, look);
+        if (drained != Step::timed_out) return drained;
+        if (milliseconds && std::chrono::steady_clock::now() >= until) {
+            step(pid, ProcessState::locked, to(ProcessState::running));
+            return Step::timed_out;
+        }
+        std::this_thread::sleep_for(kNextLook);
+    }
+}
+
+Step Machine::move_out(int pid) {
+    const auto managed = [](const Holding &holding) { return holding.bytes[kManaged] != 0; };
+    const Step allowed = step(pid, ProcessState::locked, [&](Books::Process &process) {
+        return std::any_of(std::begin(process.devices), std::end(process.devices), managed) ? Step::not_supported
+                                                                                            : Step::done;
+    });
+    if (allowed != Step::done) return allowed;
+    // Piece by piece, as it takes its time on the card and as a watcher sees it.
+    for (bool more = true; more;) {
+        uint64_t moved = 0;
+        const Step piece = step(pid, ProcessState::locked, [&](Books::Process &process) {
+            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
+                for (int use = 0; use < kUses; ++use) {
+                    uint64_t &there = process.devices[device].bytes[use];
+                    const uint64_t left = use == static_cast<int>(Use::context) ? std::min(there, kLeftBehind) : 0;
+                    const uint64_t bytes = std::min(there - left, kMovedAtOnce - moved);
+                    there -= bytes;
+                    process.moved_out[device].bytes[use] += bytes;
+                    moved += bytes;
+                }
+            books_->add_up();
+            more = moved != 0;
+            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::checkpointed);
+            return Step::done;
+        });
+        if (piece != Step::done) return piece;
+        spend_time_of("cuCheckpointProcessCheckpoint", moved);
+    }
+    return Step::done;
+}
+
+Step Machine::move_back(int pid) {
+    for (bool more = true; more;) {
+        uint64_t moved = 0;
+        const Step piece = step(pid, ProcessState::checkpointed, [&](Books::Process &process) {
+            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
+                for (int use = 0; use < kUses; ++use) {
+                    uint64_t &away = process.moved_out[device].bytes[use];
+                    const uint64_t bytes = std::min(away, kMovedAtOnce - moved);
+                    if (bytes > books_->total[device] - books_->firm[device]) {
+                        process.atomic_state() = static_cast<uint32_t>(ProcessState::failed);
+                        return Step::no_room;
+                    }
+                    away -= bytes;
+                    process.devices[device].bytes[use] += bytes;
+                    books_->firm[device] += bytes;
+                    moved += bytes;
+                }
+            more = moved != 0;
+            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::locked);
+            return Step::done;
+        });
+        if (piece != Step::done) return piece;
+        spend_time_of("cuCheckpointProcessRestore", moved);
+    }
+    return Step::done;
+}
+
+Step Machine::unlock_process(int pid) {
+    return step(pid, ProcessState::locked, [](Books::Process &process) {
+        process.atomic_state() = static_cast<uint32_t>(ProcessState::running);
+        return Step::done;
+    });
 }
 
 void Machine::reap() {

@@ -2,7 +2,8 @@
 // file when CURB_SIM_STATE names one, so that processes share the machine as they would a real one.
 //
 // Rules: every access to the mapping is under its process-shared robust mutex, held for arithmetic only, never across a
-// system call that can block. A process that died without a word is found by its pid and start time, and its memory
+// system call that can block; but for the state of a process and the number of its calls in progress, which every call
+// looks at and which are atomic. A process that died without a word is found by its pid and start time, and its memory
 // goes back to the device, as the real driver does it.
 #pragma once
 
@@ -43,10 +44,16 @@ struct DeviceMemory {
     uint64_t free() const { return total - used; }
 };
 
+// As the driver tells it of a process (CUprocessState).
+enum class ProcessState : uint32_t { running, locked, checkpointed, failed };
 struct ProcessHolding {
     int pid;
     Holding holding;
+    ProcessState state = ProcessState::running;
 };
+
+// How a step from one state to another ended.
+enum class Step { done, unknown_process, wrong_state, timed_out, not_supported, no_room };
 
 class Machine {
   public:
@@ -77,9 +84,24 @@ class Machine {
     DeviceMemory memory(int device);
     std::vector<ProcessHolding> processes(int device);  // those that hold anything there
 
+    // Around every call of the driver: waits until this process is not locked, or for good once it has failed.
+    void begin_call();
+    void end_call();
+
+    // Whole processes, this one or others, by the pid. Managed memory cannot be moved out.
+    bool find(int pid, ProcessState *state);
+    // Waits until no call is in progress; on a time-out the process runs on. 0 ms: no time-out.
+    Step lock_process(int pid, unsigned milliseconds);
+    Step move_out(int pid);
+    // With too little room the process has failed, for good.
+    Step move_back(int pid);
+    Step unlock_process(int pid);
+
   private:
     struct Books;
     class Lock;
+    template <class Do>
+    Step step(int pid, ProcessState from, Do &&act);
     Machine(Books *books, int file) : books_(books), file_(file) {}
     void reap();
     int own_slot() const;

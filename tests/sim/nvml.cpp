@@ -230,14 +230,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMem
     return NVML_SUCCESS;
 }
 
+namespace {
+
+// Each GPU is shared through MPS: all its processes are MPS's clients.
+bool mps() {
+    const char *setting = std::getenv("CURB_SIM_MPS");
+    return setting && std::string_view(setting) == "1";
+}
+
 // `count` comes in as the room in `out` and goes out as how many there are.
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
-                                                                 nvmlProcessInfo_t *out) {
+nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
     const std::lock_guard lock(state);
     int device = 0;
     if (const nvmlReturn_t error = find(handle, &device)) return error;
     if (!count || (*count && !out)) return NVML_ERROR_INVALID_ARGUMENT;
-    const auto processes = hides_processes() ? std::vector<ProcessHolding>{} : machine()->processes(device);
+    const auto processes = hides_processes() || !any ? std::vector<ProcessHolding>{} : machine()->processes(device);
     const unsigned room = *count;
     *count = static_cast<unsigned>(processes.size());
     if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -252,6 +259,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t ha
     spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
     return NVML_SUCCESS;
 }
+
+}  // namespace
 
 NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
 
@@ -279,5 +288,24 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
                                               .encUtil = 0,
                                               .decUtil = 0};
     });
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                                 nvmlProcessInfo_t *out) {
+    return list(handle, count, out, true);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                                    nvmlProcessInfo_t *out) {
+    return list(handle, count, out, mps());
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
+    *current = *pending = mig_mode() ? 1 : 0;
     return NVML_SUCCESS;
 }

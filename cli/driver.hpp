@@ -1,0 +1,39 @@
+// The driver's calls for whole processes, found at run time: curb is linked with neither the driver nor NVML, so that
+// it runs where there is none and says so.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda_abi.h"
+#include "policy/result.hpp"
+
+namespace curb::cli {
+
+#define CURB_CHECKPOINT_CALLS(X)     \
+    X(cuCheckpointProcessGetState)   \
+    X(cuCheckpointProcessLock)       \
+    X(cuCheckpointProcessCheckpoint) \
+    X(cuCheckpointProcessRestore)    \
+    X(cuCheckpointProcessUnlock)
+
+struct Driver {
+#define CURB_SLOT(name) decltype(&::name) name = nullptr;
+    CURB_SLOT(cuInit)
+    CURB_SLOT(cuDriverGetVersion)
+    CURB_SLOT(cuGetErrorName)
+    CURB_SLOT(cuGetErrorString)
+    CURB_CHECKPOINT_CALLS(CURB_SLOT)
+#undef CURB_SLOT
+    int version = 0;              // as cuDriverGetVersion says it: 13000; 0: it does not
+    bool has_checkpoint = false;  // all the calls are there
+
+    // "CUDA_ERROR_NOT_READY (device not ready)"
+    [[nodiscard]] std::string text(CUresult result) const;
+};
+
+// Loads and initialises the driver, which takes seconds where no GPU is kept awake (nvidia-smi -pm 1). One without the
+// checkpoint calls is not initialised. The error says what is wrong and the remedy.
+policy::Result<Driver, std::string> open_driver();
+
+}  // namespace curb::cli

@@ -1,0 +1,56 @@
+// The driver's calls on one process, each made in a thread of its own while this one shows how far it has come and
+// listens for Ctrl-C: none of them can be broken off.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "driver.hpp"
+#include "nvml.hpp"
+
+namespace curb::cli {
+
+using Seconds = std::chrono::duration<double>;
+
+// Ctrl-C, SIGTERM and SIGHUP are noted from the first of these on, for as long as curb lives; nothing stops it between
+// two steps (Ctrl-Z, a terminal or a pipe that is gone).
+void hold_interrupts();
+bool interrupted();
+
+// A line on stderr, if that is a terminal, written over once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
+class Progress {
+  public:
+    using Line = std::function<std::string()>;
+    explicit Progress(Line line);
+    ~Progress();  // wipes the line
+    Progress(const Progress &) = delete;
+    Progress &operator=(const Progress &) = delete;
+    void look();
+    // A line that stays.
+    void say(const std::string &text);
+
+  private:
+    Line line_;
+    bool terminal_, shown_ = false;
+    std::chrono::steady_clock::time_point next_;
+};
+
+// Makes the call and waits for its end. `note`: what is said once if Ctrl-C is pressed meanwhile.
+CUresult make(const std::function<CUresult()> &call, Progress &progress, const std::string &note);
+
+// How a process was left.
+struct Left {
+    CUresult error = CUDA_SUCCESS;  // of the call that was to bring it there
+    CUprocessState state = CU_PROCESS_STATE_FAILED;
+    bool known = false;  // whether `state` is what the driver says
+};
+// Asked again when the driver does not answer at once.
+Left state_of(const Driver &driver, int pid);
+// Unlocks, and tries again when that fails: a process that stays locked hangs.
+Left unlock(const Driver &driver, int pid);
+
+std::string seconds_text(Seconds seconds);                    // "3.9 s"
+std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
+
+}  // namespace curb::cli

@@ -1,0 +1,47 @@
+// What NVML says of this machine's GPUs and of who holds what of them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/result.hpp"
+#include "policy/size.hpp"
+
+namespace curb::cli {
+
+struct GpuUser {
+    int pid = 0;
+    std::string text;                   // "4711 (python3)"
+    std::optional<policy::Bytes> held;  // nothing: NVML does not tell (of a GPU that is divided, to other users)
+};
+
+struct GpuState {
+    int index = 0;  // nvidia-smi's
+    std::string uuid;
+    policy::Bytes total = 0, free = 0;
+    bool mig = false;
+    std::vector<GpuUser> users;
+    std::vector<int> mps_clients;
+
+    // Nothing: the process is not listed.
+    [[nodiscard]] const GpuUser *user(int pid) const;
+    [[nodiscard]] bool is_mps_client(int pid) const;
+};
+
+struct NvmlCalls;
+
+class Nvml {
+  public:
+    // The error says what is wrong and the remedy.
+    static policy::Result<Nvml, std::string> open();
+    [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
+    // "580.159.04"; empty: it does not say.
+    [[nodiscard]] std::string driver_version() const;
+
+  private:
+    explicit Nvml(const NvmlCalls *calls) : calls_(calls) {}
+    const NvmlCalls *calls_;  // for as long as the process lives
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,221 @@
+// `curb suspend`: out of the GPU into host memory. What can go wrong is looked for first; from the lock on, every way
+// out leaves the process running or suspended, never locked, as far as the driver lets us.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "asking.hpp"
+#include "commands.hpp"
+#include "control/suspended.hpp"
+#include "json.hpp"
+#include "moving.hpp"
+#include "policy/duration.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace suspended = control::suspended;
+using policy::Bytes;
+using policy::format_human;
+using Clock = std::chrono::steady_clock;
+
+class Suspending {
+  public:
+    explicit Suspending(const SuspendOptions &options) : options_(options), target_(look_at(options.pid)) {}
+    int run();
+
+  private:
+    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
+    [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
+    [[nodiscard]] SuspendFacts what_proc_shows() const;
+    [[nodiscard]] SuspendFacts facts(const Machine &machine) const;
+    int move(const Machine &machine, unsigned patience, SuspendFacts known);
+    int move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known);
+    // After the lock: unlocks, says `why`, and how the process was left.
+    int give_up(const Machine &machine, const std::string &why, int status = kRefused) const;
+    int done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const;
+
+    const SuspendOptions &options_;
+    const Target target_;
+};
+
+// The message, and with --json the answer.
+int Suspending::ended(int status, const std::string &state, const std::string &message) const {
+    complain(message);
+    if (options_.json)
+        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
+                                          {"suspended", json::flag(false)},
+                                          {"process", json::text(state)},
+                                          {"message", json::text(message)}})
+                                .c_str());
+    return status;
+}
+
+SuspendFacts Suspending::what_proc_shows() const {
+    SuspendFacts facts;
+    facts.user = ::geteuid();
+    facts.target = target_;
+    facts.force = options_.force;
+    return facts;
+}
+
+SuspendFacts Suspending::facts(const Machine &machine) const {
+    SuspendFacts facts = what_proc_shows();
+    facts.driver = facts_of(machine, options_.pid);
+    facts.gpus = machine.gpus();
+    facts.books = books_of(target_);
+    facts.host = host_room(options_.pid);
+    if (*facts.gpus) facts.companion = companion_of(target_, **facts.gpus);
+    return facts;
+}
+
+int Suspending::run() {
+    const auto patience = policy::parse_duration(options_.timeout);
+    if (!patience || patience->count() == 0)
+        return ended(kRefused, "unchanged",
+                     "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
+    // What costs nothing is asked before the driver is loaded.
+    if (const auto refusal = why_not_suspend(what_proc_shows())) return refused(*refusal);
+    suspended::remove_stale(target_.process);
+    const auto claim = suspended::Claim::take(target_.process);
+    if (!claim) return ended(kRefused, "unchanged", "cannot suspend " + target_.text() + ": " + claim.error());
+    const Machine machine = open_machine();
+    SuspendFacts known = facts(machine);
+    if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
+    return move(machine, static_cast<unsigned>(patience->count()), std::move(known));
+}
+
+int Suspending::move(const Machine &machine, unsigned patience, SuspendFacts known) {
+    const Driver &driver = *machine.driver;
+    hold_interrupts();
+    const auto start = Clock::now();
+    CUresult error{};
+    {
+        Progress progress([&] {
+            return "  waiting for the work that " + target_.text() + " has submitted, " +
+                   seconds_text(Clock::now() - start);
+        });
+        CUcheckpointLockArgs arguments{};
+        arguments.timeoutMs = patience;
+        error = make([&] { return driver.cuCheckpointProcessLock(options_.pid, &arguments); }, progress,
+                     "waiting for the driver's lock to be got or to time out; the process will run on");
+    }
+    if (error != CUDA_SUCCESS) {
+        const Left left = state_of(driver, options_.pid);
+        const std::string why = "cannot suspend " + target_.text() + ": the driver could not lock it: ";
+        const std::string cause = error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
+                                                                      options_.timeout + "; try again, or --timeout 1m"
+                                                                : driver.text(error);
+        if (left.known && left.state == CU_PROCESS_STATE_LOCKED) return give_up(machine, why + cause);
+        return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why + cause);
+    }
+    const Seconds lock_time = Clock::now() - start;
+    try {
+        return move_locked(machine, lock_time, std::move(known));
+    } catch (const std::exception &failure) {  // no memory: it must not stay locked for that
+        const Left left = state_of(driver, options_.pid);
+        if (left.known && left.state == CU_PROCESS_STATE_CHECKPOINTED) throw;
+        return give_up(machine, failure.what());
+    }
+}
+
+int Suspending::move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known) {
+    const Driver &driver = *machine.driver;
+    // Now that it stands still: what it has taken since it was first looked at counts too.
+    known.gpus = machine.gpus();
+    known.host = host_room(options_.pid);
+    known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
+    if (const auto refusal = why_not_suspend(known)) return give_up(machine, refusal->text());
+    suspended::Record record;
+    for (const GpuState *gpu : gpus_of(**known.gpus, options_.pid))
+        record.push_back({gpu->uuid, gpu->user(options_.pid)->held.value_or(0), gpu->free});
+    if (const auto fault = suspended::write(target_.process, record))
+        return give_up(machine, "cannot suspend " + target_.text() + ": " + *fault);
+    if (interrupted()) {
+        suspended::remove(target_.process);
+        return give_up(machine, "interrupted before anything was moved", kInterrupted);
+    }
+    const Bytes whole = held_by(**known.gpus, options_.pid);
+    const auto start = Clock::now();
+    CUresult error{};
+    {
+        Progress progress([&] {
+            const auto now = machine.gpus();
+            const Bytes left = now ? std::min(whole, held_by(*now, options_.pid)) : whole;
+            return "  " + format_human(whole - left) + " of " + format_human(whole) + " out, " +
+                   seconds_text(Clock::now() - start);
+        });
+        CUcheckpointCheckpointArgs arguments{};
+        error = make([&] { return driver.cuCheckpointProcessCheckpoint(options_.pid, &arguments); }, progress,
+                     "half a suspend cannot be stopped: it goes on to its end; curb resume " +
+                         std::to_string(options_.pid) + " brings the process back");
+    }
+    const Seconds time = Clock::now() - start;
+    if (error == CUDA_SUCCESS) return done(machine, record, lock_time, time);
+    const Left left = state_of(driver, options_.pid);
+    if (left.known && left.state == CU_PROCESS_STATE_CHECKPOINTED) return done(machine, record, lock_time, time);
+    if (left.known && left.state == CU_PROCESS_STATE_LOCKED) suspended::remove(target_.process);
+    return give_up(
+        machine,
+        "cannot suspend " + target_.text() + ": the driver could not move it out: " + driver.text(error) +
+            (error == CUDA_ERROR_NOT_SUPPORTED ? " (it may have managed memory, or memory shared with other processes)"
+                                               : ""));
+}
+
+int Suspending::give_up(const Machine &machine, const std::string &why, int status) const {
+    const std::string pid = std::to_string(options_.pid);
+    const Left left = unlock(*machine.driver, options_.pid);
+    if (left.known && left.state == CU_PROCESS_STATE_RUNNING) return ended(status, "running", why + "; it runs on");
+    if (suspended::start_of(options_.pid) != target_.process.start)
+        return ended(kHalfDone, "ended", why + "; the process has ended");
+    const std::string state = left.known ? state_name(left.state) : "unknown";
+    return ended(kHalfDone, state,
+                 why + "; it could not be unlocked (" + machine.driver->text(left.error) + ", its state is " + state +
+                     ")" +
+                     (left.known && left.state == CU_PROCESS_STATE_FAILED
+                          ? ": the driver has given it up, and all that is left is to end it (kill -9)"
+                          : ": try curb resume " + pid));
+}
+
+int Suspending::done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
+    const auto now = machine.gpus();
+    const auto left_on = [&](const std::string &uuid) -> Bytes {
+        if (!now) return 0;
+        for (const GpuState &gpu : *now)
+            if (const GpuUser *user = gpu.user(options_.pid); user && gpu.uuid == uuid) return user->held.value_or(0);
+        return 0;
+    };
+    Bytes held = 0, left = 0;
+    std::vector<std::string> gpus;
+    for (const suspended::Gpu &gpu : record) {
+        held += gpu.held;
+        left += left_on(gpu.uuid);
+        gpus.push_back(json::object({{"uuid", json::text(gpu.uuid)},
+                                     {"held", std::to_string(gpu.held)},
+                                     {"left", std::to_string(left_on(gpu.uuid))}}));
+    }
+    const Bytes out = held - std::min(held, left);
+    if (options_.json) {
+        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
+                                          {"suspended", json::flag(true)},
+                                          {"bytes", std::to_string(out)},
+                                          {"left", std::to_string(left)},
+                                          {"lock_seconds", std::to_string(lock_time.count())},
+                                          {"seconds", std::to_string(time.count())},
+                                          {"gpus", json::list(gpus)}})
+                                .c_str());
+        return 0;
+    }
+    std::printf("suspended %s: %s to host memory in %s (%s), %s left on %s\n", target_.text().c_str(),
+                format_human(out).c_str(), seconds_text(time).c_str(), rate_text(out, time).c_str(),
+                format_human(left).c_str(), record.size() == 1 ? "the device" : "the devices");
+    std::printf("it waits in its next CUDA call; curb resume %d brings it back\n", options_.pid);
+    return 0;
+}
+
+}  // namespace
+
+int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
+
+}  // namespace curb::cli

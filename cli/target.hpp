@@ -1,0 +1,47 @@
+// The process that is to be suspended or resumed, as /proc shows it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "control/suspended.hpp"
+#include "policy/size.hpp"
+
+namespace curb::cli {
+
+struct Target {
+    control::suspended::Process process;  // start 0: there is none
+    int thread_of = 0;                    // the pid is that of a thread of this process; 0: it is not
+    int parent = 0;
+    std::string name;  // the kernel's, 15 bytes: "python3"
+    std::string executable;
+    std::optional<std::map<std::string, std::string>> environment;  // at its start; nothing: it cannot be read
+    bool under_curb = false;                                        // libcurb.so is mapped
+    bool has_nccl = false;                                          // libnccl is
+
+    // "4711 (python3)"
+    [[nodiscard]] std::string text() const;
+};
+Target look_at(int pid);
+// "4711 (python3)", of whoever that is now.
+std::string name_of(int pid);
+
+// One of several processes that work together, by what the environment says.
+struct Ranks {
+    std::string variable;  // "WORLD_SIZE"
+    std::string count;     // "8"
+};
+std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment);
+
+// How much more host memory a process can take before the machine or a limit of its cgroup stops it.
+struct HostRoom {
+    policy::Bytes available = 0;
+    std::string limit;  // whose: "this machine", "the cgroup /job/7"
+    friend bool operator==(const HostRoom &, const HostRoom &) = default;
+};
+// Nothing: this cannot be found out. The folders are /proc and /sys/fs/cgroup but in tests.
+std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
+                                  const std::string &cgroups = "/sys/fs/cgroup");
+
+}  // namespace curb::cli

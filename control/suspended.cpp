@@ -1,0 +1,259 @@
+#include "control/suspended.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace curb::control::suspended {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLargest = 64 << 10;
+constexpr const char *kRecord = ".suspended.json";
+constexpr const char *kClaim = ".claim";
+
+// Root acts as the user for as long as this lives: for the whole process, so no other thread may run.
+class As {
+  public:
+    explicit As(const Process &process) : root_(::geteuid() == 0 && process.uid != 0), group_(::getegid()) {
+        if (root_ && (::setegid(process.gid) != 0 || ::seteuid(process.uid) != 0)) failed_ = true;
+    }
+    ~As() {
+        if (root_ && (::seteuid(0) != 0 || ::setegid(group_) != 0)) std::abort();  // never as somebody else by mistake
+    }
+    As(const As &) = delete;
+    As &operator=(const As &) = delete;
+    [[nodiscard]] bool failed() const { return failed_; }
+
+  private:
+    bool root_, failed_ = false;
+    gid_t group_;
+};
+
+class Descriptor {
+  public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(Descriptor &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor &operator=(Descriptor &&) = delete;
+    ~Descriptor() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    [[nodiscard]] int fd() const { return fd_; }
+    [[nodiscard]] int give() { return std::exchange(fd_, -1); }
+    [[nodiscard]] bool open() const { return fd_ >= 0; }
+
+  private:
+    int fd_;
+};
+
+struct Directory {
+    std::string path;
+    Descriptor file;
+};
+
+std::string why(int error) { return std::strerror(error); }
+
+// Those that can be had. `faults` says what is wrong with the others.
+std::vector<Directory> directories(const Process &process, bool make, std::string &faults) {
+    std::vector<std::string> paths;
+    const char *runtime = ::getauxval(AT_SECURE) == 0 ? std::getenv("XDG_RUNTIME_DIR") : nullptr;
+    const std::string uid = std::to_string(process.uid), usual = "/run/user/" + uid;
+    if (runtime && *runtime == '/' && process.uid == ::getuid()) paths.push_back(std::string(runtime) + "/curb");
+    if (struct stat there{}; (!runtime || usual != runtime) && ::stat(usual.c_str(), &there) == 0)
+        paths.push_back(usual + "/curb");
+    paths.push_back("/tmp/curb-" + uid);
+    std::vector<Directory> found;
+    for (std::string &path : paths) {
+        if (make) ::mkdir(path.c_str(), 0700);
+        Descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        struct stat status {};
+        std::string fault;
+        if (!file.open() || ::fstat(file.fd(), &status) != 0)
+            fault = why(errno);
+        else if (status.st_uid != process.uid)
+            fault = "belongs to user " + std::to_string(status.st_uid);
+        else if ((status.st_mode & 0077) != 0)
+            fault = "is open to others (chmod 700 would do)";
+        if (fault.empty())
+            found.push_back({std::move(path), std::move(file)});
+        else
+            faults.append(faults.empty() ? "" : ", ").append(path).append(": ").append(fault);
+    }
+    return found;
+}
+
+std::string name_of(const Process &process, const char *kind) {
+    return std::to_string(process.pid) + "-" + std::to_string(process.start) + kind;
+}
+
+bool write_whole(int directory, const std::string &name, const std::string &text) {
+    const std::string aside = name + ".new";
+    ::unlinkat(directory, aside.c_str(), 0);  // of one that was killed while it wrote
+    const Descriptor file(
+        ::openat(directory, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    return file.open() && ::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+           ::renameat(directory, aside.c_str(), directory, name.c_str()) == 0;
+}
+
+std::optional<std::string> read_whole(int directory, const std::string &name, unsigned owner) {
+    const Descriptor file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    if (!file.open() || ::fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != owner)
+        return std::nullopt;
+    std::string text(kLargest, '\0');
+    const ssize_t length = ::read(file.fd(), text.data(), text.size());
+    if (length < 0) return std::nullopt;
+    text.resize(static_cast<std::size_t>(length));
+    return text;
+}
+
+// The locked file; the error is that of errno. One that was taken away in between is not what others will find.
+policy::Result<Descriptor, int> lock(int directory, const std::string &name) {
+    using Result = policy::Result<Descriptor, int>;
+    for (;;) {
+        Descriptor file(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+        if (!file.open() || ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) return Result(errno);
+        struct stat status {};
+        if (::fstat(file.fd(), &status) != 0) return Result(errno);
+        if (status.st_nlink != 0) return Result(std::move(file));
+    }
+}
+
+}  // namespace
+
+std::uint64_t start_of(int pid) {
+    const Descriptor file(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+    char text[1024];
+    const ssize_t length = file.open() ? ::read(file.fd(), text, sizeof text - 1) : 0;
+    if (length <= 0) return 0;
+    text[length] = '\0';
+    const char *field = std::strrchr(text, ')');  // the name before it may hold spaces and parentheses
+    if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
+    ++field;
+    for (int number = 3; field && number < 22; ++number) field = std::strchr(field + 1, ' ');
+    return field ? std::strtoull(field, nullptr, 10) : 0;
+}
+
+std::string text_of(const Process &process, const Record &record) {
+    Json gpus = Json::array();
+    for (const Gpu &gpu : record) gpus.push_back({{"uuid", gpu.uuid}, {"held", gpu.held}, {"free", gpu.free}});
+    return Json{{"version", 1}, {"pid", process.pid}, {"start", process.start}, {"gpus", gpus}}.dump() + "\n";
+}
+
+std::optional<Record> parse(const Process &process, const std::string &text) {
+    const Json all = Json::parse(text, nullptr, false);
+    const auto number = [](const Json &object, const char *name) -> std::optional<std::uint64_t> {
+        const auto found = object.find(name);
+        if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+        return found->get<std::uint64_t>();
+    };
+    if (!all.is_object() || number(all, "version") != 1U || number(all, "start") != process.start ||
+        number(all, "pid") != static_cast<std::uint64_t>(process.pid))
+        return std::nullopt;
+    const auto gpus = all.find("gpus");
+    if (gpus == all.end() || !gpus->is_array() || gpus->empty()) return std::nullopt;
+    Record record;
+    for (const Json &one : *gpus) {
+        if (!one.is_object()) return std::nullopt;
+        const auto uuid = one.find("uuid");
+        const auto held = number(one, "held"), free = number(one, "free");
+        if (uuid == one.end() || !uuid->is_string() || !held || !free) return std::nullopt;
+        record.push_back({uuid->get<std::string>(), *held, *free});
+    }
+    return record;
+}
+
+std::optional<std::string> write(const Process &process, const Record &record) {
+    const As user(process);
+    std::string faults;
+    bool written = false;
+    const std::string text = text_of(process, record);
+    if (!user.failed()) {
+        for (const Directory &directory : directories(process, true, faults)) {
+            if (write_whole(directory.file.fd(), name_of(process, kRecord), text))
+                written = true;
+            else
+                faults.append(faults.empty() ? "" : ", ").append(directory.path).append(": ").append(why(errno));
+        }
+    }
+    if (written) return std::nullopt;
+    return "what has to come back could not be written down (" + faults + ")";
+}
+
+std::optional<Record> read(const Process &process) {
+    const As user(process);
+    std::string faults;
+    if (user.failed()) return std::nullopt;
+    for (const Directory &directory : directories(process, false, faults)) {
+        const auto text = read_whole(directory.file.fd(), name_of(process, kRecord), process.uid);
+        if (!text) continue;
+        if (auto record = parse(process, *text)) return record;
+    }
+    return std::nullopt;
+}
+
+void remove(const Process &process) {
+    const As user(process);
+    std::string faults;
+    if (user.failed()) return;
+    for (const Directory &directory : directories(process, false, faults))
+        ::unlinkat(directory.file.fd(), name_of(process, kRecord).c_str(), 0);
+}
+
+void remove_stale(const Process &process) {
+    const As user(process);
+    std::string faults;
+    if (user.failed()) return;
+    for (Directory &directory : directories(process, false, faults)) {
+        DIR *entries = ::fdopendir(::dup(directory.file.fd()));
+        if (!entries) continue;
+        while (const dirent *entry = ::readdir(entries)) {
+            int pid = 0;
+            unsigned long long start = 0;
+            int length = 0;
+            if (std::sscanf(entry->d_name, "%d-%llu%n", &pid, &start, &length) != 2) continue;
+            const std::string kind = entry->d_name + length;
+            const bool ours = kind == kRecord || kind == kClaim || kind == std::string(kRecord) + ".new";
+            if (ours && start_of(pid) != start) ::unlinkat(directory.file.fd(), entry->d_name, 0);
+        }
+        ::closedir(entries);
+    }
+}
+
+policy::Result<Claim, std::string> Claim::take(const Process &process) {
+    const As user(process);
+    std::string faults;
+    std::vector<int> files;
+    if (!user.failed()) {
+        for (const Directory &directory : directories(process, true, faults)) {
+            auto locked = lock(directory.file.fd(), name_of(process, kClaim));
+            if (!locked && locked.error() == EWOULDBLOCK) {
+                for (const int file : files) ::close(file);
+                return std::string("another curb is suspending or resuming it right now; let it finish");
+            }
+            if (locked)
+                files.push_back(locked.value().give());
+            else
+                faults.append(faults.empty() ? "" : ", ").append(directory.path + ": " + why(locked.error()));
+        }
+    }
+    if (!files.empty()) return Claim(std::move(files));
+    return "there is no directory in which to note that it is being worked on (" + faults + ")";
+}
+
+Claim::~Claim() {
+    for (const int file : files_) ::close(file);  // the file stays until the process has ended: see remove_stale
+}
+
+}  // namespace curb::control::suspended

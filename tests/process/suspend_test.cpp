@@ -1,0 +1,556 @@
+// `curb suspend` and `curb resume` on processes of the simulated driver: each case starts a program that does as it is
+// told (suspend_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
+// books from outside.
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "cli.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Environment = std::map<std::string, std::string>;
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kContext = 518, kLeft = 4;  // MiB
+
+template <class Condition>
+bool within(std::chrono::milliseconds deadline, Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    while (!condition()) {
+        if (std::chrono::steady_clock::now() > until) return false;
+        std::this_thread::sleep_for(2ms);
+    }
+    return true;
+}
+
+Environment with(Environment environment, const Environment &more) {
+    for (const auto &[name, value] : more) environment[name] = value;
+    return environment;
+}
+
+// One simulated machine, and a runtime directory.
+class Machine {
+  public:
+    explicit Machine(Environment more = {}) : more_(std::move(more)) {
+        fs::create_directory(dir_ / "runtime");
+        fs::permissions(dir_ / "runtime", fs::perms::owner_all);
+    }
+    [[nodiscard]] Environment environment() const {
+        return with({{"CURB_SIM_STATE", (dir_ / "state").string()},
+                     {"LD_LIBRARY_PATH", CURB_SIM},
+                     {"XDG_RUNTIME_DIR", (dir_ / "runtime").string()}},
+                    more_);
+    }
+    [[nodiscard]] Outcome curb(Words words, const Environment &more = {}) const {
+        return ::curb(std::move(words), with(environment(), more));
+    }
+    [[nodiscard]] fs::path folder() const { return dir_.path(); }
+
+    // MiB that a process holds of all devices, and its state, by the books; "" when it holds nothing.
+    [[nodiscard]] std::int64_t held(pid_t pid) const {
+        std::int64_t sum = 0;
+        each(pid,
+             [&](const std::string &entry) { sum += std::stoll(entry.substr(entry.find("\"bytes\":") + 8)) / kMiB; });
+        return sum;
+    }
+    [[nodiscard]] std::string state(pid_t pid) const {
+        std::string state;
+        each(pid, [&](const std::string &entry) {
+            const std::size_t at = entry.find("\"state\":\"") + 9;
+            state = entry.substr(at, entry.find('"', at) - at);
+        });
+        return state;
+    }
+    [[nodiscard]] std::vector<fs::path> records(pid_t pid) const {
+        std::vector<fs::path> found;
+        for (const fs::path &folder : {dir_ / "runtime/curb", fs::path("/tmp/curb-" + std::to_string(::getuid()))}) {
+            if (!fs::exists(folder)) continue;
+            for (const auto &entry : fs::directory_iterator(folder)) {
+                const std::string name = entry.path().filename();
+                if (name.starts_with(std::to_string(pid) + "-") && name.ends_with(".suspended.json"))
+                    found.push_back(entry.path());
+            }
+        }
+        return found;
+    }
+
+  private:
+    template <class Do>
+    void each(pid_t pid, Do act) const {
+        const Outcome books = ::start({{CURB_BOOKS, (dir_ / "state").string()}, {}, {}, {}, {}});
+        REQUIRE(books.status == 0);
+        const std::string label = "{\"pid\":" + std::to_string(pid) + ",";
+        for (std::size_t at = 0; (at = books.out.find(label, at)) != std::string::npos; ++at)
+            act(books.out.substr(at, books.out.find('}', at) - at));
+    }
+
+    TempDir dir_;
+    Environment more_;
+};
+
+// A process that runs beside the test, with its stdin and stdout.
+class Running {
+  public:
+    Running(Words words, const Environment &environment, const std::function<void()> &prepare = {}, int err = 2) {
+        int in[2], out[2];
+        REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
+        REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+        Words variables = environment_of(environment);
+        const auto argv = pointers(words), envp = pointers(variables);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::dup2(in[0], 0);
+            ::dup2(out[1], 1);
+            if (err != 2) ::dup2(err, 2);
+            if (prepare) prepare();
+            ::execve(argv.front(), argv.data(), envp.data());
+            ::_exit(98);
+        }
+        ::close(in[0]);
+        ::close(out[1]);
+        in_ = in[1];
+        out_ = out[0];
+    }
+    ~Running() {
+        if (!ended_) {
+            ::kill(pid_, SIGKILL);
+            end();
+        }
+        ::close(in_);
+        ::close(out_);
+    }
+    Running(const Running &) = delete;
+    Running &operator=(const Running &) = delete;
+
+    [[nodiscard]] pid_t pid() const { return pid_; }
+    [[nodiscard]] std::string id() const { return std::to_string(pid_); }
+    void kill(int number) const { REQUIRE(::kill(pid_, number) == 0); }
+    void tell(const std::string &line) const {
+        const std::string whole = line + "\n";
+        REQUIRE(::write(in_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
+    }
+    // The next line that it says; "": none came in time.
+    std::string says(std::chrono::milliseconds patience = 20s) {
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (said_.find('\n') == std::string::npos) {
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+            pollfd pipe{out_, POLLIN, 0};
+            if (left.count() <= 0 || ::poll(&pipe, 1, static_cast<int>(left.count())) <= 0) return "";
+            char block[4096];
+            const ssize_t got = ::read(out_, block, sizeof block);
+            if (got <= 0) return "";
+            said_.append(block, static_cast<std::size_t>(got));
+        }
+        const std::size_t end = said_.find('\n');
+        const std::string line = said_.substr(0, end);
+        said_.erase(0, end + 1);
+        return line;
+    }
+    std::string answers(const std::string &line) {
+        tell(line);
+        return says();
+    }
+    // Its exit status, or 128 + signal.
+    int end() {
+        int status = 0;
+        REQUIRE(::waitpid(pid_, &status, 0) == pid_);
+        ended_ = true;
+        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
+    int finish() {
+        ::close(std::exchange(in_, -1));
+        return end();
+    }
+
+  private:
+    pid_t pid_ = 0;
+    int in_ = -1, out_ = -1;
+    bool ended_ = false;
+    std::string said_;
+};
+
+Environment under_curb() {
+    return {{"LD_PRELOAD", std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + CURB_LIBRARY},
+            {"CURB_CAP", "40GiB"}};
+}
+
+// The program, ready.
+class Program : public Running {
+  public:
+    explicit Program(const Machine &machine, const Environment &more = under_curb(),
+                     const std::function<void()> &prepare = {})
+        : Running({CURB_SCENARIOS, "does_as_it_is_told"}, with(machine.environment(), more), prepare) {
+        REQUIRE(says() == "ready");
+    }
+};
+
+Running curb_beside(const Machine &machine, Words words, const Environment &more = {}, int err = 2) {
+    words.insert(words.begin(), CURB_BINARY);
+    return Running(std::move(words), with(machine.environment(), more), {}, err);
+}
+
+// "suspend", of a process whose books are not asked.
+Words forced(const Running &program) { return {"suspend", "--force", program.id()}; }
+
+}  // namespace
+
+TEST_CASE("a suspended process holds next to nothing, and comes back with all that it had") {
+    const bool capped = GENERATE(true, false);
+    CAPTURE(capped);
+    const Machine machine;
+    Program program(machine, capped ? under_curb() : Environment{});
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(program.answers("hold 300") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    REQUIRE(before >= kContext + 2348);
+    const Outcome out = machine.curb(forced(program));
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    CHECK_THAT(out.out, contains("suspended " + program.id() + " (scenarios): ") && contains("4 MiB left"));
+    CHECK(out.err.empty());
+    CHECK(machine.held(program.pid()) == kLeft);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    program.tell("check");
+    CHECK(program.says(300ms).empty());  // it waits in its CUDA call
+    const Outcome back = machine.curb({"resume", program.id()});
+    INFO(back.err);
+    REQUIRE(back.status == 0);
+    CHECK_THAT(back.out, contains("resumed " + program.id() + " (scenarios): "));
+    CHECK(program.says() == "right");
+    CHECK(machine.held(program.pid()) == before);
+    CHECK(machine.records(program.pid()).empty());
+    CHECK(program.answers("hold 64") == "held");  // under curb the cap and the books hold on
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("memory on several devices goes out and comes back") {
+    const Machine machine({{"CURB_SIM_GPUS", "2"}});
+    Program program(machine);
+    REQUIRE(program.answers("hold 512 0") == "held");
+    REQUIRE(program.answers("hold 1024 1") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    REQUIRE(machine.curb(forced(program)).status == 0);
+    CHECK(machine.held(program.pid()) == 2 * kLeft);
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(machine.held(program.pid()) == before);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("programs are told in JSON") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 1024") == "held");
+    const Outcome out = machine.curb({"suspend", "--force", "--json", program.id()});
+    CHECK_THAT(out.out, contains("{\"pid\":" + program.id() + ",\"suspended\":true,\"bytes\":") &&
+                            contains("\"left\":4194304") && contains("\"uuid\":\"GPU-c07b513d-"));
+    const Outcome twice = machine.curb({"suspend", "--force", "--json", program.id()});
+    CHECK(twice.status == 1);
+    CHECK_THAT(twice.out, contains("\"suspended\":false") && contains("already"));
+    const Outcome back = machine.curb({"resume", "--json", program.id()});
+    CHECK_THAT(back.out, contains("\"resumed\":true,\"bytes\":"));
+    const Outcome again = machine.curb({"resume", "--json", program.id()});
+    CHECK(again.status == 1);
+    CHECK_THAT(again.out, contains("\"resumed\":false") && contains("not suspended"));
+}
+
+TEST_CASE("what the shell sees of the GPUs does not matter") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 64") == "held");
+    CHECK(machine.curb(forced(program), {{"CUDA_VISIBLE_DEVICES", ""}}).status == 0);
+    CHECK(machine.curb({"resume", program.id()}, {{"CUDA_VISIBLE_DEVICES", ""}}).status == 0);
+    CHECK(machine.curb(forced(program), under_curb()).status == 0);  // a shell that runs under curb itself
+    CHECK(machine.curb({"resume", program.id()}, under_curb()).status == 0);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("what cannot be suspended is refused and runs on") {
+    struct Case {
+        const char *why;
+        Environment program, curb;
+        const char *said;
+        bool force = true;
+    };
+    const auto one = GENERATE(
+        Case{"MIG", {}, {{"CURB_SIM_MIG", "1"}}, "is divided (MIG)"},
+        Case{"a part by name", {{"CUDA_VISIBLE_DEVICES", "MIG-317b"}, {"CURB_SIM_MIG", "1"}}, {}, "divided (MIG)"},
+        Case{"MPS", {}, {{"CURB_SIM_MPS", "1"}}, "through MPS"},
+        Case{"an old driver", {}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}, "570 or newer"},
+        Case{"no NVML", {}, {{"CURB_SIM_NVML", "broken"}}, "nvidia-smi"},
+        Case{"not listed", {}, {{"CURB_SIM_NVML", "nopids"}}, "NVML lists no GPU memory of it"},
+        Case{"a rank", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, {}, "WORLD_SIZE=2", false},
+        Case{"unknown books", {{"LD_PRELOAD", ""}}, {}, "whether it has managed memory", false});
+    CAPTURE(one.why);
+    const Machine machine;
+    Program program(machine, with(under_curb(), one.program));
+    REQUIRE(program.answers("hold 64") == "held");
+    Words words{"suspend", program.id()};
+    if (one.force) words.emplace_back("--force");
+    const Outcome outcome = machine.curb(words, one.curb);
+    CHECK(outcome.status == 1);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, contains("cannot suspend " + program.id()) && contains(one.said));
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.records(program.pid()).empty());
+}
+
+TEST_CASE("what is no process of one's own that uses CUDA is refused") {
+    const Machine machine;
+    CHECK_THAT(machine.curb({"suspend", "--force", "4999999"}).err, contains("there is no such process"));
+    const Running sleeper({"/bin/sleep", "60"}, {});
+    CHECK_THAT(machine.curb(forced(sleeper)).err, contains("does not know it as a process that uses CUDA"));
+    CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
+    CHECK(machine.curb({"suspend", "0"}).status == 125);
+    CHECK_THAT(machine.curb({"suspend", "--timeout", "0s", "1"}).err, contains("say how long"));
+    if (::getuid() != 0) return;  // only root can be somebody else
+    Environment environment = machine.environment();
+    const Outcome foreign = start({{CURB_BINARY, "suspend", sleeper.id()}, environment, {}, {}, [] {
+                                       if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(97);
+                                   }});
+    CHECK(foreign.status == 1);
+    CHECK_THAT(foreign.err, contains("it belongs to user 0"));
+}
+
+TEST_CASE("managed memory makes the driver refuse, and the process runs on") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 64") == "held");
+    REQUIRE(program.answers("managed 64") == "managed");
+    const Outcome outcome = machine.curb(forced(program));
+    CHECK(outcome.status == 1);
+    CHECK_THAT(outcome.err, contains("managed memory"));
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.records(program.pid()).empty());
+}
+
+TEST_CASE("a process that has no room to come back to stays suspended until there is") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 8192") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    REQUIRE(machine.curb(forced(program)).status == 0);
+    Program other(machine, {});
+    REQUIRE(other.answers("hold 73000") == "held");
+    const Outcome refused = machine.curb({"resume", program.id()});
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.err, contains("are missing") && contains(other.id() + " (scenarios)"));
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(machine.curb({"resume", "--wait", "300ms", program.id()}).status == 1);
+    Running waiting = curb_beside(machine, {"resume", "--wait", "60s", program.id()});
+    REQUIRE(other.answers("give") == "given");
+    CHECK(waiting.end() == 0);
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.held(program.pid()) == before);
+}
+
+TEST_CASE("what filled a device comes back to it") {
+    const Machine machine({{"CURB_SIM_MEMORY", "8GiB"}});
+    Program program(machine, {});
+    REQUIRE(program.answers("hold 7674") == "held");  // with the context all of it
+    REQUIRE(machine.held(program.pid()) == 8192);
+    REQUIRE(machine.curb(forced(program)).status == 0);
+    CHECK(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("without the record a process is resumed only by one who says what it held") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 1024") == "held");
+    REQUIRE(machine.curb(forced(program)).status == 0);
+    const auto records = machine.records(program.pid());
+    REQUIRE(records.size() == 2);  // in the runtime directory and in /tmp
+    for (const fs::path &record : records) {
+        CHECK((fs::status(record).permissions() & fs::perms::mask) == (fs::perms::owner_read | fs::perms::owner_write));
+    }
+    SECTION("one of the two is enough, from whatever shell") {
+        fs::remove(records.front());
+        CHECK(machine.curb({"resume", program.id()}, {{"XDG_RUNTIME_DIR", "/nonexistent"}}).status == 0);
+    }
+    SECTION("none") {
+        for (const fs::path &record : records) fs::remove(record);
+        const Outcome refused = machine.curb({"resume", program.id()});
+        CHECK(refused.status == 1);
+        CHECK_THAT(refused.err, contains("no record") && contains("--bytes SIZE"));
+        CHECK_THAT(machine.curb({"resume", "--bytes", "200GiB", program.id()}).err, contains("are missing"));
+        CHECK_THAT(machine.curb({"resume", "--bytes", "50%", program.id()}).err, contains("8GiB"));
+        CHECK(machine.curb({"resume", "--bytes", "2GiB", program.id()}).status == 0);
+    }
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process that the driver has given up is said to be lost") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 8192") == "held");
+    REQUIRE(machine.curb(forced(program)).status == 0);
+    for (const fs::path &record : machine.records(program.pid())) fs::remove(record);
+    Program other(machine, {});
+    REQUIRE(other.answers("hold 73000") == "held");
+    const Outcome lost = machine.curb({"resume", "--bytes", "1MiB", program.id()});  // a lie
+    CHECK(lost.status == 2);
+    CHECK_THAT(lost.err, contains("has given it up"));
+    CHECK_THAT(machine.curb({"resume", program.id()}).err, contains("has given it up"));
+    CHECK_THAT(machine.curb(forced(program)).err, contains("has given it up"));
+}
+
+TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
+    const std::string what = GENERATE("suspend", "resume");
+    // The k-th of all; and what fails together: the move and the first way back.
+    const std::string fault = GENERATE("*:1:999", "*:2:999", "*:3:999", "*:4:999", "*:5:999", "*:6:999", "*:7:999",
+                                       "*:8:999", "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessUnlock:1:999",
+                                       "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessGetState:2:999",
+                                       "cuCheckpointProcessLock:1:999,cuCheckpointProcessGetState:2:999",
+                                       "cuCheckpointProcessRestore:1:999,cuCheckpointProcessGetState:2:999",
+                                       "cuCheckpointProcessUnlock:1:999,cuCheckpointProcessUnlock:2:999");
+    CAPTURE(what, fault);
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 256") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    if (what == "resume") REQUIRE(machine.curb(forced(program)).status == 0);
+    const Outcome outcome =
+        machine.curb(what == "resume" ? Words{"resume", program.id()} : forced(program), {{"CURB_SIM_FAULT", fault}});
+    INFO(outcome.err);
+    CHECK((outcome.status == 0 || (outcome.status == 1 && !outcome.err.empty())));
+    const std::string state = machine.state(program.pid());
+    CHECK((state == "running" || state == "checkpointed"));
+    if (state == "checkpointed") CHECK(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.held(program.pid()) == before);
+    CHECK(machine.records(program.pid()).empty());
+}
+
+TEST_CASE("a process that could not be unlocked is said to be locked, and resume unlocks it") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 256") == "held");
+    std::string faults = "cuCheckpointProcessCheckpoint:1:999";
+    for (int i = 1; i <= 5; ++i) faults += ",cuCheckpointProcessUnlock:" + std::to_string(i) + ":999";
+    const Outcome outcome = machine.curb(forced(program), {{"CURB_SIM_FAULT", faults}});
+    CHECK(outcome.status == 2);
+    CHECK_THAT(outcome.err, contains("could not be unlocked") && contains("curb resume " + program.id()));
+    REQUIRE(machine.state(program.pid()) == "locked");
+    CHECK_THAT(machine.curb(forced(program)).err, contains("it is locked") && contains("curb resume"));
+    const Outcome freed = machine.curb({"resume", program.id()});
+    CHECK(freed.status == 0);
+    CHECK_THAT(freed.out, contains("it runs again"));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a suspend that is killed at the lock leaves a process that resume unlocks") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 256") == "held");
+    REQUIRE(program.answers("submit") == "submitting");
+    Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", "60s", program.id()});
+    REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+    SECTION("while it is at work another leaves it alone") {
+        CHECK_THAT(machine.curb({"resume", program.id()}).err, contains("another curb"));
+        CHECK_THAT(machine.curb(forced(program)).err, contains("another curb"));
+        program.tell("go on");
+        CHECK(curb.end() == 0);
+        CHECK(machine.curb({"resume", program.id()}).status == 0);
+        CHECK(program.says() == "ended");
+    }
+    SECTION("killed") {
+        curb.kill(SIGKILL);
+        CHECK(curb.end() == 128 + SIGKILL);
+        program.tell("go on");
+        CHECK_THAT(machine.curb(forced(program)).err, contains("it is locked"));
+        CHECK(machine.curb({"resume", program.id()}).status == 0);
+        CHECK(program.says() == "ended");
+    }
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("work that does not end keeps a process from being suspended, and it runs on") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 256") == "held");
+    REQUIRE(program.answers("submit") == "submitting");
+    SECTION("in the time given") {
+        const Outcome outcome = machine.curb({"suspend", "--force", "--timeout", "200ms", program.id()});
+        CHECK(outcome.status == 1);
+        CHECK_THAT(outcome.err, contains("did not end within 200ms"));
+        program.tell("go on");
+    }
+    SECTION("until Ctrl-C, before and after the lock was got") {
+        const bool got = GENERATE(false, true);
+        Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", got ? "60s" : "1s", program.id()});
+        REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+        curb.kill(SIGINT);
+        if (got) program.tell("go on");
+        CHECK(curb.end() == 130);
+        if (!got) program.tell("go on");
+    }
+    CHECK(program.says() == "ended");
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK(machine.records(program.pid()).empty());
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("Ctrl-C does not stop a process half way out") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 4096") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    Running curb = curb_beside(machine, forced(program), {{"CURB_SIM_LATENCY", "h100"}});
+    REQUIRE(within(20s, [&] { return machine.held(program.pid()) < before; }));
+    curb.kill(SIGINT);
+    curb.kill(SIGTSTP);
+    CHECK(curb.end() == 0);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(machine.held(program.pid()) == kLeft);
+    CHECK(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("on a terminal a long move shows how far it has come") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 6144") == "held");
+    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(terminal >= 0);
+    REQUIRE(::grantpt(terminal) == 0);
+    REQUIRE(::unlockpt(terminal) == 0);
+    const int side = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(side >= 0);
+    CHECK(curb_beside(machine, forced(program), {{"CURB_SIM_LATENCY", "h100"}}, side).end() == 0);
+    CHECK(curb_beside(machine, {"resume", program.id()}, {{"CURB_SIM_LATENCY", "h100"}}, side).end() == 0);
+    char block[4096];
+    const ssize_t got = ::read(terminal, block, sizeof block);
+    ::close(side);
+    ::close(terminal);
+    const std::string shown(block, got > 0 ? static_cast<std::size_t>(got) : 0);
+    CHECK_THAT(shown, contains(" out, 1.") && contains(" back, 1.") && contains(" of 6.5 GiB"));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("root's record of another user's process is that user's to read") {
+    if (::getuid() != 0) return;
+    constexpr unsigned kNobody = 65534;
+    const Machine machine;
+    fs::permissions(machine.folder(), fs::perms::all);
+    std::ofstream(machine.folder() / "state").flush();
+    fs::permissions(machine.folder() / "state", fs::perms::all);
+    const auto become = [] {
+        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(97);
+    };
+    Program program(machine, {}, become);
+    REQUIRE(program.answers("hold 256") == "held");
+    const Outcome out = machine.curb(forced(program));
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    const Outcome back = start({{CURB_BINARY, "resume", program.id()}, machine.environment(), {}, {}, become});
+    INFO(back.err);
+    CHECK(back.status == 0);
+    CHECK(program.answers("check") == "right");
+}
