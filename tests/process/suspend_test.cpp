@@ -231,7 +231,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
 }
 
 TEST_CASE("memory on several devices goes out and comes back") {
-    const Machine machine({{"CURB_SIM_GPUS", "2"}});
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "2"}});
     Program program(machine);
     REQUIRE(program.answers("hold 512 0") == "held");
     REQUIRE(program.answers("hold 1024 1") == "held");
@@ -351,7 +351,7 @@ TEST_CASE("a process that has no room to come back to stays suspended until ther
 }
 
 TEST_CASE("what filled a device comes back to it") {
-    const Machine machine({{"CURB_SIM_MEMORY", "8GiB"}});
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "8GiB"}});
     Program program(machine, {});
     REQUIRE(program.answers("hold 7674") == "held");  // with the context all of it
     REQUIRE(machine.held(program.pid()) == 8192);
