@@ -1,0 +1,259 @@
+// What is refused before a process is suspended or resumed: one row a reason, each against facts that are otherwise in
+// order.
+#include "guards.hpp"
+
+#include <functional>
+
+#include "catch.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb::cli;
+using curb::policy::Bytes;
+using curb::policy::GiB;
+using curb::policy::MiB;
+
+namespace {
+
+constexpr int kPid = 4711;
+using Gpus = std::vector<GpuState>;
+
+GpuState gpu(Bytes held, Bytes free) {
+    GpuState gpu;
+    gpu.uuid = "GPU-1";
+    gpu.total = 80 * GiB;
+    gpu.free = free;
+    gpu.users = {{kPid, "4711 (python3)", held}, {99, "99 (other)", 3 * GiB}};
+    return gpu;
+}
+
+DriverFacts driver(CUprocessState state) {
+    DriverFacts facts;
+    facts.cuda = 13000;
+    facts.version = "580.159.04";
+    facts.has_checkpoint = true;
+    facts.state = state;
+    return facts;
+}
+
+Target target() {
+    Target target;
+    target.process = {kPid, 77, 1000, 1000};
+    target.name = "python3";
+    target.environment.emplace();
+    return target;
+}
+
+SuspendFacts suspendable() {
+    SuspendFacts facts;
+    facts.user = 1000;
+    facts.target = target();
+    facts.driver = driver(CU_PROCESS_STATE_RUNNING);
+    facts.gpus = Gpus{gpu(8 * GiB, 60 * GiB)};
+    facts.books = Books{0, ""};
+    facts.host = HostRoom{100 * GiB, "this machine"};
+    return facts;
+}
+
+ResumeFacts resumable() {
+    ResumeFacts facts;
+    facts.user = 1000;
+    facts.target = target();
+    facts.driver = driver(CU_PROCESS_STATE_CHECKPOINTED);
+    facts.gpus = Gpus{gpu(4 * MiB, 60 * GiB)};
+    facts.needs = std::vector<Need>{{"GPU-1", 8 * GiB}};
+    return facts;
+}
+
+GpuState &first(SuspendFacts &facts) { return facts.gpus->value().front(); }
+
+struct Row {
+    const char *name;
+    std::function<void(SuspendFacts &)> change;
+    const char *said;
+    bool forced;  // --force goes on
+};
+
+const std::vector<Row> kRows{
+    {"no process", [](auto &f) { f.target.process.start = 0; }, "there is no such process", false},
+    {"a thread", [](auto &f) { f.target.thread_of = 4700; }, "name the process: 4700", false},
+    {"another's", [](auto &f) { f.user = 1001; }, "belongs to user 1000", false},
+    {"closed", [](auto &f) { f.target.environment.reset(); }, "environment cannot be read", false},
+    {"no driver", [](auto &f) { f.driver->fault = "there is no CUDA driver; run it elsewhere"; },
+     "there is no CUDA driver; run it elsewhere", false},
+    {"too old", [](auto &f) { f.driver->cuda = 12060; }, "570 or newer", false},
+    {"lacks the calls", [](auto &f) { f.driver->has_checkpoint = false; }, "driver 580.159.04 cannot", false},
+    {"unknown to the driver", [](auto &f) { f.driver->state.reset(); }, "does not know it", false},
+    {"suspended", [](auto &f) { f.driver->state = CU_PROCESS_STATE_CHECKPOINTED; }, "curb resume 4711 brings", false},
+    {"locked", [](auto &f) { f.driver->state = CU_PROCESS_STATE_LOCKED; }, "curb resume 4711 unlocks", false},
+    {"failed", [](auto &f) { f.driver->state = CU_PROCESS_STATE_FAILED; }, "has given it up", false},
+    {"NVML fails", [](auto &f) { f.gpus.emplace(std::string("no NVML")); }, "NVML does not tell who", false},
+    {"not listed", [](auto &f) { first(f).users.erase(first(f).users.begin()); }, "lists no GPU memory", false},
+    {"size unknown", [](auto &f) { first(f).users[0].held.reset(); }, "how much it holds of GPU 0 (GPU-1)", false},
+    {"MIG", [](auto &f) { first(f).mig = true; }, "GPU 0 (GPU-1) is divided (MIG)", false},
+    {"MIG by name", [](auto &f) { (*f.target.environment)["CUDA_VISIBLE_DEVICES"] = "MIG-31"; }, "(MIG)", false},
+    {"MPS", [](auto &f) { first(f).mps_clients = {kPid}; }, "through MPS", false},
+    {"rank",
+     [](auto &f) {
+         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
+     },
+     "WORLD_SIZE=8", true},
+    {"rank with NCCL",
+     [](auto &f) {
+         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
+         f.target.has_nccl = true;
+     },
+     "--force does not help", false},
+    {"companion", [](auto &f) { f.companion = 4712; }, "also started 4712", true},
+    {"managed", [](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory", false},
+    {"books unknown",
+     [](auto &f) {
+         f.books = Books{std::nullopt, "it is not under curb"};
+     },
+     "it is not under curb", true},
+    {"little host memory",
+     [](auto &f) {
+         f.host = HostRoom{8 * GiB, "the cgroup /job/7"};
+     },
+     "the cgroup /job/7 has room for 8 GiB", false},
+};
+
+}  // namespace
+
+TEST_CASE("A process that can be suspended is") {
+    CHECK_FALSE(why_not_suspend(suspendable()));
+    SuspendFacts root = suspendable();
+    root.user = 0;
+    CHECK_FALSE(why_not_suspend(root));
+}
+
+TEST_CASE("What cannot be suspended is refused, with --force as without unless it was but guessed") {
+    for (const Row &row : kRows) {
+        CAPTURE(row.name);
+        SuspendFacts facts = suspendable();
+        row.change(facts);
+        const auto refusal = why_not_suspend(facts);
+        REQUIRE(refusal);
+        CHECK_THAT(refusal->text(), contains(row.said));
+        CHECK_FALSE(refusal->what.empty());
+        CHECK_FALSE(refusal->why.empty());
+        CHECK_FALSE(refusal->remedy.empty());
+        facts.force = true;
+        CHECK(why_not_suspend(facts).has_value() == !row.forced);
+    }
+}
+
+TEST_CASE("What is not known yet is not judged") {
+    SuspendFacts facts;
+    facts.user = 1000;
+    facts.target = target();
+    CHECK_FALSE(why_not_suspend(facts));
+}
+
+TEST_CASE("GPUs that the process does not use do not matter") {
+    SuspendFacts facts = suspendable();
+    GpuState other = gpu(0, GiB);
+    other.users.erase(other.users.begin());
+    other.mig = true;
+    other.mps_clients = {99};
+    facts.gpus->value().push_back(other);
+    CHECK_FALSE(why_not_suspend(facts));
+}
+
+TEST_CASE("Host memory must be left over, a sixteenth of what is moved and at least 256 MiB") {
+    SuspendFacts facts = suspendable();
+    facts.host->available = 8 * GiB + 512 * MiB;
+    CHECK_FALSE(why_not_suspend(facts));
+    facts.host->available -= 1;
+    CHECK(why_not_suspend(facts));
+    first(facts).users[0].held = GiB;
+    facts.host->available = GiB + 256 * MiB;
+    CHECK_FALSE(why_not_suspend(facts));
+    facts.host->available -= 1;
+    CHECK(why_not_suspend(facts));
+}
+
+TEST_CASE("A process is resumed only to enough room on each GPU") {
+    ResumeFacts facts = resumable();
+    CHECK_FALSE(why_not_resume(facts));
+    facts.gpus->value().front().free = 8 * GiB;
+    CHECK_FALSE(why_not_resume(facts));
+    facts.gpus->value().front().free = 8 * GiB - MiB;
+    REQUIRE(why_not_resume(facts));
+    CHECK_THAT(why_not_resume(facts)->text(), contains("1 MiB are missing") && contains("99 (other) 3 GiB"));
+    CHECK_THAT(why_not_resume(facts)->text(), !contains("4711 (python3) 4 MiB"));
+    CHECK(only_room_is_lacking(facts));
+    facts.gpus->value().front().free = 60 * GiB;
+    facts.needs->push_back({"GPU-2", GiB});
+    REQUIRE(why_not_resume(facts));
+    CHECK_THAT(why_not_resume(facts)->text(), contains("GPU-2") && contains("not there any more"));
+}
+
+TEST_CASE("What is not suspended is not resumed, and what is locked needs no room") {
+    ResumeFacts facts = resumable();
+    facts.driver->state = CU_PROCESS_STATE_RUNNING;
+    CHECK_THAT(why_not_resume(facts)->text(), contains("it is not suspended"));
+    CHECK_FALSE(only_room_is_lacking(facts));
+    facts.driver->state = CU_PROCESS_STATE_FAILED;
+    CHECK_THAT(why_not_resume(facts)->text(), contains("has given it up"));
+    facts.driver->state = CU_PROCESS_STATE_LOCKED;
+    facts.gpus->value().front().free = 0;
+    CHECK_FALSE(why_not_resume(facts));
+    facts = resumable();
+    facts.needs->clear();
+    CHECK_THAT(why_not_resume(facts)->text(), contains("--bytes SIZE"));
+    CHECK_FALSE(only_room_is_lacking(facts));
+    facts = resumable();
+    facts.user = 1001;
+    CHECK_THAT(why_not_resume(facts)->text(), contains("belongs to user"));
+}
+
+TEST_CASE("The room for a process is what it held, and a margin that never exceeds what was free") {
+    CHECK(room_for(8 * GiB, 60 * GiB, 4 * MiB) == 8 * GiB + 60 * MiB);
+    CHECK(room_for(8 * GiB, 10 * MiB, 4 * MiB) == 8 * GiB + 6 * MiB);
+    CHECK(room_for(8 * GiB, 0, 0) == 8 * GiB);
+    CHECK(room_for(MiB, 0, 4 * MiB) == 0);
+}
+
+TEST_CASE("A rank of several is known by its launcher's variables") {
+    struct Case {
+        std::map<std::string, std::string> environment;
+        const char *variable;  // "": it is alone
+    };
+    for (const Case &one :
+         std::vector<Case>{{{}, ""},
+                           {{{"WORLD_SIZE", "8"}, {"RANK", "3"}}, "WORLD_SIZE"},
+                           {{{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}, "WORLD_SIZE"},
+                           {{{"WORLD_SIZE", "1"}, {"RANK", "0"}}, ""},
+                           {{{"WORLD_SIZE", "many"}, {"RANK", "0"}}, ""},
+                           {{{"WORLD_SIZE", "8"}}, ""},
+                           {{{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE"},
+                           {{{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}, "PMI_SIZE"},
+                           {{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}, "SLURM_NTASKS"},
+                           {{{"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}}, ""}}) {
+        CAPTURE(one.variable, one.environment.size());
+        const auto ranks = ranks_of(one.environment);
+        CHECK((ranks ? ranks->variable : "") == one.variable);
+    }
+}
+
+TEST_CASE("Room on the host is what the tightest of machine and cgroups leaves") {
+    const TempDir dir;
+    const auto proc = (dir / "proc").string(), groups = (dir / "cgroup").string();
+    dir.write("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable:  1048576 kB\n");
+    dir.write("proc/7/cgroup", "0::/job/7\n");
+    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine"});
+    CHECK_FALSE(host_room(7, (dir / "nowhere").string(), groups));
+    dir.write("cgroup/job/7/memory.max", "max\n");
+    dir.write("cgroup/job/7/memory.current", "1048576\n");
+    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine"});
+    // A limit of the group above, less what is used and would not give way.
+    dir.write("cgroup/job/memory.max", std::to_string(512 * MiB) + "\n");
+    dir.write("cgroup/job/memory.current", std::to_string(256 * MiB) + "\n");
+    dir.write("cgroup/job/memory.stat",
+              "anon 1\nfile 2\ninactive_file " + std::to_string(56 * MiB) + "\nactive_file 9\n");
+    CHECK(host_room(7, proc, groups) == HostRoom{312 * MiB, "the cgroup /job"});
+    dir.write("proc/8/cgroup", "5:cpu,memory:/old\n0::/elsewhere\n");
+    dir.write("cgroup/memory/old/memory.limit_in_bytes", std::to_string(64 * MiB));
+    dir.write("cgroup/memory/old/memory.usage_in_bytes", std::to_string(60 * MiB));
+    CHECK(host_room(8, proc, groups) == HostRoom{4 * MiB, "the cgroup /old"});
+}

@@ -1,0 +1,161 @@
+// What `curb suspend` writes down for `curb resume`: where, for whom, and what is not believed.
+#include "control/suspended.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "catch.hpp"
+#include "temp_dir.hpp"
+
+namespace fs = std::filesystem;
+using namespace curb::control::suspended;
+
+namespace {
+
+const Record kRecord{{"GPU-1", 9'000'000'000, 70'000'000'000}, {"GPU-2", 5, 0}};
+
+Process self() { return {::getpid(), start_of(::getpid()), ::getuid(), ::getgid()}; }
+
+// $XDG_RUNTIME_DIR for as long as this lives; what stands in /tmp is taken away by each case itself.
+class Runtime {
+  public:
+    Runtime() { ::setenv("XDG_RUNTIME_DIR", dir_.path().c_str(), 1); }
+    ~Runtime() { ::unsetenv("XDG_RUNTIME_DIR"); }
+    [[nodiscard]] fs::path folder() const { return dir_ / "curb"; }
+    [[nodiscard]] static fs::path in_tmp() { return "/tmp/curb-" + std::to_string(::getuid()); }
+    [[nodiscard]] static std::string name(const char *kind = ".suspended.json") {
+        return std::to_string(self().pid) + "-" + std::to_string(self().start) + kind;
+    }
+
+  private:
+    TempDir dir_;
+};
+
+}  // namespace
+
+TEST_CASE("A record is read as it was written, from each of its places") {
+    const Runtime runtime;
+    CHECK_FALSE(read(self()));
+    REQUIRE_FALSE(write(self(), kRecord));
+    CHECK(read(self()) == kRecord);
+    struct stat folder {};
+    REQUIRE(::stat(runtime.folder().c_str(), &folder) == 0);
+    CHECK((folder.st_mode & 0777) == 0700);
+    fs::remove(runtime.folder() / runtime.name());
+    CHECK(read(self()) == kRecord);
+    REQUIRE_FALSE(write(self(), {kRecord[1]}));  // over what is there
+    fs::remove(runtime.in_tmp() / runtime.name());
+    CHECK(read(self()) == Record{kRecord[1]});
+    remove(self());
+    CHECK_FALSE(read(self()));
+    CHECK(fs::is_empty(runtime.folder()));
+}
+
+TEST_CASE("A record is of one process, not of a later one with its pid") {
+    const Process process{7, 100, 0, 0};
+    const std::string text = text_of(process, kRecord);
+    CHECK(parse(process, text) == kRecord);
+    CHECK_FALSE(parse({7, 101, 0, 0}, text));
+    CHECK_FALSE(parse({8, 100, 0, 0}, text));
+}
+
+TEST_CASE("What is not a record is not believed") {
+    const Process process{7, 100, 0, 0};
+    const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";
+    REQUIRE(parse(process, begin + R"([{"uuid":"G","held":1,"free":2}]})"));
+    for (const std::string &text : std::vector<std::string>{
+             "", "[", "null", "[]", "{}", begin + "[]}", begin + "{}}", begin + "[1]}",
+             begin + R"([{"uuid":"G","held":-1,"free":2}]})", begin + R"([{"uuid":"G","held":1.5,"free":2}]})",
+             begin + R"([{"uuid":"G","held":99999999999999999999,"free":2}]})",
+             begin + R"([{"uuid":1,"held":1,"free":2}]})", begin + R"([{"held":1,"free":2}]})",
+             begin + R"([{"uuid":"G","free":2}]})", begin + R"([{"uuid":"G","held":"1","free":2}]})",
+             R"({"version":2,"pid":7,"start":100,"gpus":[{"uuid":"G","held":1,"free":2}]})",
+             std::string(70'000, '[')}) {
+        CAPTURE(text.substr(0, 80));
+        CHECK_FALSE(parse(process, text));
+    }
+    const std::string whole = text_of(process, kRecord);
+    for (std::size_t length = 0; length + 2 < whole.size(); ++length)
+        CHECK_FALSE(parse(process, whole.substr(0, length)));
+}
+
+TEST_CASE("A directory that others can enter, or that is none, is not used") {
+    const Runtime runtime;
+    const TempDir elsewhere;
+    const std::string wrong = GENERATE("open", "link", "file");
+    CAPTURE(wrong);
+    if (wrong == "open") {
+        fs::create_directory(runtime.folder());
+        fs::permissions(runtime.folder(), fs::perms::owner_all | fs::perms::group_read);
+    } else if (wrong == "link") {
+        fs::create_directory_symlink(elsewhere.path(), runtime.folder());
+    } else {
+        std::ofstream(runtime.folder()) << "no directory";
+    }
+    REQUIRE_FALSE(write(self(), kRecord));  // the other place serves
+    CHECK_FALSE(fs::exists(runtime.folder() / runtime.name()));
+    CHECK(fs::is_empty(elsewhere.path()));
+    CHECK(read(self()) == kRecord);
+    remove(self());
+}
+
+TEST_CASE("A link or another's file in the place of a record is not followed") {
+    const Runtime runtime;
+    const TempDir elsewhere;
+    REQUIRE_FALSE(write(self(), kRecord));
+    const fs::path file = runtime.folder() / runtime.name();
+    fs::remove(runtime.in_tmp() / runtime.name());
+    const std::string other = elsewhere.write("other", text_of(self(), kRecord));
+    fs::remove(file);
+    fs::create_symlink(other, file);
+    CHECK_FALSE(read(self()));
+    REQUIRE_FALSE(write(self(), {kRecord[1]}));  // replaces the link
+    CHECK(fs::is_regular_file(fs::symlink_status(file)));
+    if (::getuid() == 0) {
+        fs::remove(runtime.in_tmp() / runtime.name());
+        REQUIRE(::chown(file.c_str(), 65534, 65534) == 0);
+        CHECK_FALSE(read(self()));
+        REQUIRE(::chown(runtime.folder().c_str(), 65534, 65534) == 0);
+        REQUIRE(::chown(file.c_str(), 0, 0) == 0);
+        CHECK_FALSE(read(self()));
+    }
+    remove(self());
+    std::error_code ignored;
+    fs::remove(file, ignored);
+}
+
+TEST_CASE("What dead processes left is taken away, and nothing else") {
+    const Runtime runtime;
+    REQUIRE_FALSE(write(self(), kRecord));
+    for (const char *name :
+         {"4999999-5.suspended.json", "4999999-5.claim", "4999999-5.suspended.json.new", "4999999-5.sock", "notes.txt"})
+        std::ofstream(runtime.folder() / name) << "text";
+    std::ofstream(runtime.folder() / (std::to_string(::getpid()) + "-1.suspended.json")) << "an earlier one's";
+    remove_stale(self());
+    CHECK(read(self()) == kRecord);
+    CHECK(fs::exists(runtime.folder() / "4999999-5.sock"));
+    CHECK(fs::exists(runtime.folder() / "notes.txt"));
+    CHECK(std::distance(fs::directory_iterator(runtime.folder()), fs::directory_iterator{}) == 3);
+    remove(self());
+}
+
+TEST_CASE("One claim at a time is given on a process, and ends with its holder") {
+    const Runtime runtime;
+    {
+        const auto first = Claim::take(self());
+        REQUIRE(first);
+        const auto second = Claim::take(self());
+        REQUIRE_FALSE(second);
+        CHECK_THAT(second.error(), contains("another curb"));
+    }
+    CHECK(Claim::take(self()));
+    for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
+}
+
+TEST_CASE("A process that has ended has no start") {
+    CHECK(start_of(::getpid()) > 0);
+    CHECK(start_of(4'999'999) == 0);
+    CHECK(start_of(-1) == 0);
+}
