@@ -651,6 +651,35 @@ TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its
                    {"CURB_SIM_MIG=1", "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
 }
 
+TEST_CASE("the child: comes back to a full device", "[.child]") {
+    const Gpu gpu;
+    CUdeviceptr block = 0;
+    CUprocessState now{};
+    CUcheckpointLockArgs lock{};
+    const int self = ::getpid();
+    REQUIRE(cuMemAlloc_v2(&block, kGiB) == CUDA_SUCCESS);
+    const bool right =
+        cuCheckpointProcessLock(self, &lock) == CUDA_SUCCESS &&
+        cuCheckpointProcessCheckpoint(self, nullptr) == CUDA_SUCCESS && curb_sim_held(0) == 4 * kMiB &&
+        run_case("the child: fills the device and lets go") == 0 &&  // it also asks for us to be moved back
+        cuCheckpointProcessGetState(self, &now) == CUDA_SUCCESS && now == CU_PROCESS_STATE_FAILED &&
+        cuCheckpointProcessUnlock(self, nullptr) == CUDA_ERROR_ILLEGAL_STATE &&
+        cuCheckpointProcessRestore(self, nullptr) == CUDA_ERROR_ILLEGAL_STATE;
+    ::_exit(right ? 0 : 1);  // every other call waits for ever now, those of the end of the case too
+}
+
+TEST_CASE("the child: fills the device and lets go", "[.child]") {
+    const Gpu gpu;
+    Filled all;
+    all.leave(512 * kMiB);
+    CHECK(cuCheckpointProcessRestore(::getppid(), nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("a process that comes back to too little room is lost") {
+    const State state;
+    CHECK(run_case("the child: comes back to a full device", {state.variable()}) == 0);
+}
+
 TEST_CASE("older drivers lack what came later, and say what they are") {
     struct Version {
         const char *folder;
@@ -665,10 +694,12 @@ TEST_CASE("older drivers lack what came later, and say what they are") {
                  Version{"12.2",
                          12020,
                          {"cuGetProcAddress_v2", "cuGraphAddNode", "cuLaunchKernelEx_ptsz"},
-                         {"cuGreenCtxCreate", "cuGraphAddNode_v2", "cuStreamGetDevice", "cuCtxCreate_v4"}},
+                         {"cuGreenCtxCreate", "cuGraphAddNode_v2", "cuStreamGetDevice", "cuCtxCreate_v4",
+                          "cuCheckpointProcessLock"}},
                  Version{"12.8",
                          12080,
-                         {"cuGreenCtxCreate", "cuStreamGetDevice", "cuStreamGetDevice_ptsz", "cuCtxCreate_v4"},
+                         {"cuGreenCtxCreate", "cuStreamGetDevice", "cuStreamGetDevice_ptsz", "cuCtxCreate_v4",
+                          "cuCheckpointProcessLock", "cuCheckpointProcessGetState"},
                          {"cuCtxGetDevice_v2", "cuMemGetMemPool"}});
     CAPTURE(version.folder);
     const std::string file = environment("SIM") + "/" + version.folder + "/libcuda.so.1";

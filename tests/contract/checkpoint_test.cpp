@@ -1,0 +1,269 @@
+// Whole processes out to host memory and back (cuCheckpointProcess*), on a child that does as it is told. The calls are
+// looked up by hand: a driver before 570 lacks them, and then there is nothing to check.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "contract.hpp"
+#include "nvml_abi.h"
+
+using namespace contract;
+
+namespace {
+
+constexpr int kIn = 8, kOut = 9;  // of the child
+
+#define CHECKPOINT_CALL(name)                                                                        \
+    CUresult name(int pid, auto *arguments) {                                                        \
+        const auto call = reinterpret_cast<decltype(&::cuCheckpointProcess##name)>(                  \
+            ::dlsym(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuCheckpointProcess" #name)); \
+        return call ? call(pid, arguments) : CUDA_ERROR_NOT_FOUND;                                   \
+    }
+CHECKPOINT_CALL(GetState)
+CHECKPOINT_CALL(Lock)
+CHECKPOINT_CALL(Checkpoint)
+CHECKPOINT_CALL(Restore)
+CHECKPOINT_CALL(Unlock)
+
+CUresult lock(int pid, unsigned milliseconds = 10'000) {
+    CUcheckpointLockArgs arguments{};
+    arguments.timeoutMs = milliseconds;
+    return Lock(pid, &arguments);
+}
+CUresult checkpoint(int pid) {
+    CUcheckpointCheckpointArgs arguments{};
+    return Checkpoint(pid, &arguments);
+}
+CUresult restore(int pid) {
+    CUcheckpointRestoreArgs arguments{};
+    return Restore(pid, &arguments);
+}
+CUresult unlock(int pid) {
+    CUcheckpointUnlockArgs arguments{};
+    return Unlock(pid, &arguments);
+}
+int state_of(int pid) {
+    CUprocessState state{};
+    REQUIRE(GetState(pid, &state) == CUDA_SUCCESS);
+    return state;
+}
+
+bool here() {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    CUprocessState state{};
+    return GetState(::getpid(), &state) != CUDA_ERROR_NOT_FOUND;
+}
+
+int64_t held_by(int pid) {
+    nvmlDevice_t device = nullptr;
+    REQUIRE(nvmlInit_v2() == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &device) == NVML_SUCCESS);
+    std::vector<nvmlProcessInfo_t> processes(64);
+    unsigned count = 64;
+    REQUIRE(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, processes.data()) == NVML_SUCCESS);
+    nvmlShutdown();
+    for (unsigned i = 0; i < count; ++i)
+        if (processes[i].pid == static_cast<unsigned>(pid)) return static_cast<int64_t>(processes[i].usedGpuMemory);
+    return 0;
+}
+
+// A process with a context and some memory, which answers a letter with a letter.
+class Child {
+  public:
+    explicit Child(const char *name = "the child: does as it is told") {
+        int in[2], out[2];
+        REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
+        REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+        posix_spawn_file_actions_t files;
+        ::posix_spawn_file_actions_init(&files);
+        ::posix_spawn_file_actions_adddup2(&files, in[0], kIn);
+        ::posix_spawn_file_actions_adddup2(&files, out[1], kOut);
+        std::string program = "/proc/self/exe", what = name;
+        char *arguments[] = {program.data(), what.data(), nullptr};
+        REQUIRE(::posix_spawn(&pid_, "/proc/self/exe", &files, nullptr, arguments, environ) == 0);
+        ::posix_spawn_file_actions_destroy(&files);
+        ::close(in[0]);
+        ::close(out[1]);
+        in_ = in[1];
+        out_ = out[0];
+        REQUIRE(says() == 'r');
+    }
+    ~Child() {
+        ::kill(pid_, SIGKILL);
+        ::waitpid(pid_, nullptr, 0);
+        ::close(in_);
+        ::close(out_);
+    }
+    Child(const Child &) = delete;
+    Child &operator=(const Child &) = delete;
+
+    [[nodiscard]] int pid() const { return pid_; }
+    void tell(char letter) const { REQUIRE(::write(in_, &letter, 1) == 1); }
+    // 0: nothing came in time.
+    [[nodiscard]] char says(int milliseconds = 30'000) const {
+        pollfd pipe{out_, POLLIN, 0};
+        char letter = 0;
+        return ::poll(&pipe, 1, milliseconds) == 1 && ::read(out_, &letter, 1) == 1 ? letter : '\0';
+    }
+    [[nodiscard]] char answers(char letter) const {
+        tell(letter);
+        return says();
+    }
+
+  private:
+    pid_t pid_ = 0;
+    int in_ = -1, out_ = -1;
+};
+
+void say(char letter) { REQUIRE(::write(kOut, &letter, 1) == 1); }
+
+constexpr size_t kBlock = 512 * kMiB;
+
+// A file for processes to share a simulated machine by; a real driver does not heed it.
+int on_one_machine(const char *name) {
+    char path[] = "/tmp/curb-contract-state-XXXXXX";
+    const int file = ::mkstemp(path);
+    REQUIRE(file >= 0);
+    ::close(file);
+    const int status = run_case(name, {std::string("CURB_SIM_STATE=") + path});
+    ::unlink(path);
+    return status;
+}
+
+}  // namespace
+
+TEST_CASE("the child: does as it is told", "[.child]") {
+    const Gpu gpu;
+    CUdeviceptr block = 0, managed = 0;
+    REQUIRE(cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD32_v2(block, 0xC0FFEE, kBlock / 4) == CUDA_SUCCESS);
+    say('r');
+    for (char letter = 0; ::read(kIn, &letter, 1) == 1;) {
+        unsigned first = 0, last = 0;
+        switch (letter) {
+            case 'c':  // checks what it has
+                CHECK(cuMemcpyDtoH_v2(&first, block, 4) == CUDA_SUCCESS);
+                CHECK(cuMemcpyDtoH_v2(&last, block + kBlock - 4, 4) == CUDA_SUCCESS);
+                say(first == 0xC0FFEE && last == 0xC0FFEE ? 'y' : 'n');
+                break;
+            case 'm':
+                CHECK(cuMemAllocManaged(&managed, 64 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+                say('y');
+                break;
+            case 's':  // submits work that ends with the next letter
+                CHECK(cuLaunchHostFunc(
+                          nullptr,
+                          [](void *) {
+                              char end = 0;
+                              say('s');
+                              while (::read(kIn, &end, 1) == 1 && end != 'e') {
+                              }
+                          },
+                          nullptr) == CUDA_SUCCESS);
+                CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+                say('y');
+                break;
+            default: return;
+        }
+    }
+}
+
+TEST_CASE("the child: moves another out and back", "[.child]") {
+    if (!here()) return;
+    const Child child;
+    const int64_t before = held_by(child.pid());
+    CHECK(before > static_cast<int64_t>(kBlock));
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_RUNNING);
+    REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_LOCKED);
+    CHECK(held_by(child.pid()) == before);
+    child.tell('c');
+    CHECK(child.says(200) == 0);  // its calls wait
+    REQUIRE(checkpoint(child.pid()) == CUDA_SUCCESS);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_CHECKPOINTED);
+    CHECK(held_by(child.pid()) <= 16 * kMiB);
+    CHECK(child.says(200) == 0);
+    REQUIRE(restore(child.pid()) == CUDA_SUCCESS);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_LOCKED);
+    CHECK(child.says(200) == 0);
+    REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_RUNNING);
+    CHECK(child.says() == 'y');
+    CHECK(std::abs(held_by(child.pid()) - before) <= 8 * kMiB);
+}
+TEST_CASE("a process is moved out to host memory and back, and its calls wait meanwhile") {
+    CHECK(on_one_machine("the child: moves another out and back") == 0);
+}
+
+TEST_CASE("the child: asks for steps out of order", "[.child]") {
+    if (!here()) return;
+    const Child child;
+    CHECK(checkpoint(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    CHECK(restore(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    CHECK(unlock(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+    CHECK(lock(child.pid(), 100) == CUDA_ERROR_ILLEGAL_STATE);
+    CHECK(restore(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
+    CHECK(child.answers('c') == 'y');
+    REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+    REQUIRE(checkpoint(child.pid()) == CUDA_SUCCESS);
+    CHECK(checkpoint(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    CHECK(unlock(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
+    CHECK(lock(child.pid(), 100) == CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(restore(child.pid()) == CUDA_SUCCESS);
+    REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
+    CHECK(child.answers('c') == 'y');
+}
+TEST_CASE("each step of a checkpoint is for one state alone, and out of order changes nothing") {
+    CHECK(on_one_machine("the child: asks for steps out of order") == 0);
+}
+
+TEST_CASE("the child: locks one that is at work", "[.child]") {
+    if (!here()) return;
+    const Child child;
+    REQUIRE(child.answers('s') == 's');
+    CHECK(lock(child.pid(), 200) == CUDA_ERROR_NOT_READY);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_RUNNING);
+    CHECK(child.answers('e') == 'y');
+    CHECK(child.answers('c') == 'y');
+    CHECK(lock(child.pid()) == CUDA_SUCCESS);
+    CHECK(unlock(child.pid()) == CUDA_SUCCESS);
+}
+TEST_CASE("a lock waits for submitted work, and at its time-out leaves the process running") {
+    CHECK(on_one_machine("the child: locks one that is at work") == 0);
+}
+
+TEST_CASE("the child: moves managed memory", "[.child]") {
+    if (!here()) return;
+    const Child child;
+    REQUIRE(child.answers('m') == 'y');
+    REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+    CHECK(checkpoint(child.pid()) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(state_of(child.pid()) == CU_PROCESS_STATE_LOCKED);
+    CHECK(unlock(child.pid()) == CUDA_SUCCESS);
+    CHECK(child.answers('c') == 'y');
+}
+TEST_CASE("managed memory is not moved, and the process can be unlocked") {
+    CHECK(on_one_machine("the child: moves managed memory") == 0);
+}
+
+TEST_CASE("the child: asks for strangers", "[.child]") {
+    if (!here()) return;
+    CUprocessState state{};
+    CHECK(GetState(4'999'999, &state) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(GetState(1, &state) != CUDA_SUCCESS);  // there, but without CUDA
+    CHECK(lock(4'999'999, 100) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(checkpoint(4'999'999) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(restore(4'999'999) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(unlock(4'999'999) == CUDA_ERROR_INVALID_VALUE);
+}
+TEST_CASE("processes that are not there, or have no CUDA, have no state") {
+    CHECK(on_one_machine("the child: asks for strangers") == 0);
+}
