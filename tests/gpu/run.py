@@ -24,6 +24,7 @@ from cases.growth import full_device, growth_staircase, keep_free
 from cases.paths import paths
 from cases.release import RELEASE
 from cases.steer import STEER
+from cases.suspend import SUSPEND
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable, library_in
@@ -54,6 +55,7 @@ CASES: dict[str, Case] = {
     "full device, waited for": full_device,
     **STEER,
     **RELEASE,
+    **SUSPEND,
     "driver calls": call_times,
     **CACHE,
     "contract suite on the real driver": contract,

@@ -1,0 +1,117 @@
+"""A training process moved out to host memory in the middle and back: what is left on the device, how long it takes, and
+whether it learns the same to the last bit. Without room for it, it stays out until there is.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+from lab import Case, Lab, Unavailable
+from row import Row
+from session import Event, Session
+from watch import MIB
+
+_CAP = "24GiB"
+_LEAST_MIB = 8192
+_MOST_LEFT_MIB = 16.0
+_STILL_S = 2.0
+_PIECE_MIB = 1024
+_STEPS = 400
+
+
+def suspend_case(framework: str, capped: bool = True) -> Case:
+    def case(lab: Lab, row: Row) -> None:
+        lab.need(framework)
+        if not lab.curb.exists():
+            raise Unavailable(f"there is no {lab.curb}")
+        steps = _STEPS // 2 if lab.quick else _STEPS
+        argv = lab.python(f"suspend_{framework}.py", str(steps))
+        with lab.bare(argv, f"{row.name} undisturbed") as session:
+            session.expect("training", 180)
+            undisturbed = session.expect("done", 300)
+            session.tell("end")
+            session.finish()
+        started = (
+            lab.capped(argv, lab.job(row.name, _CAP))
+            if capped
+            else lab.bare(argv, row.name, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".25"})
+        )
+        with started as session:
+            session.expect("training", 180)
+            time.sleep(1)  # in the middle of a step, whichever it is
+            before = session.watch.held / MIB
+            row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
+            out = _curb(lab, "suspend", session, *([] if capped else ["--force"]))
+            left = session.watch.settle() / MIB
+            _judge_suspended(row, session, left)
+            refused = _resume_into_a_full_device(lab, row, session, before)
+            back = _curb(lab, "resume", session, "--wait", "30s")
+            held_again = session.watch.settle() / MIB
+            disturbed = session.expect("done", 300)
+            session.tell("end")
+            session.finish()
+        row.goes_on = True
+        row.expect(out["suspended"], f"curb suspend: {out.get('message')}")
+        row.expect(back["resumed"], f"curb resume: {back.get('message')}")
+        row.expect(abs(held_again - before) <= 64, f"held {before:,.0f} MiB before and {held_again:,.0f} after")
+        _judge_learnt(row, undisturbed, disturbed)
+        row.details = {"held_mib": before, "left_mib": left, "out": out, "back": back, "refusal": refused}
+        row.add_note(
+            f"{before:,.0f} MiB out in {out.get('seconds', 0):.1f} s (lock {out.get('lock_seconds', 0):.2f} s), "
+            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB left meanwhile; {len(disturbed['losses'])} losses and "
+            f"the weights {'identical' if not row.wrong else 'compared'}; refused while the device was full"
+        )
+
+    return case
+
+
+def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
+    """curb's answer, with its exit status as `status` and all the time that it took as `whole_s`."""
+    start = time.monotonic()
+    words = [str(lab.curb), command, "--json", *options, str(session.pid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise RuntimeError(f"curb {command} answered {done.stdout[:200]!r}, {done.stderr[-500:]!r}") from None
+    return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}
+
+
+def _judge_suspended(row: Row, session: Session, left: float) -> None:
+    row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
+    time.sleep(_STILL_S)
+    row.expect(session.running(), "the process ended while it was suspended")
+    row.expect(session.quiet(), "the process went on while it was suspended")
+
+
+def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
+    """Fills the device, asks for the process to come back, and makes room again. The refusal."""
+    with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
+        filler.expect("ready", 60)
+        missing = 2 * _PIECE_MIB
+        pieces = int((lab.device.free() / MIB - need_mib + missing) // _PIECE_MIB) + 1
+        filler.tell(f"take {pieces} {_PIECE_MIB}")
+        taken = filler.expect("taken", 60)
+        row.expect(not taken["refused"], "the device could not be filled")
+        refused = _curb(lab, "resume", session)
+        row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
+        row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
+        filler.tell("end")
+        filler.finish()
+    return str(refused.get("message", ""))
+
+
+def _judge_learnt(row: Row, undisturbed: Event, disturbed: Event) -> None:
+    row.expect(disturbed["losses"] == undisturbed["losses"], "the losses differ from those of the undisturbed run")
+    row.expect(disturbed["digest"] == undisturbed["digest"], "the weights differ from those of the undisturbed run")
+    row.expect(disturbed["losses"][-1] < disturbed["losses"][0], "the loss did not fall: nothing was trained")
+
+
+SUSPEND: dict[str, Case] = {
+    "suspend, torch": suspend_case("torch"),
+    "suspend, jax": suspend_case("jax"),
+    "suspend, torch without curb in it": suspend_case("torch", capped=False),
+}
