@@ -24,6 +24,23 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 
 volatile sig_atomic_t pressed = 0;
 
+// For as long as this lives no signal comes to this thread, nor to those that it starts: a call of the driver that is
+// interrupted may fail.
+class Undisturbed {
+  public:
+    Undisturbed() {
+        sigset_t all;
+        ::sigfillset(&all);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~Undisturbed() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    Undisturbed(const Undisturbed &) = delete;
+    Undisturbed &operator=(const Undisturbed &) = delete;
+
+  private:
+    sigset_t before_{};
+};
+
 }  // namespace
 
 void hold_interrupts() {
@@ -59,6 +76,7 @@ CUresult make(const std::function<CUresult()> &call, Progress &progress, const s
     std::future<CUresult> result = promise.get_future();
     std::optional<std::thread> thread;
     try {
+        const Undisturbed undisturbed;
         thread.emplace([&] { promise.set_value(call()); });
     } catch (const std::system_error &) {
         return call();  // without a thread there is nothing to watch it by

@@ -100,8 +100,8 @@ Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
         std::array<char, 96> uuid{};
         nvmlMemory_t memory{};
         std::vector<nvmlProcessInfo_t> processes;
-        // A GPU of the machine that this container may not use does not concern its processes.
-        if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) == NVML_ERROR_NO_PERMISSION) continue;
+        // One that this container may not use, or that has fallen off the bus: no process is on it that could be moved.
+        if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
         if (const auto error = nvml.nvmlDeviceGetUUID(device, uuid.data(), uuid.size()))
             return fault("nvmlDeviceGetUUID", error);
         if (const auto error = nvml.nvmlDeviceGetMemoryInfo(device, &memory))

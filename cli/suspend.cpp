@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 
 #include "asking.hpp"
 #include "commands.hpp"
@@ -83,7 +85,8 @@ int Suspending::run() {
     const Machine machine = open_machine();
     SuspendFacts known = facts(machine);
     if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
-    return move(machine, static_cast<unsigned>(patience->count()), std::move(known));
+    const auto longest = std::numeric_limits<unsigned>::max();
+    return move(machine, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), std::move(known));
 }
 
 int Suspending::move(const Machine &machine, unsigned patience, SuspendFacts known) {

@@ -17,7 +17,7 @@ using namespace contract;
 
 namespace {
 
-constexpr int kIn = 8, kOut = 9;  // of the child
+constexpr int kIn = 100, kOut = 101;  // of the child; higher than what is open here
 
 #define CHECKPOINT_CALL(name)                                                                        \
     CUresult name(int pid, auto *arguments) {                                                        \
