@@ -318,9 +318,11 @@ TEST_CASE("what is no process of one's own that uses CUDA is refused") {
     CHECK_THAT(foreign.err, contains("it belongs to user 0"));
 }
 
-TEST_CASE("managed memory makes the driver refuse, and the process runs on") {
+TEST_CASE("a process with managed memory is not suspended and runs on") {
+    const bool capped = GENERATE(true, false);  // known by the books, or found by the driver
+    CAPTURE(capped);
     const Machine machine;
-    Program program(machine);
+    Program program(machine, capped ? under_curb() : Environment{});
     REQUIRE(program.answers("hold 64") == "held");
     REQUIRE(program.answers("managed 64") == "managed");
     const Outcome outcome = machine.curb(forced(program));
@@ -362,7 +364,7 @@ TEST_CASE("what filled a device comes back to it") {
 
 TEST_CASE("without the record a process is resumed only by one who says what it held") {
     const Machine machine;
-    Program program(machine);
+    Program program(machine, {});  // its books would tell
     REQUIRE(program.answers("hold 1024") == "held");
     REQUIRE(machine.curb(forced(program)).status == 0);
     const auto records = machine.records(program.pid());
@@ -388,7 +390,7 @@ TEST_CASE("without the record a process is resumed only by one who says what it 
 
 TEST_CASE("a process that the driver has given up is said to be lost") {
     const Machine machine;
-    Program program(machine);
+    Program program(machine, {});
     REQUIRE(program.answers("hold 8192") == "held");
     REQUIRE(machine.curb(forced(program)).status == 0);
     for (const fs::path &record : machine.records(program.pid())) fs::remove(record);
