@@ -1,4 +1,4 @@
-"""Draws amounts over time, and times by size, as an SVG text: no package needed, and readable on a light and on a dark page."""
+"""Draws amounts over time, and times by size, as SVG texts: no package needed, readable on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def times_by_size(title: str, lines: Sequence[Line], name_of: Callable[[int], st
         path = " L".join(f"{x(size):.1f} {y(us):.1f}" for size, us in points)
         drawn.append(f'<path class="{style} line" d="M{path}"/>')
         drawn += [f'<circle class="{style} dot" cx="{x(size):.1f}" cy="{y(us):.1f}" r="3"/>' for size, us in points]
-        drawn.append(f'<text class="{style} line" x="{_LEFT}" y="{_TOP - 4 + _LABEL_GAP * number}">{escape(name)}</text>')
+        drawn.append(
+            f'<text class="{style} line" x="{_LEFT}" y="{_TOP - 4 + _LABEL_GAP * number}">{escape(name)}</text>'
+        )
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",

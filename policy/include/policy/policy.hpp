@@ -131,8 +131,8 @@ GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu)
 
 // Freed blocks that are kept for reuse, of one device.
 struct Cache {
-    Bytes max = 0;            // 0: none are kept
-    Duration idle{0};       // how long one may lie unused
+    Bytes max = 0;     // 0: none are kept
+    Duration idle{0};  // how long one may lie unused
     friend bool operator==(const Cache &, const Cache &) = default;
 };
 

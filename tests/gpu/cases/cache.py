@@ -1,5 +1,5 @@
-"""What the cache is worth: allocating and freeing in a loop, bare and under curb with a cache, by the driver's calls and by
-PyTorch, whose own allocator is the measure."""
+"""What the cache is worth: allocating and freeing in a loop, bare and under curb with a cache, by the driver's calls and
+by PyTorch, whose own allocator is the measure."""
 
 from __future__ import annotations
 

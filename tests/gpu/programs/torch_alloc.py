@@ -1,4 +1,4 @@
-"""torch.empty and del at each size, each pair timed by itself: `torch_alloc.py PAIRS`. Medians and 99th percentiles in us."""
+"""torch.empty and del at each size, each pair timed by itself: `torch_alloc.py PAIRS`. Medians and 99th percentiles, us."""
 
 from __future__ import annotations
 
