@@ -43,28 +43,24 @@ const policy::Cache &terms(const Device &device) noexcept { return admission::in
 
 // Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
 // an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
+// Where part of a device has a context of its own (a green one), the memory is the primary context's and the work is
+// not.
 bool usable(Device &device, Bytes bytes) noexcept {
     return bytes <= terms(device).max && !device.peers.load(std::memory_order_relaxed) && !captures::any() &&
-           !admission::is_beyond(device);
+           !contexts::has_green() && !admission::is_beyond(device);
 }
 
-// Waits until these contexts have done their work, which cuMemFree would wait for too. False: the driver reported an
-// error, a capture has begun, or one of them is about to go.
-bool finished(const contexts::All &all) noexcept {
+// Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach
+// the block (measured on an H200). False: the driver reported an error, a capture has begun, or it is about to go.
+bool finished(CUcontext owner, contexts::Id id) noexcept {
     CUcontext current = nullptr;
     driver().cuCtxGetCurrent(&current);
     if (!current) return false;  // the driver is to say whether it frees without one
-    for (const contexts::Known &one : all) {
-        // The thread's own is what its free would wait for, also while another thread destroys it.
-        std::optional<contexts::Visit> visit;
-        std::optional<contexts::OnTop> context;
-        if (one.context != current) {
-            visit.emplace(one.context);
-            if (visit->id() != one.id || !context.emplace(one.context)) return false;
-        }
-        if (captures::synchronise_current_context() != CUDA_SUCCESS) return false;
-    }
-    return true;
+    // The thread's own is what its free would wait for, also while another thread destroys it.
+    if (owner == current) return captures::synchronise_current_context() == CUDA_SUCCESS;
+    const contexts::Visit visit(owner);
+    const contexts::OnTop context(owner);
+    return visit.id() == id && context && captures::synchronise_current_context() == CUDA_SUCCESS;
 }
 
 void arm() noexcept {
@@ -132,19 +128,15 @@ bool keep(CUdeviceptr pointer) noexcept {
     const auto known = allocations::find(pointer);
     if (!known || !known->reusable || known->shared || !usable(*known->device, known->bytes)) return false;
     Device &device = *known->device;
-    // Listed before the pointer is forgotten: until then its context cannot have gone without taking the pointer along,
-    // so the context of this list is the block's, not a later one with the same handle.
-    const auto all = contexts::on(device);
-    if (!all) return false;
-    const auto own = std::find_if(all->begin(), all->end(),
-                                  [&](const contexts::Known &one) { return one.context == known->context; });
-    // One that is not known was made behind our back, and others may have been too.
-    if (own == all->end() || !finished(*all)) return false;
+    // Asked before the pointer is forgotten: until then its context cannot have gone without taking the pointer along,
+    // so this is the block's context, not a later one with the same handle.
+    const contexts::Id owner = contexts::id_of(known->context);
+    if (owner == 0 || !finished(known->context, owner)) return false;
     const auto allocation = allocations::forget(pointer);
     if (!allocation) return false;  // freed by two threads at once: the driver tells the second
     allocations::keep(pointer, *allocation);
     count(device, true);
-    if (*allocation != *known || !shelf_of(device).put({pointer, *allocation, own->id, devices::now_ms()})) {
+    if (*allocation != *known || !shelf_of(device).put({pointer, *allocation, owner, devices::now_ms()})) {
         count(device, false);
         allocations::use_again(pointer, *allocation);
         allocations::remember(pointer, *allocation);

@@ -134,10 +134,10 @@ OnTop::~OnTop() {
     if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
 }
 
-bool is_open(CUcontext context, Id id) noexcept {
+Id id_of(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
-    return found != books().contexts.end() && found->second.id == id && found->second.closing == 0;
+    return found == books().contexts.end() || found->second.closing != 0 ? 0 : found->second.id;
 }
 
 std::optional<All> on(const Device &device) noexcept {
@@ -191,8 +191,10 @@ void note_green(CUcontext context) noexcept try {
     // not be seen to take it along, which the device's figure puts right.
 }
 
+bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
+
 bool is_green(CUcontext context) noexcept {
-    if (!any_green.load(std::memory_order_acquire)) return false;
+    if (!has_green()) return false;
     const std::scoped_lock lock(books().mutex);
     return books().green.contains(context);
 }

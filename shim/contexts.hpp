@@ -66,8 +66,8 @@ class OnTop {
     bool current_ = false;
 };
 
-// Whether it is there and not about to go.
-bool is_open(CUcontext context, Id id) noexcept;
+// That of a context; 0: it is not known, or about to go.
+Id id_of(CUcontext context) noexcept;
 
 struct Known {
     CUcontext context = nullptr;
@@ -103,6 +103,7 @@ void stack_set(CUcontext context, Bytes limit) noexcept;
 // primary context.
 void note_green(CUcontext context) noexcept;
 bool is_green(CUcontext context) noexcept;
+bool has_green() noexcept;  // whether there has been one
 // Whose primary context a green one holds on to, until it ends. Null: not known.
 void green_made(CUgreenCtx green, Device &device) noexcept;
 Device *green_gone(CUgreenCtx green) noexcept;

@@ -6,7 +6,7 @@ bool Shelf::put(const Block &block) noexcept try {
     // What can fail comes first; then everything is spliced in.
     Pointers age{block.pointer}, size{block.pointer};
     const std::scoped_lock lock(mutex_);
-    if (!contexts::is_open(block.allocation.context, block.context)) return false;
+    if (contexts::id_of(block.allocation.context) != block.context) return false;
     const auto [entry, added] = entries_.try_emplace(block.pointer, Entry{block, age.begin(), size.begin()});
     if (!added) return false;
     try {

@@ -1,6 +1,7 @@
 // Work in progress: who waits for it.
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "contract.hpp"
 #include "images.hpp"
@@ -18,7 +19,10 @@ void run(CUfunction busy, CUstream stream, CUdeviceptr block) {
 class Block {
   public:
     Block() { REQUIRE(cuMemAlloc_v2(&address_, 2 * kMiB) == CUDA_SUCCESS); }
-    ~Block() { cuMemFree_v2(address_); }
+    ~Block() {
+        if (address_) free();
+    }
+    void free() { CHECK(cuMemFree_v2(std::exchange(address_, 0)) == CUDA_SUCCESS); }
     Block(const Block &) = delete;
     Block &operator=(const Block &) = delete;
     operator CUdeviceptr() const { return address_; }
@@ -49,7 +53,7 @@ TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
     CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
 }
 
-TEST_CASE("cuMemFree waits for all work of the device, whatever it uses") {
+TEST_CASE("cuMemFree waits for all work of the context, whatever it uses") {
     const Gpu gpu;
     const Module module(kBusyImage);
     const Block block;
@@ -61,7 +65,7 @@ TEST_CASE("cuMemFree waits for all work of the device, whatever it uses") {
     CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
 }
 
-TEST_CASE("cuMemFree waits for the work of other contexts of the device") {
+TEST_CASE("cuMemFree waits for the work of the block's context, and not for that of another") {
     const Gpu gpu;
     CUdeviceptr block = 0;
     REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
@@ -69,11 +73,17 @@ TEST_CASE("cuMemFree waits for the work of other contexts of the device") {
     REQUIRE(cuCtxCreate_v2(&second, 0, gpu.device) == CUDA_SUCCESS);
     {
         const Module module(kBusyImage);
-        const Block of_second;
+        Block of_second;
         const Stream stream;
         run(module.function("busy"), stream, of_second);
-        REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+        const bool from_there = GENERATE(false, true);
+        if (!from_there) REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
         CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+        REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+        CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+        // And from a context that is idle, one that is not.
+        REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+        of_second.free();
         REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
         CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
     }

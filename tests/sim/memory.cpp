@@ -73,14 +73,18 @@ SIM_CU(cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (
     return CUDA_SUCCESS;
 }
 
-// Frees what any of the allocating calls gave, and waits for all work of the device (docs/results/driver.md). Pools
-// learn nothing from that wait: what was freed into them is not known complete by it (measured on an H200).
+// Frees what any of the allocating calls gave, and waits for the work of the context that has it
+// (docs/results/driver.md). Pools learn nothing from that wait: what was freed into them is not known complete by it
+// (measured on an H200).
 SIM_CU(cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!start) return CUDA_SUCCESS;
     if (const CUresult error = refuse_during_capture()) return error;
     const Allocation *found = find_allocation(start);
     if (!found) return CUDA_ERROR_INVALID_VALUE;
-    wait_for_all_work(found->device);
+    if (found->kind == Allocation::Kind::plain)
+        wait_for_work_of(found->context);
+    else
+        wait_for_all_work(found->device);
     found = find_allocation(start);
     if (!found) return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
     const Allocation allocation = *found;
