@@ -193,7 +193,8 @@ SCENARIO_NAMED(the_mask_and_the_flags_of_a_handler_hold_while_it_runs) {
 
 namespace {
 
-// Reads from a pipe in this thread while another sends the signal; true: the read was interrupted.
+// Reads from a pipe in this thread while another sends the signal; true: the read was interrupted. Without a handler
+// that counts, a thousand signals have to do.
 bool read_is_interrupted() {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
@@ -205,7 +206,7 @@ bool read_is_interrupted() {
     {
         const Joined sender([&] {
             // Once the handler has run a few times within the read it has not been interrupted.
-            while (!done && handled < 50) {
+            for (int sent = 0; !done && handled < 50 && (sent < 1000 || handler_told(SIGUSR1) == count); ++sent) {
                 pthread_kill(reader, SIGUSR1);
                 sched_yield();
             }
@@ -226,6 +227,7 @@ bool read_is_interrupted() {
 
 SCENARIO_NAMED(system_calls_are_interrupted_or_go_on_as_the_program_chose) {
     start();
+    EXPECT(!read_is_interrupted());  // no handler of the program's, so nothing that it would notice
     struct sigaction action {};
     action.sa_handler = count;
     sigaction(SIGUSR1, &action, nullptr);
@@ -438,6 +440,12 @@ SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuIn
     leave_memory_in_the_pool();
     for (int i = 0; i < 100; ++i) kill(getpid(), release_signal());
     EXPECT(ignored_in_kernel(release_signal()));
+    for (const char *cap : {"4GiB", "5GiB"}) {
+        write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": "SIGHUP" }, )") +
+                                           R"("gpu": { "*": { "cap": ")" + cap + R"(" } } })");
+        EXPECT(within(std::chrono::seconds(10), [&] { return told_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
+    }
+    EXPECT(ignored_in_kernel(release_signal()));
     // A handler asks for releases again.
     EXPECT(signal(release_signal(), count) == SIG_IGN);
     kill(getpid(), release_signal());
@@ -573,4 +581,9 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 2);
     EXPECT(handler_told(SIGUSR1) == count);
+    // What the program has set past us is what its next handler replaces.
+    set_past_curb(SIGUSR1, count_other);
+    EXPECT(signal(SIGUSR1, count) == static_cast<sighandler_t>(count_other));
+    send_and_see_the_release();
+    EXPECT_EQ(handled.load(), 3);
 }

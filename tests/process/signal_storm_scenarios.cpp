@@ -196,7 +196,7 @@ SCENARIO_NAMED(children_forked_while_handlers_are_set_find_one_of_them) {
 
 SCENARIO_NAMED(a_handler_for_one_delivery_runs_once_however_many_come) {
     start();
-    constexpr int kRounds = 20'000;
+    constexpr int kRounds = 5'000;
     std::atomic<int> round{0}, raised{0};
     std::thread other([&] {
         for (int i = 1; i <= kRounds; ++i) {
