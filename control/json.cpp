@@ -30,7 +30,7 @@ class Builder {
 
     bool key(std::string &name) {
         const auto &members = std::get<Json::Object>(open_.back().value);
-        if (std::any_of(members.begin(), members.end(), [&](const auto &one) { return one.first == name; })) {
+        if (std::any_of(members.begin(), members.end(), [&](const auto &one) { return one.name == name; })) {
             fault_ = "the name " + policy::quote(name, '"') + " stands in it twice";
             return false;
         }
@@ -54,7 +54,7 @@ class Builder {
         } else if (auto *array = std::get_if<Json::Array>(&open_.back().value)) {
             array->push_back(std::move(value));
         } else {
-            std::get<Json::Object>(open_.back().value).emplace_back(std::move(keys_.back()), std::move(value));
+            std::get<Json::Object>(open_.back().value).push_back({std::move(keys_.back()), std::move(value)});
         }
         return true;
     }
@@ -86,8 +86,8 @@ const Json *Json::member(std::string_view name) const {
     const auto *members = get<Object>();
     if (members == nullptr) return nullptr;
     const auto found =
-        std::find_if(members->begin(), members->end(), [&](const auto &one) { return one.first == name; });
-    return found == members->end() ? nullptr : &found->second;
+        std::find_if(members->begin(), members->end(), [&](const auto &one) { return one.name == name; });
+    return found == members->end() ? nullptr : &found->value;
 }
 
 policy::Result<Json, std::string> parse_json(std::string_view text) {

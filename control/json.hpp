@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,7 +16,8 @@ namespace curb::control {
 
 struct Json {
     using Array = std::vector<Json>;
-    using Object = std::vector<std::pair<std::string, Json>>;  // no name twice
+    struct Member;
+    using Object = std::vector<Member>;  // no name twice
     std::variant<std::nullptr_t, bool, std::uint64_t, std::int64_t, double, std::string, Array, Object> value;
 
     template <class T>
@@ -26,6 +26,11 @@ struct Json {
     }
     // The member of that name; null: there is none, or this is no object.
     [[nodiscard]] const Json *member(std::string_view name) const;
+};
+
+struct Json::Member {
+    std::string name;
+    Json value;
 };
 
 // Negative whole numbers become std::int64_t, others std::uint64_t; what neither holds becomes a double. May throw

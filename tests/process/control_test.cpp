@@ -223,7 +223,7 @@ TEST_CASE("curb release says what is wrong with what was typed") {
     CHECK_THAT(complaint({"1", "--bytes", "0"}), contains("asks for nothing"));
 }
 
-TEST_CASE("curb release says why a process cannot be asked") {
+TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {
     const TempDir runtime;
     const auto complaint = [&](int pid) {
         const Outcome outcome = release(runtime.path(), {text_of(pid)});
@@ -366,6 +366,11 @@ TEST_CASE("a program that replaces itself can be asked again once it uses CUDA")
     Capped process(runtime.path());
     CHECK(process("exec") == "ready");
     CHECK(process.can_be_asked());
+}
+
+TEST_CASE("a program that replaces itself by one without CUDA is said to have", "[foreign]") {
+    const TempDir runtime;
+    Capped process(runtime.path());
     CHECK(process("exec sh") == "ok");
     CHECK_THAT(refusal(ask(process.pid(), StatusRequest(), 1s)),
                contains("no longer listens") && contains("replaced itself"));
