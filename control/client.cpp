@@ -151,9 +151,17 @@ Found find(int pid, const Deadline &deadline) {
     return out;
 }
 
+// Whether it ends, now that its socket is closed.
+bool ends(int pid) {
+    for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, 5))
+        if (has_ended(pid)) return true;
+    return false;
+}
+
 std::string not_found(int pid, const Found &found) {
     const std::string process = process_text(pid);
-    if (has_ended(pid)) return "there is no " + process;
+    const std::string none = "there is no " + process;
+    if (found.refused ? ends(pid) : has_ended(pid)) return none;
     if (found.busy) return process + " takes no more requests: others keep its control socket busy; try again";
     if (found.refused)
         return process +
@@ -167,7 +175,9 @@ std::string not_found(int pid, const Found &found) {
     if (const std::size_t inner = pids.rfind('\t'); inner != std::string::npos)
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
                ": ask for that one inside the container";
-    if (content_of(proc(pid, "maps")).find("/libcurb.so") == std::string::npos)
+    const std::string maps = content_of(proc(pid, "maps"));
+    if (maps.empty()) return none;  // it is just ending
+    if (maps.find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
     return process +
            " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
@@ -180,9 +190,8 @@ std::string seconds_text(milliseconds time) {
 
 // Why there is no answer, though the connection is closed.
 std::string closed(int pid) {
-    for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, 5))
-        if (has_ended(pid)) return process_text(pid) + " ended before it answered";
-    return process_text(pid) + " closed the connection without an answer; try again";
+    return process_text(pid) +
+           (ends(pid) ? " ended before it answered" : " closed the connection without an answer; try again");
 }
 
 // Waits until the connection is ready for `events`; false: the deadline has passed, or the process has ended. Its end

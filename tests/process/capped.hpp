@@ -152,6 +152,15 @@ class Capped {
         return {};
     }
 
+    // How many clients are connected to it, by what the kernel says. (The name is the one that the socket was bound
+    // to.)
+    [[nodiscard]] std::size_t clients() const {
+        std::ifstream sockets("/proc/net/unix");
+        std::size_t found = 0;
+        for (std::string one; std::getline(sockets, one);) found += one.find(socket() + ".new") != std::string::npos;
+        return found - 1;  // the listening one
+    }
+
   private:
     static int &count() {
         static int made = 0;

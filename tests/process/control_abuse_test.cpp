@@ -142,7 +142,7 @@ TEST_CASE("who does not read the answers is dropped") {
 TEST_CASE("a thousand connections at once do no harm") {
     const TempDir runtime;
     Capped process(runtime.path());
-    const std::string before = process("descriptors");
+    const int before = std::stoi(process("descriptors"));  // perhaps with one of the connection that has just ended
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
@@ -156,9 +156,9 @@ TEST_CASE("a thousand connections at once do no harm") {
             if (i % 3 == 0) clients.back()->send("{\"curb\"");
         }
         CHECK(answers(process));
-        CHECK(std::stoi(process("descriptors")) <= std::stoi(before) + 16);
+        CHECK(std::stoi(process("descriptors")) <= before + 16);
     }
-    CHECK(within(10s, [&] { return process("descriptors") == before; }));
+    CHECK(within(10s, [&] { return std::stoi(process("descriptors")) <= before; }));
 }
 
 TEST_CASE("connections that break off in the middle do no harm") {

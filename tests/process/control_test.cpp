@@ -286,9 +286,10 @@ TEST_CASE("who waits for a process that ends is told so", "[foreign]") {
     const TempDir runtime;
     Capped process(runtime.path(), python());
     CHECK(process("hold") == "holding");
+    REQUIRE(within(10s, [&] { return process.clients() == 0; }));
     control::Reply reply;
     std::thread waiting([&] { reply = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
-    CHECK(std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 10s)));
+    REQUIRE(within(10s, [&] { return process.clients() == 1; }));
     CHECK(process.killed() == 128 + SIGKILL);
     waiting.join();
     CHECK(refusal(reply) == "process " + text_of(process.pid()) + " ended before it answered");
