@@ -33,8 +33,8 @@ inline void leave_memory_in_the_pool() {
     MUST(cuDeviceGetMemPool(&pool, 0));
     MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     MUST(cuMemAllocAsync(&block, 256 * MiB, nullptr));
-    MUST(cuMemFreeAsync(block, nullptr));
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
+    MUST(cuMemFreeAsync(block, nullptr));
 }
 inline bool pool_came_back() {
     return within(std::chrono::seconds(5), [] { return curb_sim_held(0) == kContext; });

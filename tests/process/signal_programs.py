@@ -65,8 +65,8 @@ class Cuda:
         self("cuDeviceGetMemPool", ctypes.byref(pool), 0)
         self("cuMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))  # the release threshold
         self("cuMemAllocAsync", ctypes.byref(block), ctypes.c_size_t(256 * MIB), None)
+        must(self.held() == CONTEXT + 256 * MIB, "the pool has it")
         self("cuMemFreeAsync", block, None)
-        must(self.held() == CONTEXT + 256 * MIB, "the pool keeps what was freed")
 
     def held(self) -> int:
         return self.driver.curb_sim_held(0)

@@ -27,7 +27,7 @@ Job &on(Job &job, const Named &signal) {
 
 }  // namespace
 
-TEST_CASE("a handler is kept and called, however and whenever the program sets it, and the release runs") {
+TEST_CASE("a handler is kept and called, however and whenever the program sets it, and the release runs", "[kernel]") {
     const std::string way =
         GENERATE("sigaction", "__sigaction", "sigaction once", "one object for both", "signal", "bsd_signal", "ssignal",
                  "sysv_signal", "__sysv_signal", "sigset", "signal and siginterrupt");
@@ -53,7 +53,7 @@ TEST_CASE("SIGUSR1 gives back what pools keep") {
     succeeds(Job().run("usr1_trims_what_pools_keep"));  // without a cap too
 }
 
-TEST_CASE("a handler runs as it would without curb") {
+TEST_CASE("a handler runs as it would without curb", "[kernel]") {
     const std::string scenario =
         GENERATE("a_handler_with_information_gets_it", "the_mask_and_the_flags_of_a_handler_hold_while_it_runs",
                  "system_calls_are_interrupted_or_go_on_as_the_program_chose", "sigset_holds_and_lets_go",
@@ -63,7 +63,7 @@ TEST_CASE("a handler runs as it would without curb") {
     succeeds(Job().run(scenario));
 }
 
-TEST_CASE("what siginterrupt said holds when the signal is moved", "[live]") {
+TEST_CASE("what siginterrupt said holds when the signal is moved", "[kernel]") {
     succeeds(Job().policy(kUsr1).run("what_siginterrupt_said_outlives_the_signal_being_ours"));
 }
 
@@ -82,14 +82,14 @@ TEST_CASE("before the first cuInit the signal is the program's, and one that doe
     succeeds(on(job, signal).run("a_default_that_does_nothing_may_come_at_any_time"));
 }
 
-TEST_CASE("what the program starts finds the action that it would find without curb") {
+TEST_CASE("what the program starts finds the action that it would find without curb", "[kernel]") {
     const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGHUP", SIGHUP}, Named{"SIGRTMIN", SIGRTMIN});
     CAPTURE(signal.name);
     Job job;
     succeeds(on(job, signal).run("what_a_program_starts_finds_what_it_would_without_curb"));
 }
 
-TEST_CASE("a signal that the program ignores stays ignored, which is said once") {
+TEST_CASE("a signal that the program ignores stays ignored, which is said once", "[kernel]") {
     Job job;
     const Outcome outcome = on(job, {"SIGHUP", SIGHUP}).run("an_ignored_signal_stays_ignored");
     succeeds(outcome);
@@ -97,17 +97,18 @@ TEST_CASE("a signal that the program ignores stays ignored, which is said once")
     CHECK(lines(outcome.err) == 1);
 }
 
-TEST_CASE("children have handlers and signals of their own") {
+TEST_CASE("children have handlers and signals of their own", "[kernel]") {
     const std::string scenario = GENERATE("a_child_that_shares_our_memory_leaves_the_parents_handler_alone",
                                           "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
                                           "a_fork_child_and_its_child_have_handlers_of_their_own",
-                                          "children_forked_while_handlers_are_set_find_one_of_them");
+                                          "children_forked_while_handlers_are_set_find_one_of_them",
+                                          "a_storm_upon_threads_and_children_that_come_and_go");
     CAPTURE(scenario);
     succeeds(Job().run(scenario));
 }
 
 TEST_CASE("a handler that the program sets past us is left to it, and this is said whenever it is seen anew",
-          "[live]") {
+          "[kernel]") {
     const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_past_us_is_left_alone");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("has set past curb what it does on SIGUSR1"));
@@ -124,13 +125,13 @@ TEST_CASE("a hundred thousand signals do no harm, and real-time signals all arri
 
 TEST_CASE("a storm of signals does no harm, whatever goes on") {
     const std::string scenario =
-        GENERATE("a_storm_through_cuinit_reaches_the_program", "a_storm_upon_threads_and_children_that_come_and_go",
-                 "signals_while_the_program_ends_do_no_harm", "a_storm_does_not_keep_the_program_from_ending");
+        GENERATE("a_storm_through_cuinit_reaches_the_program", "signals_while_the_program_ends_do_no_harm",
+                 "a_storm_does_not_keep_the_program_from_ending");
     CAPTURE(scenario);
     succeeds(Job().run(scenario));
 }
 
-TEST_CASE("a storm while the policy moves the signal reaches the right handlers", "[live]") {
+TEST_CASE("a storm while the policy moves the signal reaches the right handlers", "[kernel]") {
     succeeds(Job().policy(kUsr1).run("a_storm_while_the_signal_moves_reaches_the_right_handlers"));
 }
 
