@@ -116,11 +116,11 @@ TEST_CASE("a handler that the program sets past us is left to it, and this is sa
     succeeds(Job().run("a_handler_that_ends_in_the_one_before_it_ends"));
 }
 
-TEST_CASE("a hundred thousand signals do no harm, and real-time signals all arrive") {
-    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGRTMIN+3", SIGRTMIN + 3});
-    CAPTURE(signal.name);
+TEST_CASE("a hundred thousand signals do no harm") { succeeds(Job().run("a_hundred_thousand_signals_do_no_harm")); }
+
+TEST_CASE("of a hundred thousand real-time signals the program's handler misses none", "[kernel]") {
     Job job;
-    succeeds(on(job, signal).run("a_hundred_thousand_signals_do_no_harm"));
+    succeeds(on(job, {"SIGRTMIN+3", SIGRTMIN + 3}).run("a_hundred_thousand_signals_do_no_harm"));
 }
 
 TEST_CASE("a storm of signals does no harm, whatever goes on") {
