@@ -191,7 +191,6 @@ void read_steps(Faults &faults, const Value &value, std::string_view /*least*/,
         if (std::find(member->begin(), member->end(), *step) != member->end()) {
             faults.add(item.node.at, item.pointer, "the step " + quote(item.node.text, '"') + " stands here twice");
         }
-        if (!policy::is_built(*step)) note_planned(faults, item);
         member->push_back(*step);
     }
 }

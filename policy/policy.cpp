@@ -10,23 +10,14 @@ namespace curb::policy {
 
 namespace {
 
-struct StepRow {
-    const char *name;
-    bool built;
-};
-constexpr StepRow kSteps[] = {
-#define CURB_STEP(name, text) {#name, true},
-#define CURB_PLANNED_STEP(name, text) {#name, false},
+constexpr const char *kSteps[] = {
+#define CURB_STEP(name, text) #name,
 #include "policy/release_steps.def"
 };
 
-const StepRow &row_of(Step step) { return kSteps[static_cast<std::size_t>(step)]; }
-
 }  // namespace
 
-const char *step_name(Step step) noexcept { return row_of(step).name; }
-
-bool is_built(Step step) noexcept { return row_of(step).built; }
+const char *step_name(Step step) noexcept { return kSteps[static_cast<std::size_t>(step)]; }
 
 std::vector<Step> all_steps() {
     return {

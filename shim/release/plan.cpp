@@ -46,7 +46,6 @@ std::string take(policy::Step step) {
     using Body = std::string (*)();
     constexpr Body kBodies[] = {
 #define CURB_STEP(name, text) &step::name,
-#define CURB_PLANNED_STEP(name, text) nullptr,
 #include "policy/release_steps.def"
     };
     return kBodies[static_cast<std::size_t>(step)]();
@@ -90,9 +89,7 @@ void no_capture() noexcept try {
 }
 
 void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more) {
-    std::vector<policy::Step> steps = *process::snapshot().policy.release.steps;
-    std::erase_if(steps, [](policy::Step step) { return !policy::is_built(step); });
-    policy::ReleasePlan plan(std::move(steps));
+    policy::ReleasePlan plan(*process::snapshot().policy.release.steps);
     std::vector<Request> asked;
     const auto join = [&](std::vector<Request> requests) {
         for (Request &request : requests) {

@@ -34,7 +34,6 @@ inline constexpr const char *kCapture = "deferred: graph capture";
 // The steps' bodies, release/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
 namespace step {
 #define CURB_STEP(name, text) std::string name();
-#define CURB_PLANNED_STEP(name, text)
 #include "policy/release_steps.def"
 }  // namespace step
 

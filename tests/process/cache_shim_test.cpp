@@ -31,7 +31,7 @@ TEST_CASE("freed blocks serve later requests of their size, and the books agree 
 TEST_CASE("a block is not handed out before the device has finished with it") {
     const std::string scenario = GENERATE("a_block_is_kept_only_when_the_device_has_finished_with_it",
                                           "the_device_notices_a_block_that_is_used_twice_at_once",
-                                          "work_of_every_context_of_the_device_is_waited_for");
+                                          "work_of_the_blocks_context_alone_is_waited_for");
     CAPTURE(scenario);
     Job job;
     succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cache": { "max": "256MiB" } } } })").run(scenario));

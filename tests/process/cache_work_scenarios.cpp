@@ -8,7 +8,7 @@ using namespace scenario;
 
 namespace {
 
-constexpr const char *kBusy = "curb-sim-module\nkernel busy us=300 blocks=1\n";
+constexpr const char *kBusy = "curb-sim-module\nkernel busy us=300 blocks=1\nkernel long us=20000 blocks=1\n";
 
 void run_on(CUfunction busy, CUstream stream, CUdeviceptr block) {
     void *arguments[] = {&block};
@@ -59,32 +59,42 @@ SCENARIO_NAMED(the_device_notices_a_block_that_is_used_twice_at_once) {
     EXPECT_EQ(curb_sim_overlaps(0), 1U);
 }
 
-// cuMemFree waits for all of the device, so what another context does with the block counts too.
-SCENARIO_NAMED(work_of_every_context_of_the_device_is_waited_for) {
+// As cuMemFree: for the work of the block's context, also if another is current, and not for that of the other.
+SCENARIO_NAMED(work_of_the_blocks_context_alone_is_waited_for) {
     const CUcontext first = start();
     const CUfunction of_first = kernel_of(load_module(kBusy), "busy");
+    const CUstream of_block = make_stream();
     CUcontext second = nullptr;
     MUST(cuCtxCreate_v2(&second, 0, 0));
-    const CUfunction of_second = kernel_of(load_module(kBusy), "busy");
-    const CUstream stream = make_stream();
-    MUST(cuCtxSetCurrent(first));
+    const CUfunction of_second = kernel_of(load_module(kBusy), "long");
+    const CUstream elsewhere = make_stream();
+    const CUdeviceptr others = take(2 * MiB);
     const Asked asked;
+    int still_busy = 0;
     for (int round = 0; round < 50; ++round) {
-        const CUdeviceptr block = take(2 * MiB);
-        MUST(cuCtxSetCurrent(second));
-        run_on(of_second, stream, block);
         MUST(cuCtxSetCurrent(first));
+        const CUdeviceptr block = take(2 * MiB);
+        run_on(of_first, of_block, block);
+        MUST(cuCtxSetCurrent(second));
+        run_on(of_second, elsewhere, others);
+        if (round % 2 == 0) MUST(cuCtxSetCurrent(first));
         MUST(cuMemFree_v2(block));
+        CUcontext current = nullptr;
+        MUST(cuCtxGetCurrent(&current));
+        EXPECT(current == (round % 2 == 0 ? first : second));
+        MUST(cuCtxSetCurrent(second));
+        still_busy += cuStreamQuery(elsewhere) == CUDA_ERROR_NOT_READY;
+        MUST(cuStreamSynchronize(elsewhere));
+        MUST(cuCtxSetCurrent(first));
+        EXPECT_EQ(cuStreamQuery(of_block), CUDA_SUCCESS);
         const CUdeviceptr again = take(2 * MiB);
         EXPECT_EQ(again, block);
         run_on(of_first, nullptr, again);
         MUST(cuMemFree_v2(again));
     }
+    EXPECT(still_busy > 0);
     EXPECT_EQ(asked.allocations(), 1U);
     EXPECT_EQ(curb_sim_overlaps(0), 0U);
-    CUcontext current = nullptr;
-    MUST(cuCtxGetCurrent(&current));
-    EXPECT(current == first);
 }
 
 SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {

@@ -57,8 +57,6 @@ enum class Step : std::uint8_t {
 };
 const char *step_name(Step step) noexcept;
 std::vector<Step> all_steps();
-// Whether this version has the step; one that it has not is passed over.
-bool is_built(Step step) noexcept;
 
 inline constexpr int kReleaseSignal = 10;  // SIGUSR1 on the systems that curb runs on
 
