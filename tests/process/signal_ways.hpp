@@ -117,4 +117,10 @@ inline bool comes_into_force(int signal) {
     });
 }
 
+inline void send_and_see_the_release() {
+    leave_memory_in_the_pool();
+    kill(getpid(), release_signal());
+    EXPECT(pool_came_back());
+}
+
 }  // namespace scenario

@@ -1,0 +1,219 @@
+// Before curb has the signal, where it is ignored, and in what the program starts: children of every kind have handlers
+// and signals of their own. RELEASE_SIGNAL as in signal_scenarios.cpp.
+
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "live.hpp"
+#include "scenario.hpp"
+#include "signal_ways.hpp"
+
+using namespace scenario;
+
+namespace {
+
+bool ignored_in_kernel(int signal) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    return action.sa_handler == SIG_IGN;
+}
+
+int status_of(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return status;
+}
+
+bool died_of(int status, int signal) { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
+
+// A child for which no fork handler runs, of its own memory.
+pid_t raw_fork() { return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
+
+}  // namespace
+
+SCENARIO_NAMED(a_default_that_does_nothing_may_come_at_any_time) {  // SIGURG, SIGWINCH
+    kill(getpid(), release_signal());                               // before the first cuInit, without a handler
+    start();
+    send_and_see_the_release();
+    const pid_t child = fork();
+    if (child == 0) _exit(raise(release_signal()));
+    EXPECT_EQ(status_of(child), 0);
+}
+
+SCENARIO_NAMED(before_the_first_cuinit_the_signal_is_the_programs) {
+    const pid_t child = fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    EXPECT(died_of(status_of(child), SIGUSR1));
+    signal(SIGUSR1, count);
+    raise(SIGUSR1);
+    EXPECT_EQ(handled.load(), 1);
+}
+
+// What this program finds as the action of the signal when it starts: 0 the default one, 1 ignored, 2 a handler.
+SCENARIO_NAMED(child_tells_the_action_it_was_started_with) {
+    const sighandler_t told = handler_told(release_signal());
+    _exit(told == SIG_DFL ? 0 : told == SIG_IGN ? 1 : 2);
+}
+
+namespace {
+
+constexpr const char *kSelf = "/proc/self/exe";
+char *const kTells[] = {const_cast<char *>("scenarios"),
+                        const_cast<char *>("child_tells_the_action_it_was_started_with"), nullptr};
+
+// What programs find that are started in each way there is.
+void children_find(int action) {
+    pid_t child = fork();
+    if (child == 0) {
+        execv(kSelf, kTells);
+        _exit(99);
+    }
+    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
+    child = vfork();
+    if (child == 0) {
+        execv(kSelf, kTells);
+        _exit(99);
+    }
+    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
+    child = raw_fork();
+    if (child == 0) {
+        execv(kSelf, kTells);
+        _exit(99);
+    }
+    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
+    EXPECT_EQ(posix_spawn(&child, kSelf, nullptr, nullptr, kTells, environ), 0);
+    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
+    const std::string command = std::filesystem::read_symlink(kSelf).string() + " " + kTells[1];
+    const int status = system(command.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), action);
+    FILE *shell = popen(command.c_str(), "r");
+    EXPECT_EQ(WEXITSTATUS(pclose(shell)), action);
+}
+
+}  // namespace
+
+SCENARIO_NAMED(what_a_program_starts_finds_what_it_would_without_curb) {
+    start();
+    children_find(0);
+    signal(release_signal(), count);  // exec makes it the default action
+    children_find(0);
+    signal(release_signal(), SIG_IGN);
+    children_find(1);
+    sigignore(release_signal());
+    children_find(1);
+    signal(release_signal(), SIG_DFL);
+    children_find(0);
+    send_and_see_the_release();
+}
+
+SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuInit
+    signal(release_signal(), SIG_IGN);
+    start();
+    children_find(1);
+    leave_memory_in_the_pool();
+    for (int i = 0; i < 100; ++i) kill(getpid(), release_signal());
+    EXPECT(ignored_in_kernel(release_signal()));
+    for (const char *cap : {"4GiB", "5GiB"}) {
+        write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": "SIGHUP" }, )") +
+                                           R"("gpu": { "*": { "cap": ")" + cap + R"(" } } })");
+        EXPECT(within(std::chrono::seconds(10), [&] { return told_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
+    }
+    EXPECT(ignored_in_kernel(release_signal()));
+    // A handler asks for releases again.
+    EXPECT(signal(release_signal(), count) == SIG_IGN);
+    kill(getpid(), release_signal());
+    EXPECT(pool_came_back());
+    EXPECT_EQ(handled.load(), 1);
+}
+
+SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) {
+    start();
+    signal(SIGUSR1, count);
+    // As subprocess does: in a child of vfork every handler is reset before exec.
+    const pid_t child = vfork();
+    if (child == 0) {
+        struct sigaction action {
+        }, told{};
+        sigaction(SIGUSR1, nullptr, &told);
+        action.sa_handler = SIG_DFL;
+        sigaction(SIGUSR1, &action, nullptr);
+        _exit(told.sa_handler == count ? 0 : 1);
+    }
+    EXPECT_EQ(status_of(child), 0);
+    EXPECT(handler_told(SIGUSR1) == count);
+    send_and_see_the_release();
+    EXPECT_EQ(handled.load(), 1);
+    // A signal of the child's is the child's, also while the parent's handlers are still there.
+    leave_memory_in_the_pool();
+    const pid_t raises = vfork();
+    if (raises == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    EXPECT_EQ(status_of(raises), 0);
+    EXPECT_EQ(handled.load(), 2);  // its memory is ours
+    EXPECT(!within(std::chrono::milliseconds(100), [] { return curb_sim_held(0) == kContext; }));
+}
+
+SCENARIO_NAMED(a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs) {
+    start();
+    leave_memory_in_the_pool();
+    pid_t child = raw_fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    EXPECT(died_of(status_of(child), SIGUSR1));
+    signal(SIGUSR1, count);
+    child = raw_fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        _exit(handled == 1 ? 0 : 1);
+    }
+    EXPECT_EQ(status_of(child), 0);
+    sysv_signal(SIGUSR1, count);  // one delivery in each process
+    child = raw_fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        if (handled != 1) _exit(1);
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    EXPECT(died_of(status_of(child), SIGUSR1));
+    EXPECT(!within(std::chrono::milliseconds(100), [] { return curb_sim_held(0) == kContext; }));
+    EXPECT(handler_told(SIGUSR1) == count);
+    send_and_see_the_release();
+    EXPECT_EQ(handled.load(), 1);
+}
+
+SCENARIO_NAMED(a_fork_child_and_its_child_have_handlers_of_their_own) {
+    start();
+    signal(SIGUSR1, count);
+    const pid_t child = fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        if (handled != 1 || kernel_handler(SIGUSR1) != count) _exit(1);
+        if (signal(SIGUSR1, count_other) != count) _exit(2);
+        const pid_t grandchild = fork();
+        if (grandchild == 0) {
+            raise(SIGUSR1);
+            _exit(handled_other == 1 && handled == 1 ? 0 : 3);
+        }
+        const int status = status_of(grandchild);
+        signal(SIGUSR1, SIG_DFL);
+        if (status == 0) raise(SIGUSR1);  // ends it, as it would without curb
+        _exit(4);
+    }
+    EXPECT(died_of(status_of(child), SIGUSR1));
+    EXPECT(handler_told(SIGUSR1) == count);
+    send_and_see_the_release();
+    EXPECT_EQ(handled.load(), 1);
+}
