@@ -3,6 +3,7 @@
 #include <array>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace curb::shim::allocations {
@@ -42,10 +43,13 @@ Books &books() {
     return made;
 }
 
-void put(CUdeviceptr pointer, const Allocation &allocation) {
+// Returns what was known of the pointer before.
+std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation) {
     auto &shard = books().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
-    shard.entries.insert_or_assign(pointer, allocation);
+    const auto [entry, added] = shard.entries.try_emplace(pointer, allocation);
+    if (added) return std::nullopt;
+    return std::exchange(entry->second, allocation);
 }
 
 bool shares_granules(const Allocation &allocation) noexcept {
@@ -89,7 +93,9 @@ Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
 }  // namespace
 
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
-    put(pointer, allocation);
+    // The driver hands the address out again, so what was there has gone with its context, which another thread is just
+    // destroying.
+    if (const auto gone = put(pointer, allocation)) credit(pointer, *gone);
     if (!shares_granules(allocation)) return round_up(allocation.bytes, kGranule);
     try {
         return open(pointer, allocation);
