@@ -11,6 +11,7 @@
 #include <iterator>
 #include <new>
 #include <string_view>
+#include <tuple>
 
 #include "real_libc.hpp"
 
@@ -23,30 +24,42 @@ struct Counter {
     const char *symbol;
 };
 
-struct Row {
-    const char *framework;  // as in release/framework_rows.hpp
-    const char *library;    // beginning of its file name
-    int frames;             // in the library, one upon the other, that only the cache's way to the driver has
-    std::array<Counter, 4> counters;
+// A library, by a part of its path and the beginning of its file name; all of "" is none.
+struct File {
+    const char *folder;
+    const char *name;
 };
 
-// Adding a caller: a row here, if the stack proves that it will give back and ask again. Why only PyTorch:
+struct Row {
+    const char *framework;  // as in release/framework_rows.hpp
+    File library;
+    int frames;                       // in the library, one upon the other, that only the cache's way to the driver has
+    File bindings;                    // what stands between the library and the runtime, which may be linked into it
+    std::array<Counter, 4> counters;  // none: there is nothing that would change its answer
+};
+
+// Adding a caller: a row here, if the stack proves that it will give back and ask again. Why only these:
 // docs/decisions/0022.
 constexpr Row kRows[] = {
     // Read and disassembled (PyTorch 2.11): its caching allocator calls the runtime under four frames, alloc_block,
     // malloc of the device, malloc, allocate; without the cache (PYTORCH_NO_CUDA_MEMORY_CACHING, or switched off later)
     // allocate calls it itself, and does not ask again. While memory is taken for a MemPool or for the pool of a graph,
     // also before its capture begins, PyTorch does not ask again either: such pools are counted from 1, in
-    // libtorch_cuda
-    // or, before 2.11, in libc10_cuda. A process that has made one is left alone.
+    // libtorch_cuda or, before 2.11, in libc10_cuda. A process that has made one is left alone.
     {"torch",
-     "libc10_cuda.so",
+     {"", "libc10_cuda.so"},
      3,
+     {"", ""},
      {{{"libtorch_cuda.so", "_ZN2at4cuda7MemPool4uid_E"},
        {"libtorch_cuda.so", "_ZN2at4cuda7MemPool5uuid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool4uid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool5uuid_E"}}}},
+    // Measured (CuPy 14.2): a pool allocates under six frames of its own, one upon the other; Memory, alloc and
+    // _malloc,
+    // which do not ask again, are each called by Python, so two of them never touch.
+    {"cupy", {"/cupy/cuda/", "memory."}, 3, {"/cupy_backends/cuda/api/", "runtime."}, {}},
 };
+static_assert(std::size(kRows) == std::tuple_size_v<decltype(Known::frameworks)>);
 constexpr const char *kRuntime = "libcudart";
 
 // The addresses of a library, all its segments.
@@ -64,6 +77,7 @@ struct Loaded {
     std::array<Range, 4> runtimes{};
     struct Library {
         Range range;
+        Range bindings;
         std::array<const Count *, 4> counters{};
     };
     std::array<Library, std::size(kRows)> rows{};
@@ -74,6 +88,11 @@ constinit std::atomic<const Loaded *> loaded{nullptr};
 std::string_view file_name(const char *path) noexcept {
     const std::string_view whole(path ? path : "");
     return whole.substr(whole.rfind('/') + 1);
+}
+
+bool is(const File &file, const char *path) noexcept {
+    return *file.name && file_name(path).starts_with(file.name) &&
+           std::string_view(path).find(file.folder) != std::string_view::npos;
 }
 
 Range range_of(const dl_phdr_info &info) noexcept {
@@ -99,8 +118,10 @@ int note(dl_phdr_info *info, std::size_t, void *into) {
                 runtime = range;
                 break;
             }
-    for (std::size_t i = 0; i < std::size(kRows); ++i)
-        if (name.starts_with(kRows[i].library)) now.rows[i].range = range;
+    for (std::size_t i = 0; i < std::size(kRows); ++i) {
+        if (is(kRows[i].library, info->dlpi_name)) now.rows[i].range = range;
+        if (is(kRows[i].bindings, info->dlpi_name)) now.rows[i].bindings = range;
+    }
     return 0;
 }
 
@@ -127,31 +148,40 @@ const Count *address_of(const Counter &counter) noexcept {
     return static_cast<const Count *>(symbol);
 }
 
-bool counts_pools(const Loaded::Library &library) noexcept { return library.counters != decltype(library.counters){}; }
+// Whether curb can tell if the row's caller answers, in this version of it.
+bool is_understood(const Row &row, const Loaded::Library &library) noexcept {
+    return !row.counters.front().library || library.counters != decltype(library.counters){};
+}
 bool has_made_pools(const Loaded::Library &library) noexcept {
     for (const Count *counter : library.counters)
         if (counter && counter->load(std::memory_order_relaxed) != 1) return true;
     return false;
 }
 
-// One walk up the stack.
+// One walk up the stack: through curb, the runtime and the bindings, to a run of frames in the library.
 struct Walk {
     const Loaded &now;
     const Loaded::Library &library;
+    int enough;
     bool through_runtime = false;
-    int frames = 0;
+    int frames = 0;  // of the run
+    int steps = 0;
 };
 _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
+    constexpr int kDeepest = 64;
     auto &walk = *static_cast<Walk *>(into);
     const std::uintptr_t address = _Unwind_GetIP(context) - 1;  // within the call
-    if (walk.library.range.has(address)) {
-        ++walk.frames;
-        return _URC_NO_REASON;
-    }
-    const bool runtime = std::any_of(walk.now.runtimes.begin(), walk.now.runtimes.end(),
-                                     [&](const Range &range) { return range.has(address); });
-    if (walk.frames > 0 || !(runtime || walk.now.self.has(address))) return _URC_END_OF_STACK;
+    if (++walk.steps > kDeepest) return _URC_END_OF_STACK;
+    if (walk.library.range.has(address)) return ++walk.frames == walk.enough ? _URC_END_OF_STACK : _URC_NO_REASON;
+    const bool has_bindings = walk.library.bindings.end != 0;
+    const bool runtime =
+        walk.library.bindings.has(address) || std::any_of(walk.now.runtimes.begin(), walk.now.runtimes.end(),
+                                                          [&](const Range &range) { return range.has(address); });
+    // Above bindings the interpreter stands between the library's frames; without, they must be the first.
+    const bool before = walk.frames == 0 && (runtime || walk.now.self.has(address));
+    if (!before && !(has_bindings && walk.through_runtime)) return _URC_END_OF_STACK;
     walk.through_runtime |= runtime;
+    walk.frames = 0;
     return _URC_NO_REASON;
 }
 
@@ -159,20 +189,20 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
 
 Known look() noexcept {
     auto *now = new (std::nothrow) Loaded;
-    if (!now) return {nullptr, "out of host memory"};
+    if (!now) return {{}, "out of host memory"};
     dl_iterate_phdr(note, now);
     Known known;
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
         Loaded::Library &library = now->rows[i];
         if (library.range.end == 0) continue;
         for (std::size_t counter = 0; counter < library.counters.size(); ++counter)
-            library.counters[counter] = address_of(kRows[i].counters[counter]);
-        if (!counts_pools(library))
+            if (kRows[i].counters[counter].library) library.counters[counter] = address_of(kRows[i].counters[counter]);
+        if (!is_understood(kRows[i], library))
             known.why_not = "a version of the caller that curb does not know";
         else if (has_made_pools(library))
             known.why_not = "the program has made pools for graphs, or of its own, for which nothing is given back";
         else
-            known.framework = kRows[i].framework;
+            known.frameworks[i] = kRows[i].framework;
     }
     const Loaded *before = loaded.load(std::memory_order_acquire);
     if (before && std::memcmp(before, now, sizeof *now) == 0)
@@ -187,8 +217,8 @@ const char *calling(Way way) noexcept {
     if (!now) return nullptr;
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
         const Loaded::Library &library = now->rows[i];
-        if (library.range.end == 0 || !counts_pools(library) || has_made_pools(library)) continue;
-        Walk walk{*now, library};
+        if (library.range.end == 0 || !is_understood(kRows[i], library) || has_made_pools(library)) continue;
+        Walk walk{*now, library, kRows[i].frames};
         _Unwind_Backtrace(step, &walk);
         // A runtime that is linked into the library itself would put frames of its own there: then nothing is proved.
         if (walk.frames >= kRows[i].frames && walk.through_runtime == (way == Way::runtime)) return kRows[i].framework;

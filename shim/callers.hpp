@@ -2,6 +2,7 @@
 // asking again. Everybody else takes a refusal for an error.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace curb::shim::callers {
@@ -14,7 +15,7 @@ enum class Way : std::uint8_t {
 
 // What is known of the libraries in this process.
 struct Known {
-    const char *framework = nullptr;  // one that answers; null: none
+    std::array<const char *, 2> frameworks{};  // those that answer; null: one less
     const char *why_not = "no caller known to answer";
 };
 

@@ -1,5 +1,6 @@
 #include "idle.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "devices.hpp"
@@ -12,8 +13,9 @@
 namespace curb::shim::idle {
 namespace {
 
-// The release itself frees memory, which is no use by the program.
-constinit std::atomic<bool> releasing{false};
+// When the last release ended, and for how long NVML takes what it did for use of the device (seen on an H200).
+constinit std::uint64_t released_ms = 0;
+constexpr std::uint64_t kShowsMs = 1500;
 
 // When NVML last saw one of the process's kernels run; none: not since `since_ms`, or NVML cannot tell (MIG, another
 // pid namespace). A kernel that runs for minutes shows in nothing else.
@@ -39,22 +41,23 @@ struct State {
 
     void look(policy::Duration idle) {
         const std::uint64_t now = devices::now_ms();
-        const bool own = releasing.load(std::memory_order_acquire);
-        if (used.exchange(false, std::memory_order_acq_rel) && !own) period.used(now);
-        if (own || (now - sampled_ms < kBetweenSamplesMs && !period.due(now, idle))) return;
-        if (const auto when = seen_running(sampled_ms)) period.used(*when);
+        if (used.exchange(false, std::memory_order_acq_rel)) period.used(now);
+        const std::uint64_t ours_until = released_ms + kShowsMs;
+        if (now < ours_until || (now - sampled_ms < kBetweenSamplesMs && !period.due(now, idle))) return;
+        if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);
         sampled_ms = now;
         if (!period.due(now, idle)) return;
         period.served();
-        releasing.store(true, std::memory_order_release);
-        worker::release({"idle for " + policy::format(idle), {}, [](const control::ReleaseReport &) {
-                             used.store(false, std::memory_order_release);
-                             releasing.store(false, std::memory_order_release);
-                         }});
+        worker::release({"idle for " + policy::format(idle)});
     }
 };
 
 }  // namespace
+
+void released() noexcept {
+    used.store(false, std::memory_order_release);
+    released_ms = devices::now_ms();
+}
 
 std::optional<std::uint64_t> look() noexcept try {
     static std::optional<State> &state = *new std::optional<State>;

@@ -15,8 +15,11 @@ inline void note_use() noexcept {
     if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
 }
 
+// A release has ended: what it freed is no use by the program. On the worker.
+void released() noexcept;
+
 // Looks what the process did since the last look, and asks for a release when it is due. Returns how many milliseconds
-// from now it wants to look again; none: the policy asks for none. By one thread.
+// from now it wants to look again; none: the policy asks for none. On the worker.
 std::optional<std::uint64_t> look() noexcept;
 
 }  // namespace curb::shim::idle

@@ -12,6 +12,7 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
+#include "release/frameworks.hpp"
 
 namespace curb::shim {
 namespace {
@@ -24,7 +25,9 @@ bool is_enough(Bytes bytes, callers::Way way) noexcept {
 }
 
 bool may_refuse(Bytes bytes, callers::Way way) noexcept {
-    return is_enough(bytes, way) && !captures::any() && callers::calling(way) != nullptr;
+    if (!is_enough(bytes, way) || captures::any()) return false;
+    const char *framework = callers::calling(way);
+    return framework && !release::answered_just_now(framework);
 }
 
 int this_thread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }

@@ -190,7 +190,7 @@ std::string frameworks() {
     if (!python.find()) return "no Python";
     if (python.finalizing()) return "Python is ending";  // it says that it is not initialised then, too
     if (!python.initialized()) return "no Python";
-    if (captures::any()) return "deferred: graph capture";
+    if (captures::any()) return kCapture;
     const auto answer = std::make_shared<Answer>();
     const bool collect = *process::snapshot().policy.release.collect;
     const auto work = [python, collect, answer] {

@@ -9,6 +9,7 @@
 #include "captures.hpp"
 #include "control/release_report.hpp"
 #include "devices.hpp"
+#include "idle.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
@@ -113,6 +114,7 @@ void run(std::vector<Request> first, const std::function<std::vector<Request>()>
         if (in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
     postpone(report.steps);
     process::fall_back();
+    idle::released();
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (in_use(devices::at(ordinal))) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));

@@ -13,9 +13,7 @@
 namespace curb::shim::release::step {
 namespace {
 
-Bytes reserved(const Device &device) noexcept {
-    return device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs);
-}
+Bytes reserved(const Device &device) noexcept { return device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs); }
 
 // Waits for the work of the device's contexts. False: a capture is in progress.
 bool finish_work(const Device &device) noexcept {

@@ -15,9 +15,19 @@ namespace curb::shim::release::step {
 
 std::string pressure() {
     const callers::Known known = callers::look();
-    if (!known.framework) return known.why_not;
-    if (captures::any()) return "deferred: graph capture";
-    if (answered_just_now(known.framework)) return std::string(known.framework) + " has just been asked";
+    std::string asked;
+    bool any = false, left = false;
+    for (const char *framework : known.frameworks) {
+        if (!framework) continue;
+        any = true;
+        if (answered_just_now(framework))
+            asked += (asked.empty() ? "" : " and ") + std::string(framework);
+        else
+            left = true;
+    }
+    if (!any) return known.why_not;
+    if (captures::any()) return kCapture;
+    if (!left) return asked + (asked.find(' ') == std::string::npos ? " has" : " have") + " just been asked";
     bool armed = false;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);

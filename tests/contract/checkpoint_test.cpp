@@ -257,12 +257,12 @@ TEST_CASE("managed memory is not moved, and the process can be unlocked") {
 TEST_CASE("the child: asks for strangers", "[.child]") {
     if (!here()) return;
     CUprocessState state{};
-    CHECK(GetState(4'999'999, &state) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(GetState(1, &state) != CUDA_SUCCESS);  // there, but without CUDA
-    CHECK(lock(4'999'999, 100) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(checkpoint(4'999'999) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(restore(4'999'999) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(unlock(4'999'999) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(GetState(4'999'999, &state) == CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK(GetState(1, &state) == CUDA_ERROR_NOT_INITIALIZED);  // there, but without CUDA
+    CHECK(lock(4'999'999, 100) == CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK(checkpoint(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK(restore(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK(unlock(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
 }
 TEST_CASE("processes that are not there, or have no CUDA, have no state") {
     CHECK(on_one_machine("the child: asks for strangers") == 0);

@@ -95,6 +95,10 @@ TEST_CASE("PyTorch's allocator is refused once, gives back, and is served") {
     succeeds(pressed("a_segment_that_pytorch_maps_is_refused_once"));
 }
 
+TEST_CASE("a pool of CuPy is refused one allocation, gives back what it caches and goes on") {
+    succeeds(pressed("a_pool_of_cupy_is_refused_once_and_gives_back"));
+}
+
 TEST_CASE("nobody else is ever refused for pressure") { succeeds(pressed("everybody_else_is_served")); }
 
 TEST_CASE("nobody is refused for pressure while PyTorch would not ask again") {

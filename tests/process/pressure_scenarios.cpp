@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "c10_cuda.hpp"
+#include "cupy.hpp"
 #include "memory.hpp"
 
 extern "C" CUresult cublas_workspace(CUdeviceptr *pointer, std::size_t bytes);
@@ -88,7 +89,31 @@ SCENARIO_NAMED(a_segment_that_pytorch_maps_is_refused_once) {
     EXPECT_EQ(curb_sim_held(0), kContext + 42 * MiB);
 }
 
+[[gnu::noinline]] static CUresult python(cupy::Function *function, CUdeviceptr *pointer, std::size_t bytes) {
+    const CUresult result = function(pointer, bytes);
+    return result == CUDA_SUCCESS ? result
+                                  : CUDA_ERROR_OUT_OF_MEMORY;  // not the last thing it does: a frame of its own
+}
+
+SCENARIO_NAMED(a_pool_of_cupy_is_refused_once_and_gives_back) {
+    cupy::interpreter = python;
+    start();
+    CUdeviceptr block = 0;
+    MUST(cupy::alloc_from_pool(&block, 64 * MiB));
+    cupy::free_to_pool(block);
+    press();
+    MUST(cupy::alloc_without_pool(&block, 8 * MiB));  // would not ask again
+    EXPECT_EQ(cupy::refusals(), 0);
+    MUST(cupy::alloc_from_pool(&block, 32 * MiB));
+    EXPECT_EQ(cupy::refusals(), 1);
+    EXPECT_EQ(curb_sim_held(0), kContext + 40 * MiB);
+    EXPECT(logged("pressure: an allocation on cuda:0 was refused once, and 64 MiB came back"));
+    MUST(cupy::alloc_from_pool(&block, 32 * MiB));
+    EXPECT_EQ(cupy::refusals(), 1);
+}
+
 SCENARIO_NAMED(everybody_else_is_served) {
+    cupy::interpreter = python;
     start();
     cache(64 * MiB, 1);
     press();
@@ -99,6 +124,8 @@ SCENARIO_NAMED(everybody_else_is_served) {
         MUST(cublas_workspace(&block, bytes));
         MUST(torch::allocate_uncached(&block, bytes));
         MUST(torch::allocate_by_runtime_within(&block, bytes));
+        MUST(cupy::alloc_without_pool(&block, bytes));
+        MUST(cupy::runtime_malloc(&block, bytes));
         MUST(cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL));
         MUST(cuMemAllocAsync(&block, bytes, nullptr));
     }
