@@ -18,6 +18,7 @@
 #include "policy/size.hpp"
 #include "policy/words.hpp"
 #include "rows.hpp"
+#include "target.hpp"
 
 namespace curb::cli {
 namespace {
@@ -74,6 +75,11 @@ policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOption
 }
 
 control::Reply release_of(int pid, const policy::ReleaseRequest &request) {
+    // Its own threads wait in the driver until it is resumed, and hold next to nothing.
+    if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
+        return control::Failure{"process " + target.text() +
+                                " is suspended, and its memory is free for others; curb resume " + std::to_string(pid) +
+                                " brings it back"};
     // Who does not answer this one at once would be waited for in vain.
     auto reply = control::ask(pid, control::StatusRequest(), kPatience);
     if (std::holds_alternative<control::Failure>(reply)) return reply;

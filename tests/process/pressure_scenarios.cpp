@@ -162,8 +162,9 @@ SCENARIO_NAMED(a_process_that_has_made_a_pool_is_left_alone) {
     (std::getenv("FOR_GRAPHS") ? torch::MemPool::uuid_ : torch::MemPool::uid_)++;
     EXPECT(torch::allocate(32 * MiB) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 0);
-    release();
-    EXPECT_EQ(in_log("pressure 0 B (the program has made pools"), 1);
+    release();  // arms for the other caller that is loaded, CuPy's stand-in
+    EXPECT(torch::allocate(48 * MiB) != 0);
+    EXPECT_EQ(torch::figures().refused.load(), 0);
 }
 
 SCENARIO_NAMED(a_refusal_that_nothing_used_is_forgotten) {

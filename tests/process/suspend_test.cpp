@@ -218,7 +218,10 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
     CHECK(machine.held(program.pid()) == kLeft);
     CHECK(machine.state(program.pid()) == "checkpointed");
     program.tell("check");
-    CHECK(program.says(300ms).empty());  // it waits in its CUDA call
+    CHECK(program.says(300ms).empty());                               // it waits in its CUDA call
+    const Outcome release = machine.curb({"release", program.id()});  // which would wait with it
+    CHECK(release.status == 1);
+    CHECK_THAT(release.err, contains("is suspended") && contains("curb resume " + program.id()));
     const Outcome back = machine.curb({"resume", program.id()});
     INFO(back.err);
     REQUIRE(back.status == 0);
