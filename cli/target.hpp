@@ -19,6 +19,7 @@ struct Target {
     std::optional<std::map<std::string, std::string>> environment;  // at its start; nothing: it cannot be read
     bool under_curb = false;                                        // libcurb.so is mapped
     bool has_nccl = false;                                          // libnccl is
+    bool has_xla = false;                                           // XLA for CUDA is, on which JAX and TensorFlow run
 
     // "4711 (python3)"
     [[nodiscard]] std::string text() const;

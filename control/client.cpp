@@ -176,7 +176,8 @@ std::string not_found(int pid, const Found &found) {
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
                ": ask for that one inside the container";
     const std::string maps = content_of(proc(pid, "maps"));
-    if (maps.empty()) return none;  // it is just ending
+    if (maps.empty())
+        return ends(pid) ? none : process + " does not run under curb, or does not let others look whether it does";
     if (maps.find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
     return process +

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <new>
 
 #include "admission.hpp"
 #include "allocations.hpp"
@@ -29,8 +31,9 @@ constinit std::atomic<void (*)()> waker{nullptr};
 
 // Never destroyed: threads may free memory until the process is gone.
 Shelf &shelf_of(const Device &device) noexcept {
-    static auto &all = *new std::array<Shelf, devices::kMost>;
-    return all[static_cast<std::size_t>(device.ordinal)];
+    alignas(Shelf) static std::byte room[sizeof(Shelf) * devices::kMost];
+    static auto *all = new (room) std::array<Shelf, devices::kMost>;
+    return (*all)[static_cast<std::size_t>(device.ordinal)];
 }
 
 void count(Device &device, bool more) noexcept {

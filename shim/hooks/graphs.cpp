@@ -6,6 +6,7 @@
 
 #include "admission.hpp"
 #include "cache.hpp"
+#include "idle.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 
@@ -66,6 +67,7 @@ CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
 }
 template <class IsCapturing, class Call>
 CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
+    idle::note_use();
     return give_memory(executable, is_capturing, stream, graphs::launched, call);
 }
 

@@ -82,7 +82,7 @@ void no_capture() noexcept try {
     const KeepErrno keep_errno;
     const unsigned waiting = postponed.exchange(0, std::memory_order_seq_cst);
     std::vector<policy::Step> steps;
-    for (const policy::Step step : *process::snapshot().policy.release.steps)
+    for (const policy::Step step : policy::all_steps())
         if (waiting & 1U << static_cast<unsigned>(step)) steps.push_back(step);
     if (!steps.empty()) worker::release({"the end of a graph capture", {std::nullopt, std::move(steps)}});
 } catch (...) {

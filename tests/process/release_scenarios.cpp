@@ -76,7 +76,12 @@ SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
 SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
     start();
     leave_in_pool();
-    void (*const calls[])() = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); }};
+    void (*const calls[])() = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); },
+                               [] {
+                                   static const AllocatingGraph graph(MiB);
+                                   MUST(cuGraphLaunch(graph.executable, nullptr));
+                                   MUST(cuMemFree_v2(graph.block));
+                               }};
     for (const auto call : calls) {
         const auto until = Clock::now() + milliseconds(1000);
         while (Clock::now() < until) {

@@ -103,6 +103,7 @@ const std::vector<Row> kRows{
          f.target.has_nccl = true;
      },
      "--force does not help", false},
+    {"XLA", [](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
     {"companion", [](auto &f) { f.companion = 4712; }, "also started 4712", true},
     {"managed", [](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory", false},
     {"books unknown",

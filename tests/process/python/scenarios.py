@@ -224,8 +224,8 @@ def a_lock_that_is_held_for_long_holds_up_neither_the_plan_nor_the_next_step() -
     torch.cuda.cache(0, 16 * MIB)
     ask()
     ctypes.PyDLL(None).usleep(4_500_000)  # keeps the GIL
-    first = releases()
-    assert len(first) == 1, first
+    first = releases()  # on a busy machine the second one may be there already
+    assert first
     assert "frameworks 0 B (deferred: waits for Python's lock (GIL))" in first[0], first[0]
     assert within(10, lambda: len(releases()) == 2), "nothing came after the lock was free"
     assert "16 MiB" in releases()[1] and "on Python's lock (GIL), which was waited for: frameworks 16 MiB" in releases()[1]
