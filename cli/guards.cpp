@@ -159,12 +159,12 @@ std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
             what,
             "it has " + format_human(*facts.books->managed) + " of managed memory, which the driver cannot move out",
             "curb release gives back what it caches"};
-    // JAX 0.11 in the middle of training, on an H200: a thread of XLA's died of SIGSEGV in 1 of 13 suspends.
+    // JAX 0.11 in the middle of training, on an H200: a thread of XLA's died of SIGSEGV in 2 of 14 suspends.
     if (facts.target.has_xla && !facts.force)
         return Refusal{
             what,
             "it runs on XLA (JAX, TensorFlow), and a thread of XLA's may crash while the process is suspended: "
-            "it was seen in 1 of 13 suspends in the middle of training",
+            "it was seen in 2 of 14 suspends in the middle of training",
             "curb release gives back what it caches without that risk; --force if a crash does no harm, after a "
             "checkpoint of its own, say"};
     if (facts.books && !facts.books->managed && !facts.force)

@@ -145,7 +145,7 @@ int Suspending::move_locked(const Machine &machine, Seconds lock_time, SuspendFa
     }
     // The lock holds up the next calls of CUDA. A thread whose call has just returned still reads what it was given, in
     // memory that may go with the checkpoint. (JAX on an H200, in the middle of training: it crashed in 4 of 12
-    // suspends without this pause, in 1 of 13 with it; why that one did is not known.)
+    // suspends without this pause, in 2 of 14 with it; why those did is not known.)
     std::this_thread::sleep_for(kSettle);
     const Bytes whole = held_by(**known.gpus, options_.pid);
     const auto start = Clock::now();

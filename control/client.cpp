@@ -160,7 +160,7 @@ bool ends(int pid) {
 
 std::string not_found(int pid, const Found &found) {
     const std::string process = process_text(pid);
-    const std::string none = "there is no " + process;
+    std::string none = "there is no " + process;
     if (found.refused ? ends(pid) : has_ended(pid)) return none;
     if (found.busy) return process + " takes no more requests: others keep its control socket busy; try again";
     if (found.refused)

@@ -21,7 +21,6 @@ constinit std::atomic<std::size_t> kept{0};
 
 namespace {
 
-using allocations::Allocation;
 using Block = Shelf::Block;
 constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 

@@ -348,7 +348,7 @@ void Server::hand_back(Clock::time_point now) {
 const control::Places *around = nullptr;
 
 void serve() {
-    auto &server = *new Server;  // leaked, as its thread is never joined
+    Server server;  // on a thread that nobody joins: at exit it goes with the process
     try {
         server.open(*around);
     } catch (...) {
