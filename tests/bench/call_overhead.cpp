@@ -65,7 +65,7 @@ int measure() {
     std::uint64_t value = 0;
     std::size_t free_bytes = 0, total = 0;
     CUdeviceptr pointer = 0;
-    probe("passed call", [&] { set(nullptr, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
+    probe("passed call", [&] { set(nullptr, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &value); });
     probe("alloc + free, 2 MiB", [&] {
         alloc(&pointer, 2 << 20);
         free_memory(pointer);
