@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "memory.hpp"
 
@@ -174,5 +176,46 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     kill(getpid(), SIGUSR1);
     EXPECT(within(milliseconds(5000), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
     MUST(cuStreamEndCapture(stream, &graph));
+    EXPECT(only_the_context_is_held());
+}
+
+// Every capture, its graph and what is around them must go as without a release.
+SCENARIO_NAMED(captures_survive_a_release_every_millisecond) {
+    start();
+    CUmemoryPool pool = default_pool();
+    keep_everything(pool);
+    std::atomic<bool> end = false;
+    std::thread asking([&] {
+        while (!end) {
+            kill(getpid(), SIGUSR1);
+            std::this_thread::sleep_for(milliseconds(1));
+        }
+    });
+    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    int captured = 0;
+    for (const auto until = Clock::now() + milliseconds(1500); Clock::now() < until; ++captured) {
+        CUdeviceptr outside = 0, node = 0;
+        CUgraph graph = nullptr;
+        CUgraphExec executable = nullptr;
+        MUST(cuMemAllocAsync(&outside, 16 * MiB, nullptr));
+        MUST(cuMemFreeAsync(outside, nullptr));
+        MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(cuMemAllocAsync(&node, 4 * MiB, stream));
+        if (captured % 8 == 0) usleep(3000);  // some releases fall within
+        MUST(cuMemFreeAsync(node, stream));
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+        MUST(cuGraphLaunch(executable, stream));
+        MUST(cuStreamSynchronize(stream));
+        MUST(cuGraphExecDestroy(executable));
+        MUST(cuGraphDestroy(graph));
+    }
+    end = true;
+    asking.join();
+    EXPECT(captured >= 100);
+    EXPECT(curb_sim_calls("cuMemPoolTrimTo") > trims + 50);
+    kill(getpid(), SIGUSR1);
     EXPECT(only_the_context_is_held());
 }

@@ -53,3 +53,11 @@ TEST_CASE("what a capture postpones is done when it has ended") {
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("deferred: graph capture") && contains("on the end of a graph capture"));
 }
+
+TEST_CASE("captures survive a release every millisecond") {
+    const std::string cap = GENERATE("", "1GiB");
+    CAPTURE(cap);
+    Job job;
+    if (!cap.empty()) job.cap(cap);
+    succeeds(job.run("captures_survive_a_release_every_millisecond"));
+}
