@@ -66,7 +66,8 @@ Result<Nvml, std::string> Nvml::open() {
         return std::string("there is no NVML (") + (why ? why : "libnvidia-ml.so.1 cannot be loaded") +
                "); run curb where the driver is installed";
     }
-    auto *calls = new NvmlCalls;  // kept: there is one for each run of curb
+    static NvmlCalls the_calls;  // one for each run of curb
+    NvmlCalls *calls = &the_calls;
 #define CURB_FIND(name) calls->name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
     CURB_NVML_CALLS(CURB_FIND)
 #undef CURB_FIND

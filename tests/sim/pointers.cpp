@@ -84,7 +84,8 @@ SIM_CU(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes,
         if (found && attribute_of(out[i], attributes[i], address, known) == CUDA_SUCCESS) continue;
         switch (attributes[i]) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            case CU_POINTER_ATTRIBUTE_IS_MANAGED: answer(out[i], 0u); break;
+            case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: answer(out[i], 0u); break;
             case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: answer(out[i], -2); break;  // cuda.h: "CU_DEVICE_INVALID"
             case CU_POINTER_ATTRIBUTE_MAPPED: answer(out[i], false); break;
             default: answer<void *>(out[i], nullptr); break;
