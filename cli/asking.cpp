@@ -51,7 +51,8 @@ Books books_of(const Target &target) {
     const auto status = ask_books(target);
     if (!status) return {std::nullopt, status.error()};
     policy::Bytes managed = 0;
-    for (const control::GpuStatus &gpu : status->gpus) managed += gpu.managed;
+    for (const control::GpuStatus &gpu : status->gpus)
+        managed += gpu.kinds[static_cast<std::size_t>(policy::Kind::managed)];
     return {managed, ""};
 }
 

@@ -55,6 +55,15 @@ int policy_explain(const ExplainOptions &options);
 // Prints the schema of policy files.
 int policy_schema();
 
+struct PsOptions {
+    std::vector<std::string> pids;  // in detail; none: everybody's figures
+    bool json = false;
+    bool csv = false;
+    std::optional<std::string> watch;  // --watch, seconds
+};
+// Who holds what. 0: shown, 1: some of the processes that were asked for cannot be, or do not answer.
+int ps(const PsOptions &options);
+
 struct ReleaseOptions {
     std::vector<std::string> pids;
     bool all = false;
@@ -65,6 +74,24 @@ struct ReleaseOptions {
 // Asks each process to give memory back, all at the same time, and waits for what came of it. 0: all have answered, 1:
 // some could not be asked.
 int release(const ReleaseOptions &options);
+
+struct CapOptions {
+    std::string pid;
+    std::optional<std::string> size;
+    bool reset = false;     // --reset: the policy's cap again
+    std::string gpu = "*";  // --gpu
+    bool json = false;
+};
+// Changes the cap of a running process. 0: it is in force, 1: the process could not be asked.
+int cap(const CapOptions &options);
+
+struct ReloadOptions {
+    std::string pid;
+    bool json = false;
+};
+// Has a running process read its policy's files again. 0: they are in force, 1: they are wrong, or it could not be
+// asked.
+int policy_reload(const ReloadOptions &options);
 
 struct SuspendOptions {
     int pid = 0;
@@ -82,6 +109,37 @@ struct ResumeOptions {
 // because of Ctrl-C, and the process is as it was.
 int suspend(const SuspendOptions &options);
 int resume(const ResumeOptions &options);
+
+struct ReportOptions {
+    std::string trace;                  // "-": standard input
+    std::optional<std::string> output;  // -o: .html or .svg; none: lines on standard output
+    bool json = false;
+};
+// 0; 1: the trace cannot be read.
+int report(const ReportOptions &options);
+
+struct ReplayOptions {
+    std::string trace;
+    std::optional<std::string> policy;  // --policy; "-": standard input
+    std::optional<std::string> cap;     // --cap
+    bool json = false;
+};
+// 0, whatever the policy would have refused; 1: the trace or the policy cannot be read or used.
+int replay(const ReplayOptions &options);
+
+struct MetricsOptions {
+    std::optional<std::string> textfile;  // --textfile
+    bool json = false;
+};
+// 0: written, 1: it could not be.
+int metrics(const MetricsOptions &options);
+
+struct DoctorOptions {
+    int pid = 0;  // 0: the machine
+    bool json = false;
+};
+// 0: nothing is wrong, 1: something is.
+int doctor(const DoctorOptions &options);
 
 // One line on stderr, after "curb: ".
 void complain(std::string_view message);

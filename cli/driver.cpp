@@ -15,14 +15,13 @@ std::string Driver::text(CUresult result) const {
     return std::string(name) + " (" + words + ")";
 }
 
-policy::Result<Driver, std::string> open_driver() {
+policy::Result<Driver, std::string> load_driver() {
     // Which GPUs this shell's programs may see is not a matter of the process that is meant.
     ::unsetenv("CUDA_VISIBLE_DEVICES");
     void *library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = ::dlerror();
-        return std::string("there is no CUDA driver (") + (why ? why : "libcuda.so.1 cannot be loaded") +
-               "); run curb where the process runs";
+        return std::string(why ? why : "libcuda.so.1 cannot be loaded");
     }
     Driver driver;
 #define CURB_FIND(name) driver.name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
@@ -32,11 +31,18 @@ policy::Result<Driver, std::string> open_driver() {
     CURB_FIND(cuGetErrorString)
     CURB_CHECKPOINT_CALLS(CURB_FIND)
 #undef CURB_FIND
-    if (!driver.cuInit) return std::string("libcuda.so.1 is no CUDA driver; correct LD_LIBRARY_PATH");
+    if (!driver.cuInit) return std::string("the libcuda.so.1 that is found is none");
     if (driver.cuDriverGetVersion && driver.cuDriverGetVersion(&driver.version) != CUDA_SUCCESS) driver.version = 0;
 #define CURB_THERE(name) &&driver.name != nullptr
     driver.has_checkpoint = true CURB_CHECKPOINT_CALLS(CURB_THERE);
 #undef CURB_THERE
+    return driver;
+}
+
+policy::Result<Driver, std::string> open_driver() {
+    auto loaded = load_driver();
+    if (!loaded) return "there is no CUDA driver (" + loaded.error() + "); run curb where the process runs";
+    Driver &driver = loaded.value();
     if (!driver.has_checkpoint) return driver;
     if (const CUresult error = driver.cuInit(0); error != CUDA_SUCCESS)
         return "the CUDA driver cannot be initialised: " + driver.text(error) + "; see whether nvidia-smi works here";

@@ -32,6 +32,8 @@ struct Driver {
     [[nodiscard]] std::string text(CUresult result) const;
 };
 
+// Loads the driver, and does not initialise it. The error says why there is none.
+policy::Result<Driver, std::string> load_driver();
 // Loads and initialises the driver, which takes seconds where no GPU is kept awake (nvidia-smi -pm 1). One without the
 // checkpoint calls is not initialised. The error says what is wrong and the remedy.
 policy::Result<Driver, std::string> open_driver();

@@ -10,100 +10,12 @@
 #include <functional>
 
 #include "commands.hpp"
+#include "help.hpp"
+#include "help_format.hpp"
+#include "policy/words.hpp"
 
 namespace curb::cli {
 namespace {
-
-constexpr const char *kExamples = R"(
-Examples:
-  curb run --cap 8GiB -- python train.py      hold the program to 8 GiB of each GPU
-  curb run --policy job.json -- ./train.sh    a policy that can be edited while it runs
-  curb run --sim --cap 1GiB -- ./a.out        try it without a GPU
-  curb policy check job.json                  every error of a policy file, with its place
-  curb policy show                            the policy of this environment, and where each value comes from
-  curb policy explain job.json -- ./train.sh  which rule of the policy a command would get, and why
-  curb release PID                            make a program give back memory that it caches
-  kill -USR1 PID                              the same, without an answer
-  curb suspend PID; curb resume PID           a whole process out to host memory, and back
-
-Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
-
-constexpr const char *kRunFooter = R"(
-The command replaces curb: same pid, signals and exit status. 125: curb itself failed (a policy that cannot be used,
-a library that is not there), 126: the command cannot be executed, 127: there is no such command.
-
-Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
-/etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.)";
-
-constexpr const char *kReleaseFooter = R"(
-What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
-program keeps Python's lock. Ctrl-C ends the waiting, not the release. Processes are those of this user (of all users,
-for root) that have used CUDA under curb.
-
-Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked.
-
-Examples:
-  curb release 4711
-  curb release --all --json                   one answer a process
-  curb release 4711 --bytes 2GiB              steps are taken until so much is back
-  curb release 4711 --step pools              that step alone)";
-
-constexpr const char *kPolicyFooter = R"(
-docs/POLICY.md describes every field; curb policy schema prints the same for editors.)";
-
-constexpr const char *kCheckFooter = R"(
-Exit status 0: all are valid, 1: some are not, 2: some cannot be read.
-Fields that are right but have no effect in this version are noted on standard error.
-
-Examples:
-  curb policy check job.json
-  curb policy check --json *.json             one answer a line
-  generate-policy | curb policy check -)";
-
-constexpr const char *kShowFooter = R"(
-Each field has its value and where it comes from: "default", a place in a file, CURB_CAP. What the machine's ceiling
-(/etc/curb/policy.json) says of the same field stands beside it; on a device the lower of two caps holds.
-Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: which one a
-command gets, curb policy explain says. Exit status as of curb policy check.
-
-Examples:
-  curb policy show job.json
-  CURB_CAP=8GiB curb policy show              what a program would get that is started here)";
-
-constexpr const char *kExplainFooter = R"(
-The command is not run. It is taken as the kernel would take it: found in PATH, symbolic links followed, of a script the
-interpreter. Every rule is held against it, and what comes of the policy is shown as by curb policy show, with the
-environment variables that would be set. Without FILE: as curb policy show. Exit status as of curb policy check.
-
-Examples:
-  curb policy explain job.json -- python train_bert.py --lr 1e-4
-  SLURM_JOB_NAME=bert curb policy explain --json job.json -- ./train.sh)";
-
-constexpr const char *kSuspendFooter = R"(
-The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
-to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
-managed memory, one process of several that work together, too little host memory. --force goes on where it is only
-guessed that it might go wrong: managed memory of a process that is not under curb, a launcher's variables without NCCL,
-XLA (JAX, TensorFlow), whose threads were seen to crash in the middle of training (2 of 14).
-
-Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 130: not, because of
-Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
-
-Examples:
-  curb suspend 4711
-  curb suspend --json 4711 | jq .bytes)";
-
-constexpr const char *kResumeFooter = R"(
-Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
-room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
-
-Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 130: not, because of
-Ctrl-C.
-
-Examples:
-  curb resume 4711
-  curb resume --wait 10m 4711                 as soon as there is room
-  curb resume --bytes 8GiB 4711               when the record of what it held is lost)";
 
 using Words = std::vector<std::string>;
 
@@ -138,12 +50,30 @@ Split split(const Words &words, const CLI::App &run) {
     return {{words.begin(), begin}, {begin + (dashes ? 1 : 0), words.end()}, clear};
 }
 
+// What is wrong with the words, and which help is the right one: that of the command that they lead to.
+int refuse(const CLI::App &app, const Words &words, const std::string &why) {
+    std::string name = app.get_name(), unknown;
+    const CLI::App *command = &app;
+    for (const std::string &word : words) {
+        const auto named = command->get_subcommands([&](const CLI::App *one) { return one->check_name(word); });
+        if (named.empty()) {
+            if (command->get_require_subcommand_min() > 0 && !word.starts_with("-")) unknown = word;
+            break;
+        }
+        command = named.front();
+        name += ' ' + word;
+    }
+    complain(unknown.empty() ? why : name + " has no command " + policy::quote(unknown));
+    complain("see " + name + " --help");
+    return kFailure;
+}
+
 // What was asked for, once all of it has been read.
 using Chosen = std::function<int()>;
 
 CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
     CLI::App *command = app.add_subcommand("run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...");
-    command->footer(kRunFooter);
+    command->footer(help::kRun);
     command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
         ->type_name("SIZE");
     command->add_option("--policy", options.policy, "Policy file")->type_name("FILE");
@@ -164,9 +94,19 @@ CLI::Option *add_reader(CLI::App &policy, const char *name, const char *what, co
     return command->add_option("file", options.*file, "Policy file; -: standard input")->type_name("FILE");
 }
 
+void add_ps(CLI::App &app, PsOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("ps", "Show who holds what of the GPUs, under curb and otherwise");
+    command->footer(help::kPs);
+    command->add_option("pid", options.pids, "Process to show in detail")->type_name("PID");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->add_flag("--csv", options.csv, "A row for each process and GPU, with a header line");
+    command->add_option("--watch", options.watch, "Again every so many seconds, until Ctrl-C")->type_name("SECONDS");
+    command->callback([&] { chosen = [&] { return ps(options); }; });
+}
+
 void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
     CLI::App *command = app.add_subcommand("release", "Make processes give back memory that they cache");
-    command->footer(kReleaseFooter);
+    command->footer(help::kRelease);
     command->add_option("pid", options.pids, "Process that runs under curb")->type_name("PID");
     command->add_flag("--all", options.all, "All processes that can be asked");
     command->add_option("--bytes", options.bytes, "So much is enough: 2GiB, 512MiB")->type_name("SIZE");
@@ -178,9 +118,21 @@ void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
     command->callback([&] { chosen = [&] { return release(options); }; });
 }
 
+void add_cap(CLI::App &app, CapOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("cap", "Change the cap of a running process: curb cap PID SIZE");
+    command->footer(help::kCap);
+    command->add_option("pid", options.pid, "Process that runs under curb")->type_name("PID")->required();
+    command->add_option("size", options.size, "Its cap: 8GiB, 512MiB, 75% of the device")->type_name("SIZE");
+    command->add_flag("--reset", options.reset, "Back to the cap of its policy");
+    command->add_option("--gpu", options.gpu, "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a")
+        ->type_name("KEY");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return cap(options); }; });
+}
+
 void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
     CLI::App *command = app.add_subcommand("suspend", "Move a whole process out of its GPUs into host memory");
-    command->footer(kSuspendFooter);
+    command->footer(help::kSuspend);
     command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
     command->add_option("--timeout", options.timeout, "How long the process's submitted work may take to end [10s]")
         ->type_name("DURATION");
@@ -191,7 +143,7 @@ void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
 
 void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
     CLI::App *command = app.add_subcommand("resume", "Bring a suspended process back");
-    command->footer(kResumeFooter);
+    command->footer(help::kResume);
     command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
     command->add_option("--wait", options.wait, "Wait so long for room on its GPUs: 30s, 10m")->type_name("DURATION");
     command->add_option("--bytes", options.bytes, "What it held of each GPU, if no record of that is left")
@@ -200,36 +152,93 @@ void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
     command->callback([&] { chosen = [&] { return resume(options); }; });
 }
 
+void add_metrics(CLI::App &app, MetricsOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("metrics", "Print figures of processes and GPUs for Prometheus");
+    command->footer(help::kMetrics);
+    CLI::Option *file =
+        command->add_option("--textfile", options.textfile, "Write them to this file, for node_exporter's collector")
+            ->type_name("FILE");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output")->excludes(file);
+    command->callback([&] { chosen = [&] { return metrics(options); }; });
+}
+
+void add_doctor(CLI::App &app, DoctorOptions &options, Chosen &chosen) {
+    CLI::App *command =
+        app.add_subcommand("doctor", "Say what is wrong with this machine, or why a process is not capped");
+    command->footer(help::kDoctor);
+    command->add_option("pid", options.pid, "A process")->type_name("PID")->check(CLI::PositiveNumber);
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return doctor(options); }; });
+}
+
 struct PolicyOptions {
     CheckOptions check;
     ShowOptions show;
     ExplainOptions explain;
+    ReloadOptions reload;
 };
 void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
     CLI::App &policy = *app.add_subcommand("policy", "Work with policy files");
     policy.require_subcommand(1);
-    policy.footer(kPolicyFooter);
-    add_reader(policy, "check", "Say whether policies are valid, or every error and its place", kCheckFooter,
+    policy.footer(help::kPolicy);
+    add_reader(policy, "check", "Say whether policies are valid, or every error and its place", help::kCheck,
                &CheckOptions::files, options.check, policy_check, chosen)
         ->required();
-    add_reader(policy, "show", "Show every field, its value and its source", kShowFooter, &ShowOptions::file,
+    add_reader(policy, "show", "Show every field, its value and its source", help::kShow, &ShowOptions::file,
                options.show, policy_show, chosen);
     add_reader(policy, "explain",
-               "Say which rule a command would get, and why: curb policy explain [FILE] -- COMMAND...", kExplainFooter,
-               &ExplainOptions::file, options.explain, policy_explain, chosen);
-    policy.add_subcommand("schema", "Print the JSON Schema of policy files")->callback([&] { chosen = policy_schema; });
+               "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
+               help::kExplain, &ExplainOptions::file, options.explain, policy_explain, chosen);
+    CLI::App *reload = policy.add_subcommand("reload", "Have a running process read its policy again");
+    reload->footer(help::kReload);
+    reload->add_option("pid", options.reload.pid, "Process that runs under curb")->type_name("PID")->required();
+    reload->add_flag("--json", options.reload.json, "Machine-readable answer on standard output");
+    reload->callback([&] { chosen = [&] { return policy_reload(options.reload); }; });
+    CLI::App *schema = policy.add_subcommand("schema", "Print the JSON Schema of policy files");
+    schema->footer(help::kSchema);
+    schema->callback([&] { chosen = policy_schema; });
+}
+
+void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("report", "Show a recorded run: a page, a picture, or lines");
+    command->footer(help::kReport);
+    command
+        ->add_option("trace", options.trace,
+                     "Trace that a policy's \"trace\" has written, or RMM's log; -: standard input")
+        ->type_name("TRACE")
+        ->required();
+    command->add_option("-o,--output", options.output, "Write this file: .html (a page) or .svg (a picture)")
+        ->type_name("FILE");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return report(options); }; });
+}
+
+void add_replay(CLI::App &app, ReplayOptions &options, Chosen &chosen) {
+    CLI::App *command = app.add_subcommand("replay", "Say what another policy would have done to a recorded run");
+    command->footer(help::kReplay);
+    command->add_option("trace", options.trace, "Trace, as of curb report")->type_name("TRACE")->required();
+    command->add_option("--policy", options.policy, "Policy file; -: standard input")->type_name("FILE");
+    command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
+        ->type_name("SIZE");
+    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    command->callback([&] { chosen = [&] { return replay(options); }; });
 }
 
 int dispatch(const Words &words) {
     CLI::App app("Keeps a process's GPU memory within a policy, without changing the process.", "curb");
-    app.footer(kExamples);
+    app.formatter(std::make_shared<HelpFormat>());
+    app.footer(help::kExamples);
     app.set_version_flag("--version", "curb " CURB_VERSION);
     app.require_subcommand(1);
     Chosen chosen;
     RunOptions run_options;
     const CLI::App *run_command = add_run(app, run_options, chosen);
+    PsOptions ps_options;
+    add_ps(app, ps_options, chosen);
     ReleaseOptions release_options;
     add_release(app, release_options, chosen);
+    CapOptions cap_options;
+    add_cap(app, cap_options, chosen);
     PolicyOptions policy_options;
     add_policy(app, policy_options, chosen);
 
@@ -237,6 +246,14 @@ int dispatch(const Words &words) {
     add_suspend(app, suspend_options, chosen);
     ResumeOptions resume_options;
     add_resume(app, resume_options, chosen);
+    ReportOptions report_options;
+    add_report(app, report_options, chosen);
+    ReplayOptions replay_options;
+    add_replay(app, replay_options, chosen);
+    MetricsOptions metrics_options;
+    add_metrics(app, metrics_options, chosen);
+    DoctorOptions doctor_options;
+    add_doctor(app, doctor_options, chosen);
 
     Split parts{words, {}};
     if (!words.empty() && words.front() == "run") parts = split(words, *run_command);
@@ -247,9 +264,7 @@ int dispatch(const Words &words) {
         app.parse(std::move(parts.ours));
     } catch (const CLI::ParseError &error) {
         if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-        complain(error.what());
-        complain("see curb --help, curb run --help, curb release --help, curb policy show --help");
-        return kFailure;
+        return refuse(app, words, error.what());
     }
     if (!parts.clear) {
         complain("run: '" + parts.command.front() + "' stands before --, so it is unclear where the command begins");

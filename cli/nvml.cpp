@@ -21,10 +21,18 @@ namespace curb::cli {
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
     X(nvmlDeviceGetMigMode)
+// What it can do without.
+#define CURB_NVML_MORE(X)                       \
+    X(nvmlDeviceGetName)                        \
+    X(nvmlDeviceGetMemoryInfo_v2)               \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3) \
+    X(nvmlDeviceGetMaxMigDeviceCount)           \
+    X(nvmlDeviceGetMigDeviceHandleByIndex)
 
 struct NvmlCalls {
 #define CURB_SLOT(name) decltype(&::name) name = nullptr;
     CURB_NVML_CALLS(CURB_SLOT)
+    CURB_NVML_MORE(CURB_SLOT)
 #undef CURB_SLOT
 };
 
@@ -45,6 +53,67 @@ nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInf
         }
         out.resize(result == NVML_SUCCESS ? count : 0);
         return result;
+    }
+}
+
+// Who is not listed yet.
+void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
+    for (const nvmlProcessInfo_t &one : processes) {
+        const auto pid = static_cast<int>(one.pid);
+        if (gpu.user(pid) != nullptr) continue;
+        GpuUser user{pid, name_of(pid), std::nullopt};
+        if (one.usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) user.held = one.usedGpuMemory;
+        gpu.users.push_back(std::move(user));
+    }
+}
+
+// Of a GPU or an instance; what went wrong, or nothing.
+std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    const auto fault = [&](const char *call, nvmlReturn_t error) {
+        return std::string(call) + ": " + nvml.nvmlErrorString(error);
+    };
+    std::array<char, 96> text{};
+    nvmlMemory_t memory{};
+    if (const auto error = nvml.nvmlDeviceGetUUID(device, text.data(), text.size()))
+        return fault("nvmlDeviceGetUUID", error);
+    gpu.uuid = text.data();
+    if (nvml.nvmlDeviceGetName && nvml.nvmlDeviceGetName(device, text.data(), text.size()) == NVML_SUCCESS)
+        gpu.name = text.data();
+    if (const auto error = nvml.nvmlDeviceGetMemoryInfo(device, &memory))
+        return fault("nvmlDeviceGetMemoryInfo", error);
+    gpu.total = memory.total;
+    gpu.free = memory.free;
+    gpu.used = memory.used;
+    nvmlMemory_v2_t detailed{nvmlMemory_v2, 0, 0, 0, 0};
+    if (nvml.nvmlDeviceGetMemoryInfo_v2 && nvml.nvmlDeviceGetMemoryInfo_v2(device, &detailed) == NVML_SUCCESS)
+        gpu.used = detailed.used;
+    std::vector<nvmlProcessInfo_t> processes;
+    const auto listed = list(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, processes);
+    if (listed != NVML_SUCCESS && !gpu.mig) return fault("nvmlDeviceGetComputeRunningProcesses", listed);
+    add_users(gpu, processes);
+    list(nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, device, processes);
+    add_users(gpu, processes);
+    for (const nvmlProcessInfo_t &one : processes) gpu.mps_clients.push_back(static_cast<int>(one.pid));
+    if (nvml.nvmlDeviceGetGraphicsRunningProcesses_v3) {
+        list(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, processes);
+        add_users(gpu, processes);
+    }
+    return {};
+}
+
+// Those of a GPU that is divided. One that cannot be read is left out.
+void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    unsigned count = 0;
+    if (!nvml.nvmlDeviceGetMaxMigDeviceCount || !nvml.nvmlDeviceGetMigDeviceHandleByIndex ||
+        nvml.nvmlDeviceGetMaxMigDeviceCount(device, &count) != NVML_SUCCESS)
+        return;
+    for (unsigned index = 0; index < count; ++index) {
+        nvmlDevice_t instance = nullptr;
+        if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, &instance) != NVML_SUCCESS) continue;
+        GpuState state;
+        state.index = static_cast<int>(index);
+        state.mig = true;
+        if (read(nvml, instance, state).empty()) gpu.instances.push_back(std::move(state));
     }
 }
 
@@ -70,6 +139,7 @@ Result<Nvml, std::string> Nvml::open() {
     NvmlCalls *calls = &the_calls;
 #define CURB_FIND(name) calls->name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
     CURB_NVML_CALLS(CURB_FIND)
+    CURB_NVML_MORE(CURB_FIND)
 #undef CURB_FIND
 #define CURB_THERE(name) &&calls->name != nullptr
     if (!(true CURB_NVML_CALLS(CURB_THERE)))
@@ -88,39 +158,20 @@ std::string Nvml::driver_version() const {
 
 Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
     const NvmlCalls &nvml = *calls_;
-    const auto fault = [&](const char *call, nvmlReturn_t error) {
-        return std::string(call) + ": " + nvml.nvmlErrorString(error);
-    };
     unsigned count = 0;
-    if (const auto error = nvml.nvmlDeviceGetCount_v2(&count)) return fault("nvmlDeviceGetCount", error);
+    if (const auto error = nvml.nvmlDeviceGetCount_v2(&count))
+        return std::string("nvmlDeviceGetCount: ") + nvml.nvmlErrorString(error);
     std::vector<GpuState> out;
     for (unsigned index = 0; index < count; ++index) {
         GpuState gpu;
         gpu.index = static_cast<int>(index);
         nvmlDevice_t device = nullptr;
-        std::array<char, 96> uuid{};
-        nvmlMemory_t memory{};
-        std::vector<nvmlProcessInfo_t> processes;
         // One that this container may not use, or that has fallen off the bus: no process is on it that could be moved.
         if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
-        if (const auto error = nvml.nvmlDeviceGetUUID(device, uuid.data(), uuid.size()))
-            return fault("nvmlDeviceGetUUID", error);
-        if (const auto error = nvml.nvmlDeviceGetMemoryInfo(device, &memory))
-            return fault("nvmlDeviceGetMemoryInfo", error);
         unsigned current = 0, pending = 0;  // a GPU that knows no MIG answers that it is not supported
         gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
-        const auto listed = list(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, processes);
-        if (listed != NVML_SUCCESS && !gpu.mig) return fault("nvmlDeviceGetComputeRunningProcesses", listed);
-        for (const nvmlProcessInfo_t &one : processes) {
-            GpuUser user{static_cast<int>(one.pid), name_of(static_cast<int>(one.pid)), std::nullopt};
-            if (one.usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) user.held = one.usedGpuMemory;
-            gpu.users.push_back(user);
-        }
-        list(nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, device, processes);
-        for (const nvmlProcessInfo_t &one : processes) gpu.mps_clients.push_back(static_cast<int>(one.pid));
-        gpu.uuid = uuid.data();
-        gpu.total = memory.total;
-        gpu.free = memory.free;
+        if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
+        if (gpu.mig) read_instances(nvml, device, gpu);
         out.push_back(std::move(gpu));
     }
     return out;

@@ -17,12 +17,15 @@ struct GpuUser {
 };
 
 struct GpuState {
-    int index = 0;  // nvidia-smi's
+    int index = 0;  // nvidia-smi's; of an instance: among those of its GPU
     std::string uuid;
+    std::string name;  // "NVIDIA H100 80GB HBM3"; empty: it does not say
     policy::Bytes total = 0, free = 0;
+    policy::Bytes used = 0;  // by everybody, as nvidia-smi shows it: without what the driver reserves for itself
     bool mig = false;
     std::vector<GpuUser> users;
     std::vector<int> mps_clients;
+    std::vector<GpuState> instances;  // where it is divided, and NVML can list them
 
     // Nothing: the process is not listed.
     [[nodiscard]] const GpuUser *user(int pid) const;

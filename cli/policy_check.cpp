@@ -5,42 +5,28 @@
 #include "config/load.hpp"
 #include "config/schema.hpp"
 #include "json.hpp"
-#include "policy/words.hpp"
 #include "policy_source.hpp"
 
 namespace curb::cli {
 namespace {
 
-struct Checked {
-    config::Diagnostics diagnostics;
-    config::Diagnostics notes;
-};
-
-Checked check(const std::string &file) {
+config::Diagnostics check(const std::string &file) {
     const auto text = file == "-" ? read_standard_input() : config::read_file(file);
-    if (!text) return {{text.error()}, {}};
+    if (!text) return {text.error()};
     const auto document = config::parse(*text, file == "-" ? "<stdin>" : file);
-    return document ? Checked{{}, document->notes} : Checked{document.error(), {}};
+    return document ? config::Diagnostics() : document.error();
 }
 
-// "job.json:7:5: note: /trace/file: accepted, but has no effect in this version of curb"
-std::string note_text(const config::Diagnostic &note) {
-    return config::Place{note.file, note.line, note.column}.text() + ": note: " + policy::one_line(note.pointer) +
-           ": " + note.message;
+void print_text(const std::string &file, const config::Diagnostics &wrong) {
+    if (wrong.empty()) std::printf("%s: valid\n", file.c_str());
+    for (const config::Diagnostic &one : wrong) std::fprintf(stderr, "%s\n", one.text().c_str());
 }
 
-void print_text(const std::string &file, const Checked &checked) {
-    if (checked.diagnostics.empty()) std::printf("%s: valid\n", file.c_str());
-    for (const config::Diagnostic &one : checked.diagnostics) std::fprintf(stderr, "%s\n", one.text().c_str());
-    for (const config::Diagnostic &note : checked.notes) std::fprintf(stderr, "%s\n", note_text(note).c_str());
-}
-
-void print_json(const std::string &file, const Checked &checked) {
+void print_json(const std::string &file, const config::Diagnostics &wrong) {
     const std::string line = json::object({{"file", json::text(file)},
-                                           {"valid", json::flag(checked.diagnostics.empty())},
-                                           {"read", json::flag(exit_status(checked.diagnostics) != 2)},
-                                           {"diagnostics", json::diagnostics(checked.diagnostics)},
-                                           {"notes", json::diagnostics(checked.notes)}});
+                                           {"valid", json::flag(wrong.empty())},
+                                           {"read", json::flag(exit_status(wrong) != 2)},
+                                           {"diagnostics", json::diagnostics(wrong)}});
     std::printf("%s\n", line.c_str());
 }
 
@@ -49,9 +35,9 @@ void print_json(const std::string &file, const Checked &checked) {
 int policy_check(const CheckOptions &options) {
     int status = 0;
     for (const std::string &file : options.files) {
-        const Checked checked = check(file);
-        (options.json ? print_json : print_text)(file, checked);
-        status = std::max(status, exit_status(checked.diagnostics));
+        const config::Diagnostics wrong = check(file);
+        (options.json ? print_json : print_text)(file, wrong);
+        status = std::max(status, exit_status(wrong));
     }
     return status;
 }

@@ -129,8 +129,7 @@ std::string text(const std::vector<Row> &rows) {
         if (block != last) lines.push_back({block});
         last = block;
         lines.push_back({"  " + row.pointer.substr(length), plain(row.value), comma_separated(row.origins),
-                         comma_separated(row.bounds), row.field->planned ? "(planned)" : ""});
-        if (row.bounds.empty()) lines.back().erase(lines.back().end() - 2);
+                         comma_separated(row.bounds)});
     }
     return aligned(lines);
 }
@@ -146,8 +145,7 @@ std::string json_text(const std::vector<Row> &rows) {
         out.push_back(json::object({{"pointer", json::text(row.pointer)},
                                     {"value", or_null(row.value)},
                                     {"sources", json::list(origins)},
-                                    {"bounds", json::list(bounds)},
-                                    {"planned", json::flag(row.field->planned)}}));
+                                    {"bounds", json::list(bounds)}}));
     }
     return json::list(out);
 }

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "commands.hpp"
 #include "config/load.hpp"
+#include "library.hpp"
 #include "policy/size.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
@@ -36,68 +36,6 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // `front` before what stands there already.
 std::string prepended(const std::string &front, const std::string &rest) {
     return rest.empty() ? front : front + ":" + rest;
-}
-
-// A path as the loader's lists must be able to carry it.
-std::optional<Error> not_carried(const fs::path &path, const char *list, std::string_view separators) {
-    const std::size_t at = path.native().find_first_of(separators);
-    if (at == std::string::npos) return std::nullopt;
-    return std::string(list) + " cannot carry the path '" + policy::one_line(path.native()) + "', because of the " +
-           policy::quote(path.native().substr(at, 1)) + " in it; install curb under a path without it";
-}
-
-// The directory that holds bin/, lib/ and sim/.
-fs::path prefix() {
-    std::error_code error;
-    const fs::path self = fs::read_symlink("/proc/self/exe", error);
-    return self.parent_path().parent_path();
-}
-
-bool is_elf(const fs::path &path) {
-    std::error_code error;
-    if (!fs::is_regular_file(path, error)) return false;
-    char magic[4] = {};
-    std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-    return std::memcmp(magic,
-                       "\x7F"
-                       "ELF",
-                       sizeof magic) == 0;
-}
-
-// The first that is there, or where it was looked for.
-Result<fs::path> first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
-    Error error = std::string("there is no ") + what + " (looked for";
-    const char *separator = " ";
-    for (const fs::path &candidate : candidates) {
-        if (is_elf(candidate)) return candidate;
-        error.append(separator).append(candidate.native());
-        separator = ", ";
-    }
-    return error + "); " + remedy;
-}
-
-Result<fs::path> find_library() {
-    constexpr const char *kName = "libcurb.so";
-    if (const std::string named = variable("CURB_LIBRARY"); !named.empty()) {
-        return first_of({fs::absolute(named)}, "shared library that CURB_LIBRARY names",
-                        "correct or unset CURB_LIBRARY");
-    }
-    const fs::path lib = prefix() / "lib";
-    std::vector<fs::path> candidates{lib / kName, lib / "curb" / kName};
-    std::error_code error;
-    for (fs::directory_iterator entry(lib, error), end; !error && entry != end; entry.increment(error)) {
-        fs::path multiarch = entry->path() / "curb" / kName;  // lib/x86_64-linux-gnu/curb/libcurb.so
-        if (is_elf(multiarch)) candidates.push_back(std::move(multiarch));
-    }
-    return first_of(candidates, kName, "set CURB_LIBRARY to its path");
-}
-
-Result<fs::path> find_sim() {
-    constexpr const char *kDriver = "libcuda.so.1";
-    const auto driver = first_of({prefix() / "sim" / kDriver, prefix() / "lib" / "curb" / "sim" / kDriver},
-                                 "simulated driver", "build it (it comes with curb), or run without --sim");
-    if (!driver) return driver.error();
-    return driver->parent_path();
 }
 
 // The environment as the program will have it: the options taken for the variables that they become.
@@ -136,13 +74,13 @@ Result<Settings> settings(const config::Source &source, const RunOptions &option
 
     const auto library = find_library();
     if (!library) return library.error();
-    if (auto error = not_carried(*library, "LD_PRELOAD", " :$")) return *error;
+    if (auto error = not_carried(*library, "LD_PRELOAD", kPreloadSeparators)) return *error;
     out.emplace_back("LD_PRELOAD", prepended(library->native(), variable("LD_PRELOAD")));
 
     if (options.sim) {
         const auto sim = find_sim();
         if (!sim) return sim.error();
-        if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", ":;$")) return *error;
+        if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", kLibraryPathSeparators)) return *error;
         out.emplace_back("LD_LIBRARY_PATH", prepended(sim->native(), variable("LD_LIBRARY_PATH")));
         complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
     }

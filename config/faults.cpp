@@ -29,16 +29,13 @@ void Faults::wrong_kind(const Value &value, const std::string &right, const std:
     add(value.node.at, value.pointer, right + ", not " + shown(value.node) + remedy);
 }
 
-void Faults::note(std::size_t at, std::string pointer, std::string message) {
-    notes_.push_back({at, std::move(pointer), std::move(message)});
-}
-
 Place Faults::place(std::size_t at) const {
     const auto [line, column] = lines_.place(at);
     return {file_, line, column};
 }
 
-Diagnostics Faults::told(std::vector<Fault> faults) const {
+Diagnostics Faults::faults() const {
+    std::vector<Fault> faults = faults_;
     std::stable_sort(faults.begin(), faults.end(), [](const Fault &a, const Fault &b) { return a.at < b.at; });
     Diagnostics out;
     out.reserve(faults.size());

@@ -1,4 +1,4 @@
-// What is wrong with a text, or worth a note, collected while it is read. Private to config/.
+// What is wrong with a text, collected while it is read. Private to config/.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,6 @@ class Faults {
     void add(std::size_t at, std::string pointer, std::string message);
     // "a time is a string with a unit, not the number 30; write "30s"": what is right, what stands there, the remedy.
     void wrong_kind(const Value &value, const std::string &right, const std::string &remedy = {});
-    void note(std::size_t at, std::string pointer, std::string message);
 
     [[nodiscard]] bool none() const { return faults_.empty(); }
     // Whether it holds of every fault's pointer.
@@ -40,16 +39,12 @@ class Faults {
     [[nodiscard]] std::string place_text(std::size_t at) const { return lines_.place(at).text(); }  // "3:10"
 
     // In the order of the text.
-    [[nodiscard]] Diagnostics faults() const { return told(faults_); }
-    [[nodiscard]] Diagnostics notes() const { return told(notes_); }
+    [[nodiscard]] Diagnostics faults() const;
 
   private:
-    [[nodiscard]] Diagnostics told(std::vector<Fault> faults) const;
-
     Lines lines_;
     std::string file_;
     std::vector<Fault> faults_;
-    std::vector<Fault> notes_;
 };
 
 // The members of an object, in the order of the text. Tells of keys that stand in it twice.

@@ -90,8 +90,7 @@ policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
         Loaded out;
         out.policy = std::move(came.policy);
         if (came.rule) out.rule = policy::rule_name(reading->own.file, *came.rule);
-        out.notes = reading->own.notes;
-        if (reading->ceiling) append(out.notes, reading->ceiling->notes);
+        out.ceiling = reading->ceiling && reading->ceiling->file != policy::File();
         return out;
     } catch (...) {
         return out_of_memory(name_of(source));

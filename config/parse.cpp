@@ -10,7 +10,6 @@
 #include "document.hpp"
 #include "faults.hpp"
 #include "keys.hpp"
-#include "policy/fields.hpp"
 #include "policy/words.hpp"
 #include "values.hpp"
 
@@ -90,16 +89,13 @@ void Reader::read_member(const Value &member, const std::string &pattern, const 
 void Reader::read_field(const Value &value, std::string_view pattern, const Into &into) {
     fields_.emplace(value.place, Spot{value.node.at, value.pointer});
     const std::string_view bare = into.rule ? pattern.substr(kRule.size()) : pattern;
-    const auto fields = policy::fields();
-    if (std::any_of(fields.begin(), fields.end(), [&](const auto &row) { return row.pointer == bare && row.planned; }))
-        note_planned(faults_, value);
 #define CURB_FILE_FIELD(pointer, type, doc) \
     if (pattern == (pointer)) return read_##type(faults_, value);
 #define CURB_RULE_FIELD(pointer, type, member, doc) \
     if (pattern == (pointer)) return read_##type(faults_, value, "", into.rule->member);
-#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (bare == (pointer)) return read_##type(faults_, value, least, into.gpu->member);
-#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (bare == (pointer)) return read_##type(faults_, value, least, into.layer->member);
 #include "policy/fields.def"
 }
@@ -238,7 +234,6 @@ policy::Result<Document, Diagnostics> parse(std::string_view json, std::string_v
         }
         if (!faults.none()) return faults.faults();
         out.places = reader.places();
-        out.notes = faults.notes();
         return out;
     } catch (...) {
         return out_of_memory(file);

@@ -208,7 +208,7 @@ const char *holds_under_a_ceiling(policy::Holds holds) {
 
 json field_schema(const policy::Field &field) {
     json out{{"$ref", std::string("#/$defs/") + type_of(field).name}};
-    out["description"] = std::string(field.doc) + (field.planned ? " (planned: no effect in this version)" : "");
+    out["description"] = field.doc;
     if (const std::string fallback = field.fallback(); !fallback.empty()) out["default"] = json::parse(fallback);
     if (const char *holds = holds_under_a_ceiling(field.holds)) out["$comment"] = holds;
     return out;

@@ -232,8 +232,4 @@ void read_patterns(Faults &faults, const Value &value, std::string_view /*least*
                    "a pattern is a string", wrong_name, member);
 }
 
-void note_planned(Faults &faults, const Value &value) {
-    faults.note(value.node.at, value.pointer, "accepted, but has no effect in this version of curb");
-}
-
 }  // namespace curb::config

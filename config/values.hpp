@@ -36,7 +36,4 @@ void read_pattern(Faults &faults, const Value &value, std::string_view least, st
 void read_patterns(Faults &faults, const Value &value, std::string_view least,
                    std::optional<policy::Environment> &member);
 
-// What is said of a field or a step that this version passes over.
-void note_planned(Faults &faults, const Value &value);
-
 }  // namespace curb::config

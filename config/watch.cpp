@@ -128,7 +128,8 @@ void Watch::tell_of_unreadable() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
         if (trouble_[i].message != trouble_before_[i].message || trouble_[i].message == told_[i].message) continue;
         told_[i] = trouble_[i];
-        if (unreadable_ && !trouble_[i].message.empty()) unreadable_(trouble_[i]);
+        told_[i].file = paths_[i];
+        if (unreadable_) unreadable_(told_[i]);
     }
 }
 
@@ -159,9 +160,15 @@ std::optional<Watch::Texts> Watch::settle(int stop_fd) {
     return std::nullopt;
 }
 
-std::optional<Watch::Texts> Watch::next(int stop_fd) {
+void Watch::catch_up() {
+    arm();
+    texts_ = read();
+}
+
+std::optional<Watch::Texts> Watch::next(int stop_fd, const std::function<bool()> &stopped) {
     bool spoke = false;
     for (;;) {
+        if (stopped && stopped()) return std::nullopt;
         try {
             arm();  // before the look: what changes after it will wake us
             if (auto texts = settle(stop_fd)) {

@@ -23,4 +23,11 @@ Descriptor connect_to(const std::string &path, int &error) {
     return out;
 }
 
+std::optional<ucred> peer(const Descriptor &connection) {
+    ucred out{};
+    socklen_t size = sizeof out;
+    if (::getsockopt(connection.number(), SOL_SOCKET, SO_PEERCRED, &out, &size) != 0) return std::nullopt;
+    return out;
+}
+
 }  // namespace curb::control

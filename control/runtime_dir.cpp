@@ -101,6 +101,11 @@ std::optional<Number> number(std::string_view digits) {
     return out;
 }
 
+void remove_if_dead(const Folder &folder, const std::string &name) {
+    int error = 0;
+    if (!connect_to(folder.path + "/" + name, error) && error == ECONNREFUSED) remove_socket(folder, name);
+}
+
 }  // namespace
 
 Places places() {
@@ -125,6 +130,12 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
     Folder shared{of_tmp(places, user), user};
     if (usable(places.tmp, shared.path, true)) return shared;
     return why;
+}
+
+std::string why_not_in_xdg(const Places &places, uid_t user) {
+    if (places.xdg.empty()) return {};
+    std::string why = parent_fault(places.xdg, user, false);
+    return why.empty() ? made(places.xdg + "/curb", user) : why;
 }
 
 std::vector<Folder> folders(const Places &places, uid_t user) {
@@ -200,20 +211,20 @@ void remove_socket(const Folder &folder, const std::string &name) {
 }
 
 void remove_stale(const Folder &folder) {
+    remove_unfinished(folder);
+    for (const std::string &name : sockets_in(folder)) remove_if_dead(folder, name);
+}
+
+void remove_unfinished(const Folder &folder) {
     const Descriptor directory = opened(folder);
     for (const std::string &name : names_in(directory)) {
-        const bool is_unfinished = name.ends_with(kUnfinished);
-        const std::string_view finished =
-            is_unfinished ? std::string_view(name).substr(0, name.size() - kUnfinished.size()) : name;
-        if (!parse_socket_name(finished)) continue;
-        if (is_unfinished) {
-            struct stat status {};
-            if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
-                ::time(nullptr) - status.st_mtime < kUnfinishedForAtMost)
-                continue;
-        }
-        int error = 0;
-        if (!connect_to(folder.path + "/" + name, error) && error == ECONNREFUSED) remove_socket(folder, name);
+        if (!name.ends_with(kUnfinished) ||
+            !parse_socket_name(std::string_view(name).substr(0, name.size() - kUnfinished.size())))
+            continue;
+        struct stat status {};
+        if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+            ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost)
+            remove_if_dead(folder, name);
     }
 }
 

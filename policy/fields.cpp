@@ -12,14 +12,13 @@ namespace curb::policy {
 namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
-constexpr bool in_force = false, planned = true;  // Field::planned
 
 constexpr auto kFields = std::to_array<Field>({
-#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
-    {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds, state, doc},
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) \
+    {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds, doc},
 #define CURB_JOB_FIELD CURB_GPU_FIELD
 #define CURB_RULE_FIELD(pointer, type, member, doc) \
-    {pointer, FieldType::type, "", [] { return std::string(); }, Holds::own, in_force, doc},
+    {pointer, FieldType::type, "", [] { return std::string(); }, Holds::own, doc},
 #define CURB_FILE_FIELD(pointer, type, doc) CURB_RULE_FIELD(pointer, type, , doc)
 #include "policy/fields.def"
 });
@@ -49,11 +48,11 @@ std::vector<Setting> settings(const Layer &layer) {
     std::vector<Setting> out;
     for (const GpuRule &rule : layer.gpu) {
         const std::string key = gpu_key_text(rule.key);
-#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (rule.policy.member) out.push_back({with_key(pointer, key), json_text(*rule.policy.member), field_of(pointer)});
 #include "policy/fields.def"
     }
-#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (layer.member) out.push_back({pointer, json_text(*layer.member), field_of(pointer)});
 #include "policy/fields.def"
     return out;

@@ -55,7 +55,7 @@ void lay(std::optional<Environment> &under, const std::optional<Environment> &ov
 void lay_over(GpuPolicy &under, const GpuPolicy &over) {
     if (over.growth.step) under.growth.factor.reset();
     if (over.growth.factor) under.growth.step.reset();
-#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc) lay(under.member, over.member);
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) lay(under.member, over.member);
 #include "policy/fields.def"
 }
 
@@ -92,7 +92,7 @@ std::optional<Value> on_device(const std::optional<Value> &value, Bytes total) {
 // One device's policy within its ceiling, sizes in bytes, fallbacks filled in.
 GpuPolicy within(const GpuPolicy &own, const GpuPolicy &bound, Bytes total) {
     GpuPolicy out;
-#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, state, doc)                    \
+#define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc)                           \
     out.member = within(Holds::holds, on_device(own.member, total), on_device(bound.member, total)); \
     if (!out.member) out.member = fallback;
 #include "policy/fields.def"
@@ -122,7 +122,7 @@ bool ambiguous(const GpuKey &key, const Gpus &named) {
 }  // namespace
 
 Policy::Policy() {
-#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) member = fallback;
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) member = fallback;
 #include "policy/fields.def"
 }
 
@@ -135,7 +135,7 @@ void lay_over(Layer &under, const Layer &over) {
         else
             lay_over(same->policy, rule.policy);
     }
-#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) lay(under.member, over.member);
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) lay(under.member, over.member);
 #include "policy/fields.def"
 }
 
@@ -144,7 +144,7 @@ Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narr
     out.gpu = own.gpu;
     out.ceiling = ceiling.gpu;
     out.narrowed_to = narrowed_to;
-#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, state, doc) \
+#define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
     return out;
@@ -167,17 +167,21 @@ GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu)
     return out;
 }
 
-GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total) {
-    const GpuPolicy merged = within(gpu_policy_for(policy.gpu, gpu), gpu_policy_for(policy.ceiling, gpu), device_total);
+GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total, std::optional<Size> live_cap) {
+    GpuPolicy own = gpu_policy_for(policy.gpu, gpu);
+    if (live_cap) {
+        own.cap = live_cap;
+    } else if (policy.narrowed_to) {
+        const Bytes narrowed = policy.narrowed_to->on(device_total);
+        own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), narrowed) : narrowed};
+    }
+    const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
     const auto bytes = [](const std::optional<Size> &size) {
         return size ? std::optional<Bytes>(size->amount) : std::nullopt;
     };
     GpuTerms out;
     out.cap = bytes(merged.cap);
-    if (policy.narrowed_to) {
-        const Bytes narrowed = policy.narrowed_to->on(device_total);
-        out.cap = std::min(out.cap.value_or(narrowed), narrowed);
-    }
+    out.ceiling = out.cap && (!own.cap || *out.cap < own.cap->on(device_total));
     const GrowthPolicy &growth = merged.growth;
     out.growth = {.start = bytes(growth.start),
                   .step = bytes(growth.step).value_or(0),

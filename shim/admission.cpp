@@ -112,16 +112,18 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         asked.release_before_growth = *now.policy.release.before_growth;
         asked.may_wait = wait.left(growth.wait);
         asked.released = released;
-        const Verdict verdict = device.ledger.reserve(kind, bytes, asked);
+        Bytes seen = 0;
+        const Verdict verdict = device.ledger.reserve(kind, bytes, asked, &seen);
         // Blocks kept for reuse go before anything else is released, taken or waited for: as much as is missing, and if
         // that did not help, all of them. (A refusal out of hand is of a request that nothing would help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
             const Bytes missing = shortfall(asked, device.ledger.held(), bytes);
             if (cache::give_up(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
+        const auto met = [&] { return reports::Met{kind, policy::obstacle_to(asked, seen, bytes), seen}; };
         switch (verdict) {
             case Verdict::grant:
-                if (wait.began()) reports::waited(device, bytes, wait);
+                if (wait.began()) reports::waited(device, kind, bytes, wait);
                 return true;
             case Verdict::release_first:
                 release_on_the_spot(device);
@@ -129,34 +131,44 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 released = true;
                 break;
             case Verdict::grow:
-                if (asked.release_before_growth && presses(device, kind, bytes)) return false;
+                if (asked.release_before_growth && presses(device, kind, bytes)) {
+                    reports::pressed(device, gpu, bytes, met());
+                    return false;
+                }
                 if (gpu.allowance.step(growth, devices::now_ms())) {
                     reports::allowance(device, "may now hold", gpu.allowance.bytes());
                     room::changed();
                 }
                 break;
             case Verdict::wait:
-                if (!wait.began()) reports::waiting(device, gpu, bytes);
+                if (!wait.began()) reports::waiting(device, gpu, bytes, met());
                 wait.sleep(until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
                 released = false;
                 from_cache = 0;
                 break;
-            case Verdict::refuse: reports::refusal(device, bytes); return false;
+            case Verdict::refuse: reports::refusal(device, gpu, bytes, met()); return false;
         }
     }
 }
 
-bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept {
-    if (bytes > device.total) return false;  // programs probe for free memory with sizes that no device has
+bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+    if (bytes > device.total) {  // programs probe for free memory with sizes that no device has
+        reports::device_full(device, kind, bytes);
+        return false;
+    }
     // Where nobody tells what is free, the driver is asked now and then.
     constexpr int kAskAnyway = 25;
+    const auto full = [&] { return reports::Met{kind, policy::Obstacle::device, device.ledger.held()}; };
     for (int look = 0; look < kAskAnyway; ++look) {
         const Snapshot::Gpu &gpu = in_force(device);
         if (!wait.left(gpu.terms.growth.wait)) {
-            if (wait.began()) reports::refusal(device, bytes);
+            if (wait.began())
+                reports::refusal(device, gpu, bytes, full());
+            else
+                reports::device_full(device, kind, bytes);
             return false;
         }
-        if (!wait.began()) reports::waiting(device, gpu, bytes);
+        if (!wait.began()) reports::waiting(device, gpu, bytes, full());
         wait.attempt();
         wait.sleep(kLookAgainMs);
         if (cache::give_up(device, bytes) != 0) break;  // of blocks that other threads have freed meanwhile
@@ -165,33 +177,40 @@ bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept {
     return true;
 }
 
-bool wait_beside_others(Device &device, Bytes bytes) noexcept {
+bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     room::Wait wait;
+    const auto has_room = [&] {
+        if (wait.began()) reports::waited(device, kind, bytes, wait);
+        return true;
+    };
     for (;;) {
         wait.attempt();
         const Snapshot::Gpu &gpu = in_force(device);
-        if (gpu.terms.growth.keep_free == 0) return true;
+        if (gpu.terms.growth.keep_free == 0) return has_room();
         devices::look_around(device);
-        if (policy::added(device.ledger.held(), bytes) <= terms(device, process::snapshot()).beside_others) return true;
+        if (policy::added(device.ledger.held(), bytes) <= terms(device, process::snapshot()).beside_others)
+            return has_room();
         if (cache::give_up(device) != 0) continue;
+        const reports::Met met{kind, policy::Obstacle::keep_free, device.ledger.held()};
         if (!wait.left(gpu.terms.growth.wait)) {
-            reports::refusal(device, bytes);
+            reports::refusal(device, gpu, bytes, met);
             return false;
         }
-        if (!wait.began()) reports::waiting(device, gpu, bytes);
+        if (!wait.began()) reports::waiting(device, gpu, bytes, met);
         wait.sleep(kLookAgainMs);
     }
 }
 
 bool refuses_code(Device &device, Bytes by) noexcept {
-    const auto limit = cap(device);
+    const Snapshot::Gpu &gpu = in_force(device);
+    const auto limit = gpu.terms.cap;
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
     look_closely(device, process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) devices::reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, 0);
+    reports::refusal(device, gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});
     return true;
 }
 

@@ -46,10 +46,10 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept;
 
 // The driver had no memory although the policy grants it: others have filled the device. Waits until so much may be
 // there, as long as the policy allows. False: the time is up.
-bool wait_for_device(Device &device, Bytes bytes, room::Wait &wait) noexcept;
+bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept;
 
 // The same for a context of about `bytes`, which nothing but keep_free holds back before it is made.
-bool wait_beside_others(Device &device, Bytes bytes) noexcept;
+bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept;
 
 // The same without releasing, growing or waiting: only if there is room as it is.
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
@@ -91,7 +91,7 @@ CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record recor
         if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
         if (result == CUDA_SUCCESS) return record(charge);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    } while (admission::wait_for_device(device, worst, wait));
+    } while (admission::wait_for_device(device, kind, worst, wait));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

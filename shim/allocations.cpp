@@ -90,12 +90,18 @@ Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     });
 }
 
+// It has gone with its context.
+void credit_with_context(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    const Bytes freed = credit(pointer, allocation);
+    trace::freed(*allocation.device, allocation.kind, pointer, allocation.bytes, freed, trace::moment());
+}
+
 }  // namespace
 
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
     // The driver hands the address out again, so what was there has gone with its context, which another thread is just
     // destroying.
-    if (const auto gone = put(pointer, allocation)) credit(pointer, *gone);
+    if (const auto gone = put(pointer, allocation)) credit_with_context(pointer, *gone);
     if (!shares_granules(allocation)) return round_up(allocation.bytes, kGranule);
     try {
         return open(pointer, allocation);
@@ -167,7 +173,7 @@ void drop_context(CUcontext context) noexcept {
                 ++entry;
                 continue;
             }
-            credit(entry->first, entry->second);
+            credit_with_context(entry->first, entry->second);
             entry = shard.entries.erase(entry);
         }
     }

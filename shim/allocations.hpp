@@ -11,6 +11,7 @@
 #include "graphs.hpp"
 #include "process.hpp"
 #include "room.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::allocations {
 
@@ -72,6 +73,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     const auto allocation = allocations::forget(pointer);
     if (!allocation) {
         cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
+        trace::freed_to_pool(pointer);
         const CUresult result = call();
         if (result == CUDA_SUCCESS) {
             idle::note_use();
@@ -81,11 +83,14 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
         return result;
     }
     const Ledger::Operation operation(&allocation->device->ledger);
+    const std::uint64_t moment = trace::moment();
     const CUresult result = call();
-    if (result == CUDA_SUCCESS)
-        allocations::credit(pointer, *allocation);
-    else
+    if (result == CUDA_SUCCESS) {
+        const Bytes credit = allocations::credit(pointer, *allocation);
+        trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
+    } else {
         allocations::remember(pointer, *allocation);
+    }
     if (later) devices::look_again_soon(*allocation->device);
     return result;
 }

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "trace.hpp"
+
 namespace curb::shim::arrays {
 namespace {
 
@@ -36,12 +38,18 @@ std::optional<Array> forget(const void *handle) noexcept {
     return array;
 }
 
+void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept {
+    array.device->ledger.give_back(Kind::arrays, array.bytes);
+    trace::freed(*array.device, Kind::arrays, reinterpret_cast<std::uint64_t>(handle), array.least, array.bytes,
+                 moment);
+}
+
 void drop_context(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
     std::erase_if(books().arrays, [=](const auto &entry) {
         const Array &array = entry.second;
         if (array.context != context) return false;
-        array.device->ledger.give_back(Kind::arrays, array.bytes);
+        credit(entry.first, array, trace::moment());
         return true;
     });
 }

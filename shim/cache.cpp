@@ -13,6 +13,7 @@
 #include "keep_errno.hpp"
 #include "room.hpp"
 #include "shelf.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::cache {
 namespace detail {
@@ -78,8 +79,11 @@ Bytes free_now(const Block &block) noexcept {
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
     const contexts::OnTop context(block.allocation.context);
-    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS)
-        return allocations::credit(block.pointer, block.allocation);
+    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS) {
+        const Bytes freed = allocations::credit(block.pointer, block.allocation);
+        trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
+        return freed;
+    }
     // The context is broken, and has the memory until it goes.
     allocations::remember(block.pointer, block.allocation);
     return 0;
@@ -134,6 +138,7 @@ bool keep(CUdeviceptr pointer) noexcept {
     // so this is the block's context, not a later one with the same handle.
     const contexts::Id owner = contexts::id_of(known->context);
     if (owner == 0 || !finished(known->context, owner)) return false;
+    const std::uint64_t moment = trace::moment();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) return false;  // freed by two threads at once: the driver tells the second
     allocations::keep(pointer, *allocation);
@@ -144,6 +149,7 @@ bool keep(CUdeviceptr pointer) noexcept {
         allocations::remember(pointer, *allocation);
         return false;
     }
+    trace::freed(device, allocation->kind, pointer, allocation->bytes, 0, moment, true);
     idle::note_use();
     arm();
     trim(device);
@@ -182,7 +188,8 @@ void drop_context(CUcontext context) noexcept {
         while (const auto block = shelf_of(device).take_of(context)) {
             count(device, false);
             allocations::use_again(block->pointer, block->allocation);
-            allocations::credit(block->pointer, block->allocation);
+            const Bytes freed = allocations::credit(block->pointer, block->allocation);
+            trace::books(device, block->allocation.kind, -static_cast<std::int64_t>(freed));
         }
     }
 }

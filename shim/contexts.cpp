@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "allocations.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::contexts {
 namespace {
@@ -74,8 +75,15 @@ bool gone(CUcontext context) noexcept {
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return false;
     const Record &record = found->second;
-    record.device->ledger.give_back(Kind::contexts, record.cost - record.saved);
-    record.device->ledger.give_back(Kind::stack, record.stack);
+    const Bytes cost = record.cost - record.saved;
+    const auto handle = reinterpret_cast<std::uint64_t>(context);
+    const std::uint64_t moment = trace::moment();
+    if (record.stack != 0) {
+        record.device->ledger.give_back(Kind::stack, record.stack);
+        trace::freed(*record.device, Kind::stack, handle, record.stack, record.stack, moment);
+    }
+    record.device->ledger.give_back(Kind::contexts, cost);
+    trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
     books().contexts.erase(found);
     return true;
 }
@@ -166,20 +174,22 @@ Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
     return more > ~Bytes{0} - gone ? ~Bytes{0} : more + gone;
 }
 
-void stack_set(CUcontext context, Bytes limit) noexcept {
+StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
-    if (found == books().contexts.end()) return;
+    if (found == books().contexts.end()) return {};
     Record &record = found->second;
     const Stack after = stack_of(record, limit);
     const auto change = [&](Kind kind, Bytes from, Bytes to) {
         if (to > from) record.device->ledger.charge(kind, to - from);
         if (to < from) record.device->ledger.give_back(kind, from - to);
+        return static_cast<std::int64_t>(to - from);
     };
-    change(Kind::stack, record.stack, after.more);
-    change(Kind::contexts, record.cost - record.saved, record.cost - after.less);
+    const StackChange out{change(Kind::stack, record.stack, after.more),
+                          change(Kind::contexts, record.cost - record.saved, record.cost - after.less)};
     record.stack = after.more;
     record.saved = after.less;
+    return out;
 }
 
 void note_green(CUcontext context) noexcept try {

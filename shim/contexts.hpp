@@ -96,8 +96,12 @@ Device *device_of(CUcontext context) noexcept;
 // `now`: its limit, which is taken for that of the beginning when the context is seen here for the first time.
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept;
 // That is its limit from here on: charges it, or gives back. Below the limit of the beginning a part of what the
-// context itself cost has come back.
-void stack_set(CUcontext context, Bytes limit) noexcept;
+// context itself cost has come back. Returns what has changed, which the caller traces.
+struct StackChange {
+    std::int64_t stack = 0;
+    std::int64_t context = 0;
+};
+StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.

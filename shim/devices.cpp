@@ -7,6 +7,7 @@
 
 #include "pools.hpp"
 #include "process.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::devices {
 namespace {
@@ -66,14 +67,28 @@ std::uint64_t now_ms() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
+bool in_use(const Device &device) noexcept {
+    return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
+}
+
+bool are_old() noexcept {
+    constexpr std::uint64_t kOldMs = 1000;
+    for (int ordinal = 0; ordinal < known; ++ordinal)
+        if (in_use(at(ordinal)) && now_ms() - at(ordinal).measured_ms.load(std::memory_order_relaxed) >= kOldMs)
+            return true;
+    return false;
+}
+
 void reconcile(Device &device) noexcept {
     const KeepErrno keep_errno;
     device.measured_ms.store(now_ms(), std::memory_order_relaxed);
     device.changed.store(false, std::memory_order_relaxed);
-    const bool measured = device.ledger.reconcile([&]() noexcept {
-        pools::look_again(device);
-        return device.meter.held_by_process();
-    });
+    const bool measured = device.ledger.reconcile(
+        [&]() noexcept {
+            pools::look_again(device);
+            return device.meter.held_by_process();
+        },
+        [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); });
     if (measured)
         device.blind.store(false, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "control/status.hpp"
 #include "driver.hpp"
 #include "ledger.hpp"
 #include "meter.hpp"
@@ -33,6 +34,11 @@ struct Device {
     std::atomic<std::size_t> kept{0};    // how many blocks these are
     std::atomic<bool> peers{false};      // a context of another device may reach its memory
     Pressure pressure;                   // what its next large allocation meets
+    // What is told from outside, since the process began: requests that were refused, by what they met (refusals.hpp),
+    // or held for room; bytes that releases gave back, by step.
+    std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
+    std::atomic<std::uint64_t> waited{0};
+    std::array<std::atomic<Bytes>, control::kSteps> released{};
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }
@@ -53,8 +59,13 @@ Device *current() noexcept;
 // The device with this CUdevice; null: there is none, or curb is not active.
 Device *find(CUdevice device) noexcept;
 
+// Whether the process may hold anything of it. (Memory of pools and of the mapping calls outlives the contexts.)
+bool in_use(const Device &device) noexcept;
 // Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
 void reconcile(Device &device) noexcept;
+// Whether of a device in use that was so long ago that whoever asks for the books may be told too little: without a
+// limit nothing else looks.
+bool are_old() noexcept;
 // Asks how much of the device this process could hold at the most, if it took all that is free: what it holds and what
 // is free. Leaves errno.
 void look_around(Device &device) noexcept;

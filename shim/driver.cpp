@@ -136,6 +136,13 @@ void *wrapper_of(void *driver_address) noexcept {
     return found != end && found->address == driver_address ? found->wrapper : nullptr;
 }
 
+const char *symbol_of(void *driver_address) noexcept {
+    if (!driver_address) return nullptr;
+    for (const Row &row : kRows)
+        if (row.slot() == driver_address) return row.symbol;
+    return nullptr;
+}
+
 void *wrapper_named(const char *symbol) noexcept {
     for (const Row &row : kRows)
         if (std::strcmp(row.symbol, symbol) == 0) return row.wrapper();

@@ -50,6 +50,8 @@ bool driver_loaded() noexcept;
 
 // The wrapper for an address that the driver gave out; null: not one of ours.
 void *wrapper_of(void *driver_address) noexcept;
+// The export that the driver has at an address; null: curb stands in front of none there.
+const char *symbol_of(void *driver_address) noexcept;
 // The wrapper exported under exactly this name; null: not in the table.
 void *wrapper_named(const char *symbol) noexcept;
 // The same for the functions of NVML.

@@ -4,7 +4,7 @@
 
 namespace curb::shim {
 
-policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept {
+policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen) noexcept {
     // Begun before anything is added: a reconcile must not take what is reserved for what is there.
     begin();
     Bytes held = held_.load(std::memory_order_relaxed);
@@ -12,6 +12,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &ter
         const policy::Verdict verdict = policy::decide(terms, held, bytes);
         if (verdict != policy::Verdict::grant) {
             end();
+            if (seen) *seen = held;
             return verdict;
         }
         if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed))
@@ -32,10 +33,21 @@ void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
     room::changed();
 }
 
-void Ledger::set_overhead(Bytes bytes) noexcept {
-    const Bytes before = overhead_.exchange(bytes, std::memory_order_acq_rel);
+std::int64_t Ledger::set_overhead(Bytes bytes) noexcept {
+    const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(bytes, std::memory_order_acq_rel);
     held_.fetch_add(bytes - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
     if (bytes < before) room::changed();
+    return static_cast<std::int64_t>(bytes - before);
+}
+
+Bytes Ledger::take_from_overhead(Kind kind, Bytes bytes) noexcept {
+    const Operation operation(this);  // lest a reconcile takes it for new overhead
+    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
+    Bytes before = overhead.load(std::memory_order_relaxed), taken = 0;
+    do taken = std::min(before, bytes);
+    while (!overhead.compare_exchange_weak(before, before - taken, std::memory_order_acq_rel));
+    kinds_[static_cast<std::size_t>(kind)].fetch_add(taken, std::memory_order_acq_rel);
+    return taken;
 }
 
 }  // namespace curb::shim

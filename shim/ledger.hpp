@@ -12,22 +12,21 @@
 
 #include "idle.hpp"
 #include "policy/decide.hpp"
+#include "policy/kinds.hpp"
 #include "policy/size.hpp"
 
 namespace curb::shim {
 
 using policy::Bytes;
 
-// What charges are for. `contexts` and `stack` are what the driver takes for a context and for the local memory of its
-// threads: as much as was measured, or is known, before it is taken.
-enum class Kind : std::uint8_t { plain, arrays, pools, graphs, vmm, managed, contexts, stack };
-inline constexpr std::size_t kKinds = 8;
+using policy::Kind;
 
 class Ledger {
   public:
     // Adds `bytes` if the policy grants it in one step with the addition, so that two threads cannot both take the last
-    // room. `grant` has begun an operation, which the caller ends; anything else leaves the books as they were.
-    policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms) noexcept;
+    // room. `grant` has begun an operation, which the caller ends; anything else leaves the books as they were, and
+    // `seen` tells how much was held at that moment.
+    policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen = nullptr) noexcept;
     // Adds what the driver has taken already (a pool that grew more than was foreseen).
     void charge(Kind kind, Bytes bytes) noexcept;
     void give_back(Kind kind, Bytes bytes) noexcept;
@@ -36,7 +35,7 @@ class Ledger {
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
         return kinds_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
     }
-    [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
+    [[nodiscard]] Bytes overhead() const noexcept { return of(Kind::overhead); }
 
     // Every change of memory happens within an operation: begun before the driver is called, done when the books say
     // what the driver did. In between, books and device may differ.
@@ -65,9 +64,10 @@ class Ledger {
     // Sets the overhead from `measure`, which returns the device's figure for this process (none: not to be had) and is
     // called while no operation is under way. With operations under way the overhead is only ever raised: memory is
     // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low. Not
-    // to be called within an operation of one's own, which would never be quiet. False: nothing could be measured.
-    template <class Measure>
-    bool reconcile(Measure measure) noexcept {
+    // to be called within an operation of one's own, which would never be quiet. `changed` is told by how much the
+    // overhead has changed, if it has. False: nothing could be measured.
+    template <class Measure, class Changed>
+    bool reconcile(Measure measure, Changed changed) noexcept {
         for (int attempt = 0; attempt < kAttempts; ++attempt) {
             const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
             const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
@@ -80,27 +80,31 @@ class Ledger {
             // be held against the newer ones.
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
             const Bytes overhead = *figure > charged ? *figure - charged : 0;
-            if (quiet || overhead > this->overhead()) set_overhead(overhead);
+            if (quiet || overhead > this->overhead()) changed(set_overhead(overhead));
             if (quiet) return true;
         }
         return true;
     }
-    void set_overhead(Bytes bytes) noexcept;
+    // Returns by how much it has changed.
+    std::int64_t set_overhead(Bytes bytes) noexcept;
+    // What was measured as overhead is charged as `kind` from here on, as far as it is there: what is held stays the
+    // same. Returns how much that is.
+    Bytes take_from_overhead(Kind kind, Bytes bytes) noexcept;
 
   private:
     static constexpr int kAttempts = 3;
 
-    // What the device's figure for the process includes: all but managed memory (measured on an H100).
+    // What the device's figure for the process includes of the charges: all but managed memory (measured on an H100).
     [[nodiscard]] Bytes visible() const noexcept {
         Bytes sum = 0;
-        for (std::size_t kind = 0; kind < kKinds; ++kind)
-            if (static_cast<Kind>(kind) != Kind::managed) sum += of(static_cast<Kind>(kind));
+        for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
+            if (static_cast<Kind>(kind) != Kind::managed && static_cast<Kind>(kind) != Kind::overhead)
+                sum += of(static_cast<Kind>(kind));
         return sum;
     }
 
     std::atomic<Bytes> held_{0};
-    std::atomic<Bytes> overhead_{0};
-    std::atomic<Bytes> kinds_[kKinds]{};
+    std::atomic<Bytes> kinds_[policy::kKinds]{};
     std::atomic<std::uint64_t> begun_{0};
     std::atomic<std::uint64_t> done_{0};
 };

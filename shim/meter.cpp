@@ -41,12 +41,14 @@ nvmlDevice_t Meter::device() noexcept {
 }
 
 std::optional<int> Meter::index() noexcept {
+    if (const auto known = known_index()) return known;
     const nvml::Functions *library = nvml::functions();
     nvmlDevice_t gpu = nullptr;
     unsigned index = 0;
     if (!library || library->by_uuid(uuid_text("GPU-", gpu_).data(), &gpu) != NVML_SUCCESS ||
         library->index(gpu, &index) != NVML_SUCCESS)
         return std::nullopt;
+    index_.store(static_cast<int>(index), std::memory_order_relaxed);
     return static_cast<int>(index);
 }
 

@@ -30,8 +30,13 @@ class Meter {
     // As NVML and nvidia-smi spell them.
     [[nodiscard]] std::string gpu_uuid() const;
     [[nodiscard]] std::string mig_uuid() const;  // empty: the device is a whole GPU
-    // nvidia-smi's index of the GPU; none: NVML is not there. Loads NVML.
+    // nvidia-smi's index of the GPU; none: NVML is not there. Loads NVML, but asks it once.
     std::optional<int> index() noexcept;
+    // The same where it has been asked already; none: not yet.
+    [[nodiscard]] std::optional<int> known_index() const noexcept {
+        const int known = index_.load(std::memory_order_relaxed);
+        return known < 0 ? std::nullopt : std::optional(known);
+    }
 
     // What this process holds, managed memory not counted (11 us on an H200). None: NVML is not there or does not see
     // the process (another pid namespace, MIG).
@@ -54,6 +59,7 @@ class Meter {
     CUuuid gpu_{};
     CUuuid own_{};
     std::atomic<nvmlDevice_st *> device_{nullptr};
+    std::atomic<int> index_{-1};
 };
 
 }  // namespace curb::shim

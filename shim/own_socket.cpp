@@ -11,12 +11,13 @@ namespace curb::shim {
 namespace {
 
 // What is open, for a fork child to read, whenever the fork happens: a number is there only while the rest is right.
+constexpr int kFree = -1, kTaken = -2;  // taken: about to be filled
 struct Slot {
-    std::atomic<int> fd{-1};
+    std::atomic<int> fd{kFree};
     std::atomic<dev_t> device{0};
     std::atomic<ino_t> inode{0};
 };
-constinit std::array<Slot, 32> slots{};  // the listening one, two to wake, one a client
+constinit std::array<Slot, 32> slots{};  // the listening one, two to wake each of two threads, one a client
 
 }  // namespace
 
@@ -25,7 +26,8 @@ OwnSocket::OwnSocket(int fd) noexcept : descriptor_(fd) {
     if (fd < 0 || fstat(fd, &status) != 0) return;
     for (std::size_t i = 0; i < slots.size() && slot_ < 0; ++i) {
         Slot &slot = slots[i];
-        if (slot.fd.load(std::memory_order_relaxed) >= 0) continue;
+        int free = kFree;
+        if (!slot.fd.compare_exchange_strong(free, kTaken, std::memory_order_relaxed)) continue;
         slot.device.store(status.st_dev, std::memory_order_relaxed);
         slot.inode.store(status.st_ino, std::memory_order_relaxed);
         slot.fd.store(fd, std::memory_order_release);
@@ -45,13 +47,14 @@ OwnSocket &OwnSocket::operator=(OwnSocket &&other) noexcept {
 }
 
 void OwnSocket::forget() noexcept {
-    if (slot_ >= 0) slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd.store(-1, std::memory_order_release);
+    if (slot_ >= 0)
+        slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd.store(kFree, std::memory_order_release);
     descriptor_ = {};
 }
 
 void OwnSocket::close_in_fork_child() noexcept {
     for (Slot &slot : slots) {
-        const int fd = slot.fd.exchange(-1, std::memory_order_acquire);
+        const int fd = slot.fd.exchange(kFree, std::memory_order_acquire);
         struct stat status {};
         if (fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == slot.device.load(std::memory_order_relaxed) &&
             status.st_ino == slot.inode.load(std::memory_order_relaxed))

@@ -1,5 +1,6 @@
-// The sockets of the control thread. A fork child inherits them, and closes them at once: as long as it had them open,
-// whoever asks its dead parent would wait for an answer. (exec closes them by itself.)
+// The sockets of curb's threads, which each make and use their own. A fork child inherits them, and closes them at
+// once: as long as it had them open, whoever asks its dead parent would wait for an answer. (exec closes them by
+// itself.)
 #pragma once
 
 #include "control/descriptor.hpp"

@@ -8,6 +8,7 @@
 #include "devices.hpp"
 #include "idle.hpp"
 #include "pools.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::periodic {
 namespace {
@@ -40,6 +41,9 @@ Next sooner(Next a, Next b) noexcept {
 
 }  // namespace
 
-Next run() noexcept { return sooner(sooner(cache::sweep(), idle::look()), look_at_thresholds()); }
+Next run() noexcept {
+    trace::say_trouble();
+    return sooner(sooner(cache::sweep(), idle::look()), look_at_thresholds());
+}
 
 }  // namespace curb::shim::periodic

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trace.hpp"
+
 namespace curb::shim::pools {
 namespace {
 
@@ -91,6 +93,7 @@ void change(Pool &pool, Bytes before, Bytes after) noexcept {
         pool.device->ledger.charge(pool.kind, after - before);
     else
         pool.device->ledger.give_back(pool.kind, before - after);
+    trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(after - before));
 }
 
 }  // namespace
@@ -176,25 +179,36 @@ void forget(CUmemoryPool handle) noexcept {
     if (pool->device) change(*pool, pool->charged.load(std::memory_order_acquire), 0);
 }
 
-void raise(Pool &pool) noexcept {
+Bytes raise(Pool &pool) noexcept {
     const RelaxedCapture relaxed;
     const Bytes now = reserved(pool);
     // Only upwards: a thread that read before another one's allocation must not lower what that one raised.
     for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;) {
         if (!pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) continue;
         pool.device->ledger.charge(pool.kind, now - charged);
-        break;
+        return now - charged;
     }
+    return 0;
 }
 
 void look_again(Device &device) noexcept {
     const RelaxedCapture relaxed;
-    each_on(device, [](Pool &pool) {
+    each_on(device, [&](Pool &pool) {
         const Bytes charged = pool.charged.load(std::memory_order_acquire);
         change(pool, charged, reserved(pool));
         // An allocation between our reading and our writing found its memory charged already; read once more for it.
-        raise(pool);
+        trace::books(device, pool.kind, static_cast<std::int64_t>(raise(pool)));
     });
+}
+
+std::vector<Bytes> charges(const Device &device) {
+    std::vector<Bytes> out;
+    const std::shared_lock lock(registry().mutex);
+    for (const auto &[handle, pool] : registry().by_handle)
+        if (const Bytes charged = pool->charged.load(std::memory_order_relaxed);
+            pool->device == &device && charged != 0)
+            out.push_back(charged);
+    return out;
 }
 
 Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "devices.hpp"
 
@@ -81,10 +82,14 @@ Device *owner(CUmemoryPool handle) noexcept;
 // The pool is destroyed. Memory that its live allocations still hold shows in the device's figure from now on.
 void forget(CUmemoryPool handle) noexcept;
 
-// After an allocation: the pool's charge is raised to what it has reserved.
-void raise(Pool &pool) noexcept;
+// After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
+// traces.
+Bytes raise(Pool &pool) noexcept;
 // Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
 void look_again(Device &device) noexcept;
+// What each pool of the device that has reserved anything is charged, by the books; not the memory of graphs. May throw
+// std::bad_alloc.
+std::vector<Bytes> charges(const Device &device);
 // Bytes that the pool has reserved and does not use, for one request alone while the claim lives: two that counted on
 // the same bytes would make the pool grow.
 class Claim {

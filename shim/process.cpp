@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "admission.hpp"
 #include "cache.hpp"
 #include "devices.hpp"
+#include "follow.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "policy/fields.hpp"
@@ -24,6 +26,7 @@
 #include "server.hpp"
 #include "signals.hpp"
 #include "steer.hpp"
+#include "trace.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -33,8 +36,15 @@ enum class State : int { asleep, active, passing };
 
 constinit std::atomic<State> state{State::asleep};
 constinit std::once_flag once;
-constinit std::atomic<const Snapshot *> in_force{nullptr};
+constinit std::atomic<std::int64_t> began{0};
 constinit std::atomic<const config::Source *> from{nullptr};
+
+constexpr const char *kLowered = "cap lowered";
+
+bool is_over_cap(const Device &device) noexcept {
+    const std::optional<Bytes> cap = snapshot().of(device.ordinal).terms.cap;
+    return cap && device.ledger.held() > *cap;
+}
 
 // CURB_POLICY as an absolute path, if the program was started with a relative one: by the first cuInit it may have
 // changed its folder. Empty: as the environment has it.
@@ -63,55 +73,39 @@ __attribute__((constructor)) void at_load() {
     steer::set_environment(environment);
 }
 
-std::vector<policy::GpuIdentity> identities(const policy::Policy &policy) {
-    // nvidia-smi's index is only known by NVML, whose start takes 6 to 9 ms.
-    const bool with_index = policy::needs_nvml_index(policy);
-    std::vector<policy::GpuIdentity> gpus;
+void say(const in_force::Lines &lines) {
+    for (const in_force::Line &line : lines) log::write(line.level, line.text);
+}
+
+std::int64_t unix_ms() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+// What the trace of this process calls it: the program's file and its arguments.
+std::string command() {
+    const policy::Subject who = subject(false);
+    return who.args.empty() ? who.exe : who.exe + " " + who.args;
+}
+
+// The terms in force, with what has brought them.
+void trace_terms(const std::string &by) {
+    if (!trace::on()) return;
+    const Snapshot &now = snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
-        gpus.push_back({ordinal, with_index ? device.meter.index() : std::nullopt, device.pci.data(),
-                        device.meter.gpu_uuid(), device.meter.mig_uuid()});
+        const Snapshot::Gpu &gpu = now.of(ordinal);
+        trace::policy(devices::at(ordinal), gpu.terms.cap, gpu.allowance.bytes(), by);
     }
-    return gpus;
 }
 
-// The allowance goes on from that of the policy before.
-void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, Device &device) noexcept {
-    const policy::Growth &growth = gpu.terms.growth;
-    if (!before) return gpu.allowance.begin(policy::first_allowance(growth), devices::now_ms());
-    const Allowance &old = before->of(device.ordinal).allowance;
-    gpu.allowance.begin(policy::after_edit(growth, old.bytes(), device.ledger.held()), old.last_step_ms());
-}
-
-void publish(const policy::Policy &policy, bool unusable) {
-    auto made = std::make_unique<Snapshot>();
-    Snapshot *next = made.get();
-    next->policy = policy;
-    next->unusable = unusable;
-    next->older = in_force.load(std::memory_order_acquire);
-    const auto gpus = identities(policy);
-    next->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
-    const policy::Matched own = policy::match(policy.gpu, gpus), ceiling = policy::match(policy.ceiling, gpus);
-    policy::Policy applied = policy;
-    applied.gpu = own.rules;
-    applied.ceiling = ceiling.rules;
-    bool some_without_cap = false;
-    for (const policy::GpuIdentity &gpu : gpus) {
-        Device &device = devices::at(gpu.ordinal);
-        Snapshot::Gpu &mine = next->gpus[static_cast<std::size_t>(gpu.ordinal)];
-        mine.terms = policy::terms_for(applied, gpu, device.total);
-        begin_allowance(mine, next->older, device);
-        next->limited |= mine.limited();
-        next->caches |= mine.terms.cache.max != 0;
-        some_without_cap |= !mine.terms.cap;
-    }
-    in_force.store(made.release(), std::memory_order_release);
-    for (const std::string &why : own.ambiguous) log::write(policy::LogLevel::warning, why);
-    for (const std::string &why : ceiling.ambiguous) log::write(policy::LogLevel::warning, "ceiling: " + why);
-    // One file may serve processes that see different devices. But a device that is left without a cap may be the one
-    // that was meant.
-    const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
-    for (const std::string &why : own.unmatched) log::write(level, why);
+// The policy in force says where to, from here on.
+void follow_trace() {
+    const Version &now = snapshot().version;
+    trace::follow(now.policy.trace, command());
+    const config::Source &source = process::source();
+    const std::string file = source.file.empty() ? source.ceiling : source.file;
+    trace_terms(now.rule.empty() ? file : file + ", " + now.rule);
 }
 
 void read_policy() {
@@ -120,12 +114,13 @@ void read_policy() {
     const auto loaded = config::load(*source, subject);
     if (loaded) {
         log::configure(loaded->policy.log);
-        publish(loaded->policy, false);
+        say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, unix_ms()}));
+        follow_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
-        for (const auto &note : loaded->notes) log::write(policy::LogLevel::info, note.text());
         return;
     }
-    publish(policy::Policy{}, true);
+    say(in_force::publish({policy::Policy{}, "", false, true, unix_ms()}));
+    follow::cannot_be_used(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
                source->none()
@@ -136,18 +131,30 @@ void read_policy() {
 }
 
 // The differences to the policy before, a line each.
-void say_what_changed(const Snapshot &before, const config::Loaded &now) {
+std::vector<std::string> differences(const policy::Policy &before, const policy::Policy &now) {
+    std::vector<std::string> out = policy::differences(before, now);
+    policy::Layer ceiling_before, ceiling_now;
+    ceiling_before.gpu = before.ceiling;
+    ceiling_now.gpu = now.ceiling;
+    for (const std::string &line : policy::differences(ceiling_before, ceiling_now)) out.push_back("ceiling: " + line);
+    return out;
+}
+
+void say_what_changed(const config::Loaded &now, const Changed &changed) {
     const std::string &file = process::source().file;
     log::write(policy::LogLevel::info, (file.empty() ? process::source().ceiling : file) + ": new policy in force" +
                                            (now.rule.empty() ? "" : ", " + now.rule));
-    for (const std::string &line : policy::differences(before.policy, now.policy))
-        log::write(policy::LogLevel::info, "  " + line);
-    policy::Layer ceiling_before, ceiling_now;
-    ceiling_before.gpu = before.policy.ceiling;
-    ceiling_now.gpu = now.policy.ceiling;
-    for (const std::string &line : policy::differences(ceiling_before, ceiling_now))
-        log::write(policy::LogLevel::info, "  ceiling: " + line);
-    for (const auto &note : now.notes) log::write(policy::LogLevel::info, note.text());
+    for (const std::string &line : changed.changes) log::write(policy::LogLevel::info, "  " + line);
+}
+
+// Whoever waits for room looks again. More held than a cap allows, as far as the books tell: it is released at once,
+// also by a release that is under way.
+void tell_of_new_terms() {
+    room::changed();
+    bool over = false;
+    for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal) over = is_over_cap(devices::at(ordinal));
+    if (over) worker::release({kLowered});
+    worker::settle(!over);
 }
 
 constinit std::atomic<signals::Standing> said{signals::Standing::in_force};
@@ -178,14 +185,13 @@ void take_signal() {
 void in_fork_child() {
     state.store(State::passing, std::memory_order_relaxed);
     server::in_fork_child();
+    trace::in_fork_child();
     signals::restore_program_action();
 }
 
 }  // namespace
 
 bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
-
-const Snapshot &snapshot() noexcept { return *in_force.load(std::memory_order_acquire); }
 
 policy::Subject subject(bool with_user) {
     static policy::Subject &known = *new policy::Subject(config::this_process(false));
@@ -202,6 +208,7 @@ void activate() noexcept {
     const KeepErrno keep_errno;
     std::call_once(once, [] {
         try {
+            began.store(unix_ms(), std::memory_order_relaxed);
             devices::discover();
             subject(false);
             read_policy();
@@ -216,33 +223,59 @@ void activate() noexcept {
     });
 }
 
-void enforce(const config::Loaded &loaded) noexcept try {
-    const Snapshot &before = snapshot();
-    log::configure(loaded.policy.log);
-    publish(loaded.policy, false);
-    take_signal();
-    say_what_changed(before, loaded);
-    cache::enforce();
-    worker::look();
-    room::changed();
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
-        const std::optional<Bytes> cap = snapshot().of(ordinal).terms.cap;
-        if (!cap) continue;
-        devices::reconcile(device);
-        if (device.ledger.held() > *cap) worker::release({"cap lowered"});
-    }
-} catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: the new policy is not in force");
+std::int64_t since() noexcept { return began.load(std::memory_order_relaxed); }
+
+std::string release_signal() {
+    const bool asks = said.load(std::memory_order_relaxed) == signals::Standing::in_force;
+    return asks ? policy::signal_name(*snapshot().policy.release.signal) : "none";
 }
 
-void fall_back() noexcept {
+Changed enforce(const config::Loaded &loaded) noexcept try {
+    Changed out;
+    out.changes = differences(snapshot().policy, loaded.policy);
+    log::configure(loaded.policy.log);
+    const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, unix_ms()});
+    tell_of_new_terms();
+    follow_trace();
+    for (const auto &line : lines) out.notes.push_back(line.text);
+    say(lines);
+    take_signal();
+    say_what_changed(loaded, out);
+    return out;
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: the new policy is not in force");
+    return {};
+}
+
+control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept try {
+    const auto report = in_force::set_cap(key, cap);
+    if (!report) return control::Failure{"process " + std::to_string(getpid()) + ": " + report.error().message};
+    tell_of_new_terms();
+    trace_terms("curb cap");
+    worker::say(reports::cap_text(*report));
+    return *report;
+} catch (...) {
+    return control::Failure{"no host memory"};  // short enough to need none
+}
+
+void settle(bool look_closely) noexcept try {
+    cache::enforce();
+    if (!look_closely) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = snapshot().of(ordinal);
-        const Device &device = devices::at(ordinal);
-        if (gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), devices::now_ms()))
-            reports::allowance(device, "falls back to", gpu.allowance.bytes());
+        Device &device = devices::at(ordinal);
+        if (!snapshot().of(ordinal).terms.cap) continue;
+        devices::reconcile(device);
+        if (is_over_cap(device)) return worker::release({kLowered});
     }
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: a release for a lower cap is not done");
+}
+
+void fall_back() noexcept try {
+    for (const int ordinal : in_force::fall_back())
+        reports::allowance(devices::at(ordinal), "falls back to", snapshot().of(ordinal).allowance.bytes());
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: the allowance stays as it is after a release");
 }
 
 }  // namespace curb::shim::process

@@ -6,41 +6,18 @@
 // constinit.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <string>
 
-#include "allowance.hpp"
 #include "config/load.hpp"
+#include "in_force.hpp"
 #include "policy/policy.hpp"
 
 namespace curb::shim {
 
-// A policy as it applies to this process's devices. Never changed once in force; a new policy is a new snapshot, and
-// older ones are kept (a kilobyte an edit): readers hold no reference, so there is no moment at which nobody reads one.
-struct Snapshot {
-    const Snapshot *older = nullptr;
-    policy::Policy policy;
-    struct Gpu {
-        policy::GpuTerms terms;
-        mutable Allowance allowance;  // the one thing that changes while the policy is in force
-
-        // Whether requests can meet a limit at all.
-        [[nodiscard]] bool limited() const noexcept {
-            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
-        }
-    };
-    std::unique_ptr<Gpu[]> gpus;  // by device ordinal
-    bool limited = false;         // one of them is
-    bool caches = false;          // of one of them freed blocks are kept
-    bool unusable = false;        // a named policy that cannot be used: refuse everything
-
-    [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
-};
-
 namespace process {
 
 bool active() noexcept;
-// One atomic load. Only once active.
-const Snapshot &snapshot() noexcept;
 // Where the policy came from. Only once active.
 const config::Source &source() noexcept;
 
@@ -51,9 +28,25 @@ void activate() noexcept;
 // show a title, and over the environment behind them. Used by one thread at a time; only once active.
 policy::Subject subject(bool with_user);
 
+// When curb began to watch it, in milliseconds since 1970.
+std::int64_t since() noexcept;
+// The signal that asks for a release here: "SIGUSR1"; "none": the policy names none, or the program has it for itself.
+std::string release_signal();
+
 // Puts a policy in force from here on and says what has changed. Releases at once if a device holds more than its cap
-// allows; whoever waits for room looks again.
-void enforce(const config::Loaded &loaded) noexcept;
+// allows; whoever waits for room looks again. Calls no driver: the worker does what needs one. Returns what changed, a
+// line each, and what in it has no effect.
+struct Changed {
+    std::vector<std::string> changes;
+    std::vector<std::string> notes;
+};
+Changed enforce(const config::Loaded &loaded) noexcept;
+
+// The same with caps in the place of the policy's. By the control thread, so nothing in it waits.
+control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;
+// On the worker: what a new policy or cap needs the driver for. `look_closely`: the books may not have told yet that
+// more is held than a cap allows.
+void settle(bool look_closely) noexcept;
 
 // Memory was released: the allowances fall back to what is held.
 void fall_back() noexcept;

@@ -67,21 +67,6 @@ void *defined_in(const link_map &object, const char *name) noexcept {
     return nullptr;
 }
 
-// Up to glibc 2.33 dlvsym lives in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
-// objects and are never unloaded, so the list can be read while other threads load libraries.
-void *glibcs_dlvsym() noexcept {
-    for (const link_map *object = _r_debug.r_map; object; object = object->l_next) {
-        const char *base = object->l_name;
-        for (const char *c = base; *c; ++c)
-            if (*c == '/') base = c + 1;
-        if (!begins_with(base, "libc.so.6") && !begins_with(base, "libc-2.") && !begins_with(base, "libdl.so.2") &&
-            !begins_with(base, "libdl-2."))
-            continue;
-        if (void *address = defined_in(*object, "dlvsym")) return address;
-    }
-    return nullptr;
-}
-
 template <class F>
 F *next(const char *name, std::atomic<F *> &known) noexcept {
     F *function = known.load(std::memory_order_acquire);
@@ -111,10 +96,25 @@ F *next_of_one_version(const char *name, std::atomic<F *> &known) noexcept {
 
 }  // namespace
 
+// Up to glibc 2.33 these live in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
+// objects and are never unloaded, so the list can be read while other threads load libraries.
+void *glibcs(const char *name) noexcept {
+    for (const link_map *object = _r_debug.r_map; object; object = object->l_next) {
+        const char *base = object->l_name;
+        for (const char *c = base; *c; ++c)
+            if (*c == '/') base = c + 1;
+        if (!begins_with(base, "libc.so.6") && !begins_with(base, "libc-2.") && !begins_with(base, "libdl.so.2") &&
+            !begins_with(base, "libdl-2."))
+            continue;
+        if (void *address = defined_in(*object, name)) return address;
+    }
+    return nullptr;
+}
+
 Dlvsym *dlvsym() noexcept {
     Dlvsym *function = known_dlvsym.load(std::memory_order_acquire);
     if (function) return function;
-    function = reinterpret_cast<Dlvsym *>(glibcs_dlvsym());
+    function = reinterpret_cast<Dlvsym *>(glibcs("dlvsym"));
     known_dlvsym.store(function, std::memory_order_release);
     return function;
 }

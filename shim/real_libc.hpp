@@ -16,6 +16,9 @@ using Signal = Handler(int, Handler);
 using Sigignore = int(int);
 using Siginterrupt = int(int, int);
 
+// glibc's own function of this name, whatever is preloaded; null: it has none. Exact names of libc.so.6 or libdl.so.2.
+void *glibcs(const char *name) noexcept;
+
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
 Sigaction *sigaction() noexcept;

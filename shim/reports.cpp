@@ -8,6 +8,8 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
+#include "refusals.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::reports {
 namespace {
@@ -24,8 +26,6 @@ std::string held_text(const Ledger &books, Amount amount) {
 // What people do about a refusal: `what` to raise or lower, where.
 std::string remedy(std::string what) {
     const int signal = *process::snapshot().policy.release.signal;
-    const std::string &file = process::source().file;
-    if (!file.empty()) what += " in " + file;
     if (signal != 0) {
         std::string name = policy::signal_name(signal);
         if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
@@ -34,31 +34,55 @@ std::string remedy(std::string what) {
     return what;
 }
 
+std::string in_file(const std::string &what) {
+    const std::string &file = process::source().file;
+    return file.empty() ? what : what + " in " + file;
+}
+
+std::string raise_cap(const Snapshot::Gpu &gpu) {
+    if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + process::source().ceiling;
+    if (gpu.live_cap) return "raise the cap: curb cap " + std::to_string(getpid()) + " SIZE";
+    return in_file("raise the cap");
+}
+
 std::string human(Bytes amount) { return policy::format_human(amount); }
 
-// Which limit a request of `bytes` meets, and what to do about it.
-struct Obstacle {
+// The limit that stands in the way, 0 where it is others' doing.
+Bytes limit_of(const Snapshot::Gpu &gpu, policy::Obstacle why) noexcept {
+    switch (why) {
+        case policy::Obstacle::cap: return gpu.terms.cap.value_or(0);
+        case policy::Obstacle::allowance: return gpu.allowance.bytes();
+        case policy::Obstacle::keep_free: return gpu.terms.growth.keep_free;
+        case policy::Obstacle::device:
+        case policy::Obstacle::policy: break;
+    }
+    return 0;
+}
+
+// Which limit a request meets, and what to do about it.
+struct Words {
     std::string text;
     std::string remedy;
 };
-Obstacle obstacle(const Device &device, const Snapshot::Gpu &gpu, Bytes bytes) {
-    const Bytes held = device.ledger.held();
-    const auto &cap = gpu.terms.cap;
-    const Bytes allowance = gpu.allowance.bytes();
-    const auto fits = [&](Bytes limit) { return bytes <= admission::room(device, limit); };
-    if (cap && !fits(*cap)) return {human(held) + " of the cap of " + human(*cap) + " is held", "raise the cap"};
-    if (allowance != policy::kUnbounded && !fits(allowance)) {
-        const std::uint64_t due = policy::until_step(gpu.terms.growth, devices::now_ms(), gpu.allowance.last_step_ms());
-        return {human(held) + " of the allowance of " + human(allowance) +
-                    " is held, and the next growth step is due " +
-                    (due == 0 ? std::string("now")
-                              : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
-                R"(raise "start", or say with "wait" how long to hold a request)"};
+Words words(const Snapshot::Gpu &gpu, const Met &met) {
+    const std::string held = human(met.held), limit = human(limit_of(gpu, met.why));
+    switch (met.why) {
+        case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held", raise_cap(gpu)};
+        case policy::Obstacle::allowance: {
+            const std::uint64_t due =
+                policy::until_step(gpu.terms.growth, devices::now_ms(), gpu.allowance.last_step_ms());
+            return {held + " of the allowance of " + limit + " is held, and the next growth step is due " +
+                        (due == 0 ? std::string("now")
+                                  : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
+                    in_file(R"(raise "start", or say with "wait" how long to hold a request)")};
+        }
+        case policy::Obstacle::keep_free:
+            return {"the device would have less than " + limit + " left for others (keep_free)",
+                    in_file(R"(lower "keep_free", or say with "wait" how long to hold a request)")};
+        case policy::Obstacle::policy: return {"its policy cannot be used", "mend it"};
+        case policy::Obstacle::device: break;
     }
-    if (gpu.terms.growth.keep_free != 0)
-        return {"the device would have less than " + human(gpu.terms.growth.keep_free) + " left for others (keep_free)",
-                R"(lower "keep_free", or say with "wait" how long to hold a request)"};
-    return {"the device is full; others use the rest of it", R"(say with "wait" how long to hold a request)"};
+    return {"the device is full; others use the rest of it", in_file(R"(say with "wait" how long to hold a request)")};
 }
 
 constinit std::atomic<bool> said_once{false};
@@ -76,32 +100,43 @@ void report(What what) noexcept try {
 
 }  // namespace
 
-void refusal(Device &device, Bytes bytes) noexcept {
-    // Programs probe for free memory with sizes that no device has; there is nothing to act on in that.
+void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept {
+    trace::refused(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
     if (bytes > device.total) return;
-    const Snapshot::Gpu &gpu = admission::in_force(device);
+    refusals::note(device, bytes, met.why, met.held, limit_of(gpu, met.why));
     if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
     report([&] {
-        const Obstacle why = obstacle(device, gpu, bytes);
+        const Words why = words(gpu, met);
         return (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " + why.text + " (" +
                held_text(device.ledger, human) +
                "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy(why.remedy);
     });
 }
 
+void pressed(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept {
+    trace::refused(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
+}
+
+void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
+    trace::refused(device, kind, bytes, {policy::Obstacle::device, 0});
+    if (bytes <= device.total) refusals::note(device, bytes, policy::Obstacle::device, device.ledger.held(), 0);
+}
+
 void context_refused(Device &device, Bytes cost) noexcept {
-    const auto limit = admission::cap(device);
+    const Snapshot::Gpu &gpu = admission::in_force(device);
+    const auto limit = gpu.terms.cap;
     if (!limit) return;
+    refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
+    trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
     report([&] {
-        const std::string &file = process::source().file;
         return "a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
                human(*limit) +
-               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: raise the cap" +
-               (file.empty() ? "" : " in " + file);
+               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(gpu);
     });
 }
 
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept try {
+    trace::allowance(device, bytes);
     if (!log::enabled(policy::LogLevel::info)) return;
     log::write(policy::LogLevel::info,
                "allowance: " + device.name() + " " + how + " " +
@@ -110,17 +145,20 @@ void allowance(const Device &device, const char *how, Bytes bytes) noexcept try 
     // Out of host memory: the allowance stands, its report is lost.
 }
 
-void waiting(const Device &device, const Snapshot::Gpu &gpu, Bytes bytes) noexcept try {
+void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept try {
+    device.waited.fetch_add(1, std::memory_order_relaxed);
+    trace::waiting(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
     if (!log::enabled(policy::LogLevel::info)) return;
     const KeepErrno keep_errno;
     log::write(policy::LogLevel::info, "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
                                            policy::format(gpu.terms.growth.wait) +
-                                           " at the most: " + obstacle(device, gpu, bytes).text);
+                                           " at the most: " + words(gpu, met).text);
 } catch (...) {
     // Out of host memory: it is held all the same.
 }
 
-void waited(const Device &device, Bytes bytes, const room::Wait &wait) noexcept try {
+void waited(const Device &device, Kind kind, Bytes bytes, const room::Wait &wait) noexcept try {
+    trace::granted(device, kind, bytes, wait.milliseconds());
     if (!log::enabled(policy::LogLevel::info)) return;
     const KeepErrno keep_errno;
     const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()));
@@ -128,6 +166,17 @@ void waited(const Device &device, Bytes bytes, const room::Wait &wait) noexcept 
                "granted " + human(bytes) + " on " + device.name() + " after " + policy::format(held));
 } catch (...) {
     // Out of host memory: it was granted all the same.
+}
+
+std::string cap_text(const control::CapReport &report) {
+    const auto cap = [](const std::optional<Bytes> &bytes) { return bytes ? human(*bytes) : std::string("none"); };
+    std::string out = "curb cap:";
+    for (const control::CapChange &gpu : report.gpus) {
+        out += (&gpu == &report.gpus.front() ? " cuda:" : "; cuda:") + std::to_string(gpu.ordinal) + " cap " +
+               cap(gpu.before) + " -> " + cap(gpu.now) + (gpu.ceiling ? " (the machine's ceiling)" : "");
+        if (gpu.now && gpu.held > *gpu.now) out += ", and " + human(gpu.held) + " is held: released until it is under";
+    }
+    return out;
 }
 
 std::string books_text(Device &device) {

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,9 +9,8 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -22,9 +19,14 @@
 #include "connection.hpp"
 #include "control/runtime_dir.hpp"
 #include "devices.hpp"
+#include "follow.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
+#include "own_thread.hpp"
+#include "process.hpp"
+#include "published.hpp"
+#include "status.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::server {
@@ -34,19 +36,27 @@ using Clock = Connection::Clock;
 using policy::LogLevel;
 
 constexpr std::size_t kClients = 16;
-constexpr int kBacklog = 128;              // clients that wait to be taken in
-constexpr std::size_t kReleases = 64;      // that have been asked for and not been done
+constexpr std::size_t kQuestions = 64;     // that others are to answer and have not yet
 constexpr std::chrono::seconds kPause{1};  // when the process has no descriptor left for another client
+// How long a client may wait for the books to be held against the devices. As they are he is told at once; most of it
+// is NVML's start (9 ms).
+constexpr std::chrono::milliseconds kLook{20};
 
 // What other threads tell the control thread. Leaked: they may until the process is gone.
 struct Told {
     std::mutex mutex;
-    struct Released {
+    struct Answer {
         std::uint64_t client;
-        std::optional<control::ReleaseReport> report;  // none: no memory was left for it
+        std::optional<control::Reply> reply;  // none: no memory was left for it
     };
-    std::vector<Released> released;
-    std::size_t asked = 0;  // releases that have not ended
+    std::vector<Answer> answers;
+    std::size_t asked = 0;  // questions that have not been answered
+    struct Cap {
+        std::uint64_t client;
+        policy::GpuKey key;
+        std::optional<policy::Size> cap;
+    };
+    std::vector<Cap> caps;  // that wait for NVML
 };
 Told &told() {
     static Told &made = *new Told;
@@ -55,42 +65,10 @@ Told &told() {
 
 // Set: something is told and the thread has not begun to look yet.
 constinit std::atomic<bool> pending{false};
+// How often the books have been held against the devices for us.
+constinit std::atomic<std::uint64_t> measurements{0};
 // The socket that wakes the thread, and never closed by us: another thread may be about to use it.
 constinit std::atomic<const OwnSocket *> waker{nullptr};
-
-// The socket's file, for the end of the process.
-struct Published {
-    std::mutex mutex;
-    bool exiting = false;
-    pid_t owner = 0;
-    control::Folder folder;
-    std::string name;
-    dev_t device = 0;
-    ino_t inode = 0;
-};
-Published &published() {
-    static Published &made = *new Published;
-    return made;
-}
-
-// The lock is held. Not if another file stands there now: of a process with our pid in another pid namespace.
-void unpublish(Published &file) {
-    if (file.name.empty()) return;
-    const std::string path = file.folder.path + "/" + file.name;
-    struct stat status {};
-    if (lstat(path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
-        unlink(path.c_str());
-    file.name.clear();
-}
-
-// Children that were forked run it too: the file is their parent's.
-void at_exit() {
-    Published &file = published();
-    if (file.owner != getpid()) return;
-    const std::scoped_lock lock(file.mutex);
-    file.exiting = true;
-    unpublish(file);
-}
 
 // Makes the thread look at what it was told. Leaves errno.
 void wake() noexcept {
@@ -101,44 +79,49 @@ void wake() noexcept {
     if (socket && socket->ours() && send(socket->number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 
-void released(std::uint64_t client, const control::ReleaseReport &report) noexcept {
+// Whoever answers elsewhere: room for the answer is there before it is asked. False: too many are.
+bool begin_question() {
+    const std::scoped_lock lock(told().mutex);
+    if (told().asked == kQuestions) return false;
+    told().answers.reserve(told().answers.size() + told().asked + 1);
+    ++told().asked;
+    return true;
+}
+// What came of it.
+template <class Report>
+void answered(std::uint64_t client, const Report &report) noexcept {
     {
         const std::scoped_lock lock(told().mutex);
         --told().asked;
-        Told::Released &one = told().released.emplace_back();  // room was reserved
+        Told::Answer &one = told().answers.emplace_back();  // room was reserved
         one.client = client;
         try {
-            one.report = report;
+            one.reply = report;
         } catch (...) {
-            one.report.reset();
+            one.reply.reset();
         }
     }
     wake();
 }
-
-control::Status status() {
-    control::Status out{getpid(), CURB_VERSION, {}};
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
-        out.gpus.push_back({ordinal, device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
-                            device.ledger.held(), device.ledger.of(Kind::managed),
-                            device.contexts.load(std::memory_order_relaxed)});
-    }
-    return out;
+// It could not be asked after all.
+void drop_question() noexcept {
+    const std::scoped_lock lock(told().mutex);
+    --told().asked;
 }
 
-// Asks the worker; the answer comes by released(). A failure is the answer at once.
-std::optional<control::Failure> release(std::uint64_t client, const policy::ReleaseRequest &what) {
-    {
-        const std::scoped_lock lock(told().mutex);
-        if (told().asked == kReleases)
-            return control::Failure{"too many releases have been asked for that are not done yet; try again"};
-        told().released.reserve(told().released.size() + told().asked + 1);
-        ++told().asked;
+// In a thread of its own: NVML's start takes milliseconds, and may wait for a driver that is stuck.
+void set_waiting_caps() {
+    in_force::find_indexes();
+    for (;;) {
+        Told::Cap one;
+        {
+            const std::scoped_lock lock(told().mutex);
+            if (told().caps.empty()) return;
+            one = std::move(told().caps.back());
+            told().caps.pop_back();
+        }
+        answered(one.client, process::enforce(one.key, one.cap));
     }
-    worker::release(
-        {"curb release", what, [client](const control::ReleaseReport &report) { released(client, report); }});
-    return std::nullopt;
 }
 
 class Server {
@@ -153,48 +136,31 @@ class Server {
     void wait();
     void take_in(Clock::time_point now);
     void answer(Connection &client, const std::string &line, Clock::time_point now);
+    // The answer to each kind of request; none: it comes later.
+    using Now = std::optional<control::Reply>;
+    Now on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now);
+    Now on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
+    Now on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
+    Now on(const control::ReloadRequest &asked, std::uint64_t client, Clock::time_point now);
+    Now measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
     void hand_back(Clock::time_point now);
+    Connection *find(std::uint64_t client);
     void make_room();
 
     OwnSocket listening_;
     OwnSocket woken_;
     std::vector<Connection> clients_;
+    // Answers that are held for a look at the devices.
+    struct Held {
+        std::uint64_t client;
+        Clock::time_point until;
+        std::uint64_t seen;  // measurements, when it was asked for
+        std::function<control::Reply()> reply;
+    };
+    std::vector<Held> held_;
     std::uint64_t last_id_ = 0;
     Clock::time_point paused_until_{};
 };
-
-// A socket that others can connect to, or why there is none.
-OwnSocket listening_at(const control::Folder &folder, std::string &why) {
-    Published &file = published();
-    const auto process = control::name_of(getpid());
-    if (!process) {
-        why = "/proc cannot be read";
-        return {};
-    }
-    const std::string name = control::socket_name(*process);
-    const std::string path = folder.path + "/" + name, fresh = folder.path + "/" + control::unfinished(name);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    fresh.copy(address.sun_path, sizeof address.sun_path - 1);
-    OwnSocket out(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const std::scoped_lock lock(file.mutex);
-    if (file.exiting) return {};
-    unlink(fresh.c_str());
-    // Renamed once it listens: a socket that is found and refuses is a dead process's.
-    struct stat status {};
-    if (!out || bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 ||
-        listen(out.number(), kBacklog) != 0 || lstat(fresh.c_str(), &status) != 0 ||
-        rename(fresh.c_str(), path.c_str()) != 0) {
-        why = path + ": " + std::strerror(errno);
-        unlink(fresh.c_str());
-        return {};
-    }
-    file.folder = folder;
-    file.name = name;
-    file.device = status.st_dev;
-    file.inode = status.st_ino;
-    return out;
-}
 
 void Server::open(const control::Places &places) {
     const auto none = [](const std::string &why) {
@@ -209,7 +175,7 @@ void Server::open(const control::Places &places) {
     woken_ = OwnSocket(pair[0]);
     auto *wakes = new OwnSocket(pair[1]);
     std::string why;
-    listening_ = listening_at(*folder, why);
+    listening_ = published::listen(*folder, why);
     if (!listening_) {
         woken_ = {};
         delete wakes;
@@ -226,6 +192,7 @@ void Server::run() {
             hand_back(Clock::now());
             wait();
         } catch (...) {
+            held_.clear();
             clients_.clear();  // out of host memory: whoever asks again may be luckier
             usleep(10'000);
         }
@@ -237,10 +204,7 @@ void Server::stop(const std::string &why) {
     clients_.clear();
     listening_ = {};
     woken_ = {};
-    {
-        const std::scoped_lock lock(published().mutex);
-        unpublish(published());
-    }
+    published::withdraw();
     log::write(LogLevel::warning, why + ": curb release no longer reaches this process");
 }
 
@@ -258,6 +222,7 @@ void Server::wait() {
     const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
     const bool paused = now < paused_until_;
     if (paused) no_later_than(paused_until_);
+    for (const Held &one : held_) no_later_than(one.until);
     for (const Connection &client : clients_)
         if (const auto idle = client.until()) no_later_than(*idle);
 
@@ -319,29 +284,91 @@ void Server::take_in(Clock::time_point now) {
 void Server::answer(Connection &client, const std::string &line, Clock::time_point now) {
     const auto request = control::parse_request(line);
     if (!request) return client.answer(control::Failure{request.error()}, now, true);
-    if (const auto *what = std::get_if<policy::ReleaseRequest>(&*request)) {
-        if (const auto failure = release(client.id(), *what)) client.answer(*failure, now);
-    } else {
-        client.answer(status(), now);
+    const auto reply = std::visit([&](const auto &asked) { return on(asked, client.id(), now); }, *request);
+    if (reply) client.answer(*reply, now);
+}
+
+Server::Now Server::on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now) {
+    if (!devices::are_old()) return status::now(asked);
+    return measured(client, now, [asked]() -> control::Reply { return status::now(asked); });
+}
+
+Server::Now Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
+    if (!begin_question())
+        return control::Failure{"too many releases have been asked for that are not done yet; try again"};
+    worker::release(
+        {"curb release", asked, [client](const control::ReleaseReport &report) { answered(client, report); }});
+    return std::nullopt;
+}
+
+// In force before anything else is done, and told once it is known how much is held: without a cap the books may lack
+// what the driver takes of its own.
+Server::Now Server::on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now) {
+    const auto key = policy::parse_gpu_key(asked.gpu);
+    if (!key) return control::Failure{"--gpu: " + key.error()};
+    if (in_force::needs_indexes(*key)) {
+        if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
+        {
+            const std::scoped_lock lock(told().mutex);
+            told().caps.push_back({client, *key, asked.cap});
+        }
+        if (own_thread::start(set_waiting_caps, "curb-nvml")) return std::nullopt;
+        drop_question();
+        return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
     }
+    control::Reply reply = process::enforce(*key, asked.cap);
+    auto *report = std::get_if<control::CapReport>(&reply);
+    if (!report || !devices::are_old()) return reply;
+    return measured(client, now, [report = std::move(*report)]() mutable -> control::Reply {
+        for (control::CapChange &gpu : report.gpus) gpu.held = devices::at(gpu.ordinal).ledger.held();
+        return report;
+    });
+}
+
+Server::Now Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t client, Clock::time_point /*now*/) {
+    if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
+    if (follow::reload([client](const control::Reply &reply) { answered(client, reply); })) return std::nullopt;
+    drop_question();
+    return control::Failure{follow::nothing_to_read()};
+}
+
+Server::Now Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
+    held_.push_back({client, now + kLook, measurements.load(std::memory_order_seq_cst), std::move(reply)});
+    worker::measure();
+    return std::nullopt;
+}
+
+Connection *Server::find(std::uint64_t client) {
+    const auto found =
+        std::find_if(clients_.begin(), clients_.end(), [&](const Connection &each) { return each.id() == client; });
+    return found == clients_.end() ? nullptr : &*found;
 }
 
 // To those who still wait for it.
 void Server::hand_back(Clock::time_point now) {
-    std::vector<Told::Released> done;
+    std::vector<Told::Answer> done;
     {
         const std::scoped_lock lock(told().mutex);
         done.reserve(told().asked);  // what is swapped in must hold what is still to come
-        done.swap(told().released);
+        done.swap(told().answers);
     }
-    for (const Told::Released &one : done) {
-        const auto client = std::find_if(clients_.begin(), clients_.end(),
-                                         [&](const Connection &each) { return each.id() == one.client; });
-        if (client == clients_.end()) continue;
-        if (one.report)
-            client->answer(*one.report, now);
+    for (const Told::Answer &one : done) {
+        Connection *client = find(one.client);
+        if (!client) continue;
+        if (one.reply)
+            client->answer(*one.reply, now);
         else
-            client->answer(control::Failure{"the release is done, but there is no memory to say what came of it"}, now);
+            client->answer(control::Failure{"it is done, but there is no memory to say what came of it"}, now);
+    }
+    const std::uint64_t count = measurements.load(std::memory_order_seq_cst);
+    for (std::size_t i = 0; i < held_.size();) {
+        if (held_[i].seen == count && held_[i].until > now) {
+            ++i;
+            continue;
+        }
+        const Held one = std::move(held_[i]);
+        held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (Connection *client = find(one.client)) client->answer(one.reply(), now);
     }
 }
 
@@ -359,13 +386,17 @@ void serve() {
 
 }  // namespace
 
-void start(void (*start_thread)(void (*body)(), const char *name) noexcept) noexcept try {
+void measured() noexcept {
+    measurements.fetch_add(1, std::memory_order_seq_cst);
+    wake();
+}
+
+void start() noexcept try {
     // Here, because the program's other threads may change the environment later.
     around = new control::Places(control::places());
-    published().owner = getpid();
+    published::until_exit();
     told();
-    atexit(at_exit);
-    start_thread(serve, "curb-control");
+    own_thread::start(serve, "curb-control");
 } catch (...) {
     log::write(LogLevel::info, "out of host memory: no control socket");
 }

@@ -4,16 +4,21 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "trace.hpp"
+
 namespace curb::shim::vmm {
 
 struct Memory {
-    explicit Memory(Bytes size) noexcept : bytes(size) {}
+    Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
     ~Memory() {
-        if (device) device->ledger.give_back(Kind::vmm, bytes);
+        if (!device) return;
+        device->ledger.give_back(Kind::vmm, bytes);
+        trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
     }
     Device *device = nullptr;
+    CUmemGenericAllocationHandle handle;  // that it was created under
     Bytes bytes;
 };
 
@@ -39,7 +44,7 @@ Books &books() {
 }  // namespace
 
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept try {
-    auto memory = std::make_shared<Memory>(bytes);
+    auto memory = std::make_shared<Memory>(handle, bytes);
     const std::scoped_lock lock(books().mutex);
     books().handles[handle] = {memory, 1};
     memory->device = &device;  // last: from here on its end credits what was charged

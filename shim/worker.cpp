@@ -1,6 +1,5 @@
 #include "worker.hpp"
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
 
@@ -8,21 +7,20 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <ctime>
 #include <mutex>
 #include <optional>
-#include <string_view>
-#include <thread>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "cache.hpp"
 #include "callers.hpp"
-#include "config/load.hpp"
-#include "config/watch.hpp"
+#include "devices.hpp"
+#include "follow.hpp"
 #include "log.hpp"
+#include "own_thread.hpp"
 #include "periodic.hpp"
 #include "policy/names.hpp"
 #include "process.hpp"
@@ -48,6 +46,9 @@ void post() noexcept {
 struct Asked {
     std::mutex mutex;
     std::vector<release::Request> requests;
+    std::vector<std::string> lines;  // for the log
+    bool settle = false, look_closely = false;
+    bool measure = false;
 };
 Asked &asked() {
     static Asked &made = *new Asked;
@@ -82,6 +83,25 @@ void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     }
 }
 
+// What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
+bool do_what_is_due() {
+    std::vector<std::string> lines;
+    bool settle = false, look_closely = false, measure = false;
+    {
+        const std::scoped_lock lock(asked().mutex);
+        lines.swap(asked().lines);
+        settle = std::exchange(asked().settle, false);
+        look_closely = std::exchange(asked().look_closely, false);
+        measure = std::exchange(asked().measure, false);
+    }
+    for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
+    if (settle) process::settle(look_closely);
+    for (int ordinal = 0; measure && ordinal < devices::count(); ++ordinal)
+        if (devices::in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+    if (measure) server::measured();
+    return settle || measure || !lines.empty();
+}
+
 void run_releases() {
     callers::look();  // growth steps go by it before any release has looked
     for (;;) {
@@ -93,70 +113,11 @@ void run_releases() {
             release::run(std::move(waiting), take_requests);
             continue;
         }
+        if (do_what_is_due()) continue;
         const auto next = periodic::run();
         busy.store(false, std::memory_order_seq_cst);
         sleep_for(next);
     }
-}
-
-void say_what_stays() {
-    log::write(policy::LogLevel::error, process::snapshot().unusable
-                                            ? "still no usable policy: allocations stay refused"
-                                            : "the last good policy stays in force");
-}
-
-// Reads each new text of the policy file or the ceiling and puts it in force; a bad one is reported and the last good
-// one stays.
-void follow_policy() {
-    const config::Source &source = process::source();
-    std::vector<std::string> files{source.ceiling};
-    if (!source.file.empty()) files.push_back(source.file);
-    config::Watch watch(std::move(files), [](const config::Diagnostic &trouble) {
-        log::write(policy::LogLevel::error, trouble.text());
-        say_what_stays();
-    });
-    // What was read at the start may be old already: the first look always returns, and a policy that has not changed
-    // changes nothing.
-    for (bool first = true;; first = false) {
-        const auto texts = watch.next(-1);
-        if (!texts) return;
-        std::optional<std::string_view> text;
-        if (!source.file.empty() && texts->back()) text = *texts->back();
-        // Read as at the start, so that CURB_CAP and the ceiling narrow this version too.
-        const auto loaded = config::load(source, process::subject, text);
-        const Snapshot &now = process::snapshot();
-        if (loaded) {
-            if (loaded->policy != now.policy || now.unusable) process::enforce(*loaded);
-        } else if (!first || !now.unusable) {  // at the start it has been reported
-            for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
-            say_what_stays();
-        }
-    }
-}
-
-void watch_policy() try { follow_policy(); } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: edits of the policy are no longer followed");
-}
-
-// Without a policy of its own a process is held by the ceiling alone, if the machine has one or may get one.
-bool may_have_ceiling() {
-    const std::string &file = process::source().ceiling;
-    return access(file.substr(0, file.rfind('/')).c_str(), F_OK) == 0;
-}
-
-// Signals are the program's threads' business.
-void start_thread(void (*body)(), const char *name) noexcept {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-        std::thread thread(body);
-        pthread_setname_np(thread.native_handle(), name);
-        thread.detach();
-    } catch (...) {
-        log::write(policy::LogLevel::warning, std::string("no thread could be started for ") + name);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // A release must not run into the program's static destructors: at exit no new one begins, and one that is under way is
@@ -177,9 +138,9 @@ void at_exit() {
 void start() noexcept {
     atexit(at_exit);
     cache::on_first_kept(look);
-    start_thread(run_releases, "curb-worker");
-    if (!process::source().file.empty() || may_have_ceiling()) start_thread(watch_policy, "curb-policy");
-    server::start(start_thread);
+    own_thread::start(run_releases, "curb-worker");
+    follow::start();
+    server::start();
 }
 
 void wake() noexcept {
@@ -189,9 +150,44 @@ void wake() noexcept {
 
 void look() noexcept { post(); }
 
+void settle(bool look_closely) noexcept {
+    {
+        const std::scoped_lock lock(asked().mutex);
+        asked().settle = true;
+        asked().look_closely |= look_closely;
+    }
+    post();
+}
+
+void measure() noexcept {
+    {
+        const std::scoped_lock lock(asked().mutex);
+        asked().measure = true;
+    }
+    post();
+}
+
+void say(std::string line) noexcept try {
+    constexpr std::size_t kMost = 64;  // while a release keeps the worker
+    {
+        const std::scoped_lock lock(asked().mutex);
+        if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
+        asked().lines.push_back(std::move(line));
+    }
+    post();
+} catch (...) {
+    // Out of host memory: nothing is logged.
+}
+
 void release(release::Request request) noexcept try {
     {
         const std::scoped_lock lock(asked().mutex);
+        // The same once more, for nobody in particular, is served by the one that waits.
+        const auto same = [&](const release::Request &one) {
+            return !one.done && one.trigger == request.trigger && one.what == request.what;
+        };
+        auto &waiting = asked().requests;
+        if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return;
         asked().requests.push_back(std::move(request));
     }
     post();

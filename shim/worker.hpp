@@ -1,6 +1,8 @@
-// Our threads: one runs releases when it is woken, one watches the policy file, one serves the control socket
-// (server.hpp). Started by the first successful cuInit, never joined: they end with the process.
+// Our threads: one runs releases when it is woken, one follows the policy's files (follow.hpp), one serves the control
+// socket (server.hpp). Started by the first successful cuInit, never joined: they end with the process.
 #pragma once
+
+#include <string>
 
 #include "release/plan.hpp"
 
@@ -13,6 +15,15 @@ void wake() noexcept;
 
 // Something may be due from time to time from now on, or sooner than before (periodic.hpp). Leaves errno.
 void look() noexcept;
+
+// What a new policy or cap needs the driver for is to be done (process::settle).
+void settle(bool look_closely) noexcept;
+
+// The books are to be held against the devices; server::measured() is called when they have been.
+void measure() noexcept;
+
+// A line for the log, at level info, from a thread that must not wait for it.
+void say(std::string line) noexcept;
 
 // Asks for a release for another reason. Does not wait; `request.done` is called when it has ended.
 void release(release::Request request) noexcept;

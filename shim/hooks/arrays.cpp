@@ -39,16 +39,17 @@ Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
 // driver says of the twin is up to 64 KiB tiles more than that, so up to a granule it can be either.
 constexpr Bytes kPerhapsShared = allocations::kGranule;
 
-// What to reserve for an array, and what to keep of it: where it may share a granule, the least, and the rest is
-// measured on the device.
+// The least that an array can take, what to reserve for it, and what to keep of that: where it may share a granule, the
+// least, and the rest is measured on the device.
 struct Size {
+    Bytes least;
     Bytes worst;
     Bytes kept;
 };
 
 Size size_of(Bytes told, Bytes least) noexcept {
     const Bytes whole = allocations::round_up(std::max(told, least), allocations::kGranule);
-    return {whole, told <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
+    return {least, whole, told <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
 }
 
 // Asks a twin that takes no memory. 0: the driver cannot tell (older than 11.6, or a format that cannot be mapped).
@@ -100,11 +101,12 @@ Device *device_for(const void *handle, const CUDA_ARRAY3D_DESCRIPTOR *array) noe
 template <class Handle, class Call, class Destroy>
 CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy destroy) {
     return charged(device, Kind::arrays, size.worst, call, [&](Charge &charge) {
-        if (!arrays::add(*handle, {&device, owner_of_memory(), size.kept})) {
+        if (!arrays::add(*handle, {&device, owner_of_memory(), size.kept, size.least})) {
             destroy(*handle);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         charge.keep(size.kept);
+        trace::allocated(device, Kind::arrays, reinterpret_cast<std::uint64_t>(*handle), size.least, size.kept);
         if (size.kept != size.worst) devices::look_again_soon(device);
         return CUDA_SUCCESS;
     });
@@ -115,9 +117,10 @@ CUresult destroy(const void *handle, Call call) {
     const auto array = process::active() ? arrays::forget(handle) : std::nullopt;
     if (!array) return call();
     const Ledger::Operation operation(&array->device->ledger);
+    const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS)
-        array->device->ledger.give_back(Kind::arrays, array->bytes);
+        arrays::credit(handle, *array, moment);
     else
         arrays::add(handle, *array);
     return result;

@@ -12,6 +12,7 @@
 #include "log.hpp"
 #include "process.hpp"
 #include "reports.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -49,7 +50,9 @@ class FirstContext {
         const auto used = device_.meter.used_by_all();
         if (cost == 0 && !device_.meter.held_by_process())
             cost = used && used_before_ ? *used - std::min(*used, *used_before_) : assumed();
-        device_.ledger.charge(Kind::contexts, cost);
+        const Bytes taken = device_.ledger.take_from_overhead(Kind::contexts, cost);
+        trace::books(device_, Kind::overhead, -static_cast<std::int64_t>(taken));
+        device_.ledger.charge(Kind::contexts, cost - taken);
         if (cost != 0) device_.context_cost.store(cost, std::memory_order_relaxed);
         devices::reconcile(device_);
         return cost;
@@ -84,7 +87,7 @@ CUresult patiently(Device &device, Call call) {
     do {
         result = call();
         if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::give_up(device) != 0) result = call();
-    } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, kContext, wait));
+    } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, Kind::contexts, kContext, wait));
     return result;
 }
 
@@ -104,7 +107,7 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
             cost = known;
             return CUDA_SUCCESS;
         });
-    } else if (!admission::wait_beside_others(*device, kContext)) {
+    } else if (!admission::wait_beside_others(*device, Kind::contexts, kContext)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
         result = patiently(*device, [&] {
@@ -122,10 +125,13 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
         }
     }
     if (result != CUDA_SUCCESS) return result;
-    if (contexts::made(context(), *device, cost))
+    const CUcontext made = context();
+    if (contexts::made(made, *device, cost)) {
         devices::context_made(*device);
-    else
+        trace::allocated(*device, Kind::contexts, reinterpret_cast<std::uint64_t>(made), cost, cost);
+    } else {
         device->ledger.give_back(Kind::contexts, cost);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -157,7 +163,7 @@ void died(Device *device, CUcontext context) noexcept {
     if (devices::context_gone(*device)) {
         // What the driver had taken by itself went with the last one; where there is more, NVML says so.
         device->heap.store(0, std::memory_order_relaxed);
-        device->ledger.set_overhead(0);
+        trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
     if (admission::in_force(*device).limited()) devices::reconcile(*device);
 }

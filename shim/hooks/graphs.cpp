@@ -9,6 +9,7 @@
 #include "idle.hpp"
 #include "pools.hpp"
 #include "process.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -29,9 +30,17 @@ CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Cal
         if (freed) result = call();
     }
     full = result == CUDA_ERROR_OUT_OF_MEMORY;
-    // What the graphs of the device have reserved is charged; what was set aside for it goes back with `charges`.
-    for (const auto &need : needs)
-        if (pools::Pool *pool = pools::graphs_of(*need.device)) pools::raise(*pool);
+    // What the graphs of the device have reserved is charged; what was set aside for it goes back.
+    for (const auto &need : needs) {
+        pools::Pool *pool = pools::graphs_of(*need.device);
+        const Bytes taken = pool ? pools::raise(*pool) : 0;
+        charges.front().keep(0);
+        if (result == CUDA_SUCCESS)
+            trace::allocated(*need.device, Kind::graphs, 0, need.bytes, taken);
+        else
+            trace::books(*need.device, Kind::graphs, static_cast<std::int64_t>(taken));
+        charges.pop_front();
+    }
     return result;
 }
 
@@ -41,7 +50,8 @@ CUresult take(const graphs::Needs &needs, Call call) {
     for (;;) {
         bool full = false;
         const CUresult result = take_once(needs, wait, full, call);
-        if (!full || needs.empty() || !admission::wait_for_device(*needs.front().device, needs.front().bytes, wait))
+        if (!full || needs.empty() ||
+            !admission::wait_for_device(*needs.front().device, Kind::graphs, needs.front().bytes, wait))
             return result;
     }
 }

@@ -4,6 +4,7 @@
 // thread that can be resident: 64 KiB a thread are 16 GiB on an H200. The driver tells beforehand what a kernel needs.
 
 #include <array>
+#include <cstdlib>
 
 #include "admission.hpp"
 #include "cache.hpp"
@@ -11,6 +12,7 @@
 #include "idle.hpp"
 #include "process.hpp"
 #include "reports.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -77,18 +79,28 @@ Bytes local_bytes(CUfunction function, const Device &device) noexcept {
     return static_cast<Bytes>(bytes);
 }
 
+void trace_stack(const Device &device, CUcontext context, const contexts::StackChange &change) noexcept {
+    const auto handle = reinterpret_cast<std::uint64_t>(context);
+    const auto bytes = static_cast<Bytes>(std::abs(change.stack));
+    if (change.stack > 0) trace::allocated(device, Kind::stack, handle, bytes, bytes);
+    if (change.stack < 0) trace::freed(device, Kind::stack, handle, bytes, bytes, trace::moment());
+    trace::books(device, Kind::contexts, change.context);
+}
+
 // `call` brings the context's stack to `limit` bytes a thread, from `now`.
 template <class Call>
 CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     const CUcontext context = current_context();
     if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0)
-        return charged(device, Kind::stack, growth, call, [&](Charge &) {
-            contexts::stack_set(context, limit);
+        return charged(device, Kind::stack, growth, call, [&](Charge &charge) {
+            const contexts::StackChange change = contexts::stack_set(context, limit);
+            charge.keep(0);  // what was set aside for it goes back
+            trace_stack(device, context, change);
             return CUDA_SUCCESS;
         });
     const Ledger::Operation operation(&device.ledger);
     const CUresult result = call();
-    if (result == CUDA_SUCCESS) contexts::stack_set(context, limit);
+    if (result == CUDA_SUCCESS) trace_stack(device, context, contexts::stack_set(context, limit));
     return result;
 }
 
@@ -153,7 +165,8 @@ CUresult load(CUmodule *module, Call call) {
     const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
     if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
-    reports::refusal(*device, device->ledger.overhead() - before);
+    reports::refusal(*device, admission::in_force(*device), device->ledger.overhead() - before,
+                     {Kind::overhead, policy::Obstacle::cap, device->ledger.held()});
     driver().cuModuleUnload(*module);
     *module = nullptr;
     devices::reconcile(*device);

@@ -3,6 +3,7 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "contexts.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -17,6 +18,7 @@ CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes, bo
     const Allocation allocation{&charge.device(), owner_of_memory(), bytes, kind, reusable};
     if (const auto taken = allocations::add(*pointer, allocation)) {
         charge.keep(*taken);
+        trace::allocated(charge.device(), kind, *pointer, bytes, *taken);
         return CUDA_SUCCESS;
     }
     driver().cuMemFree_v2(*pointer);
@@ -34,6 +36,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
     if (const CUdeviceptr kept = cache::take(*device, bytes)) {
         *pointer = kept;
+        trace::allocated(*device, Kind::plain, kept, bytes, 0, true);
         return CUDA_SUCCESS;
     }
     if (device->pressure.refuses(*device, bytes, callers::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;

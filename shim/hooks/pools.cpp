@@ -3,6 +3,7 @@
 #include "pools.hpp"
 
 #include "process.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -39,7 +40,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         pools::forget(pool);
         const CUresult result = driver().cuMemPoolDestroy(pool);
         if (result != CUDA_SUCCESS) {
-            if (pools::Pool *again = pools::find(pool, device)) pools::raise(*again);
+            if (pools::Pool *again = pools::find(pool, device))
+                trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
             return result;
         }
     }

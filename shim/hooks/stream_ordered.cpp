@@ -3,6 +3,7 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "pools.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -43,9 +44,13 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
-    pools::raise(pool);
+    const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !admission::is_over(*pool.device)) return CUDA_SUCCESS;
+    if (!grew || !admission::is_over(*pool.device)) {
+        trace::allocated(*pool.device, Kind::pools, *pointer, bytes, taken);
+        return CUDA_SUCCESS;
+    }
+    trace::books(*pool.device, Kind::pools, static_cast<std::int64_t>(taken));
     (driver().*form.free)(*pointer, stream);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -55,8 +60,10 @@ template <class Call>
 CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
     Device &device = *pool.device;
     const Bytes worst = allocations::round_up(bytes, pools::kUnit);
-    const auto record = [&](Charge &) {
-        pools::raise(pool);
+    const auto record = [&](Charge &charge) {
+        const Bytes taken = pools::raise(pool);
+        charge.keep(0);  // what was set aside for it goes back
+        trace::allocated(device, Kind::pools, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     };
     const bool reserved = admission::reserve_now(device, Kind::pools, worst);

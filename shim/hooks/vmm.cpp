@@ -4,6 +4,7 @@
 
 #include "admission.hpp"
 #include "process.hpp"
+#include "trace.hpp"
 
 using namespace curb::shim;
 
@@ -18,6 +19,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     return charged(*device, Kind::vmm, bytes, create, [&](Charge &charge) {
         if (vmm::created(*handle, *device, bytes)) {
             charge.keep(bytes);
+            trace::allocated(*device, Kind::vmm, *handle, bytes, bytes);
             return CUDA_SUCCESS;
         }
         driver().cuMemRelease(*handle);

@@ -1,5 +1,6 @@
 #include "release/plan.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -13,7 +14,9 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
+#include "release/past.hpp"
 #include "reports.hpp"
+#include "trace.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::release {
@@ -25,22 +28,26 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Memory of pools and of the mapping calls outlives the contexts.
-bool in_use(const Device &device) noexcept {
-    return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
+using Figures = std::array<std::int64_t, devices::kMost>;
+
+// The devices that the process may hold something of.
+std::vector<int> in_use() {
+    std::vector<int> out;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        if (devices::in_use(devices::at(ordinal))) out.push_back(ordinal);
+    return out;
 }
 
-// What this process holds of all devices, as the device says; where it does not see the process, what everybody holds.
-std::int64_t held_on_devices() {
-    std::int64_t sum = 0;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+// What this process holds of each, as the device says; where it does not see the process, what everybody holds.
+Figures held_on(const std::vector<int> &ordinals) {
+    Figures out{};
+    for (const int ordinal : ordinals) {
         Device &device = devices::at(ordinal);
-        if (!in_use(device)) continue;
         auto figure = device.meter.held_by_process();
         if (!figure) figure = device.meter.used_by_all();
-        sum += static_cast<std::int64_t>(figure.value_or(0));
+        out[static_cast<std::size_t>(ordinal)] = static_cast<std::int64_t>(figure.value_or(0));
     }
-    return sum;
+    return out;
 }
 
 std::string take(policy::Step step) {
@@ -52,14 +59,22 @@ std::string take(policy::Step step) {
     return kBodies[static_cast<std::size_t>(step)]();
 }
 
-// The step, measured.
+// The step, measured. What a device has more free afterwards counts for it; what the program took meanwhile does not.
 control::StepReport taken(policy::Step step) {
     const auto start = Clock::now();
-    const std::int64_t before = held_on_devices();
+    const std::vector<int> ordinals = in_use();
+    const Figures before = held_on(ordinals);
     control::StepReport report;
     report.step = step;
     report.reason = take(step);
-    report.freed = before - held_on_devices();
+    const Figures after = held_on(ordinals);
+    for (const int ordinal : ordinals) {
+        const std::int64_t freed = before[static_cast<std::size_t>(ordinal)] - after[static_cast<std::size_t>(ordinal)];
+        report.freed += freed;
+        if (freed > 0)
+            devices::at(ordinal).released[static_cast<std::size_t>(step)].fetch_add(static_cast<Bytes>(freed),
+                                                                                    std::memory_order_relaxed);
+    }
     report.milliseconds = milliseconds_since(start);
     return report;
 }
@@ -90,6 +105,7 @@ void no_capture() noexcept try {
 }
 
 void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more) {
+    std::optional<UnderWay> under_way(std::in_place);
     policy::ReleasePlan plan(*process::snapshot().policy.release.steps);
     std::vector<Request> asked;
     const auto join = [&](std::vector<Request> requests) {
@@ -108,16 +124,20 @@ void run(std::vector<Request> first, const std::function<std::vector<Request>()>
         if (!step) break;
         report.steps.push_back(taken(*step));
         plan.ended(report.steps.back().freed);
+        trace::step(report.steps.back(), report.trigger);
     }
     report.milliseconds = milliseconds_since(start);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+        if (devices::in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
     postpone(report.steps);
     process::fall_back();
     idle::released();
+    remember(report);
     log::write(policy::LogLevel::info, control::text(report));
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (in_use(devices::at(ordinal))) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
+        if (devices::in_use(devices::at(ordinal)))
+            log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
+    under_way.reset();  // whoever is told that it is done must not read that it is not
     for (const Request &request : asked)
         if (request.done) request.done(report);
 }

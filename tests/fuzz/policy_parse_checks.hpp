@@ -123,7 +123,6 @@ inline std::string broken(std::string_view text) {
     const auto answer = config::parse(text, kName);
     if (!answer) return answer.error().empty() ? "neither a policy nor a word of why" : unsound(text, answer.error());
 
-    if (std::string wrong = unsound(text, answer->notes); !wrong.empty()) return "note: " + wrong;
     if (std::string wrong = misplaced(text, *answer); !wrong.empty()) return wrong;
     const auto again = config::parse(text, kName);
     if (!again || again->file != answer->file) return "read a second time it says something else";

@@ -39,9 +39,9 @@ def write(result: Result, folder: Path) -> list[Path]:
     content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
     written = write_files(result.machine, folder, "gpu", json.dumps(content, indent=1), _markdown(result))
     for row in result.rows:
-        for name, svg in row.figures.items():
+        for name, text in row.figures.items():
             written.append(folder / _figure_file(result.machine, name))
-            written[-1].write_text(svg)
+            written[-1].write_text(text)
     return written
 
 
@@ -61,7 +61,8 @@ def _base(machine: dict[str, str], kind: str) -> str:
 
 
 def _figure_file(machine: dict[str, str], name: str) -> str:
-    return f"{_base(machine, name)}.svg"
+    stem, dot, ending = name.partition(".")
+    return f"{_base(machine, stem)}.{ending if dot else 'svg'}"
 
 
 def versions(machine: dict[str, str]) -> str:
@@ -79,7 +80,9 @@ def _markdown(result: Result) -> str:
         lines += ["", "## What is wrong", ""]
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
     for row in result.rows:
-        figures = [f"![{row.name}]({_figure_file(machine, name)})" for name in row.figures]
+        figures = [
+            f"{'' if '.' in name else '!'}[{row.name}]({_figure_file(machine, name)})" for name in row.figures
+        ]
         if row.section or figures:
             lines += ["", f"## {row.name}", "", *figures, *([""] if row.section and figures else []), *row.section]
     logs = [(row.name, row.details.get("log")) for row in result.rows if row.details.get("log")]

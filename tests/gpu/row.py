@@ -33,7 +33,7 @@ class Row:
     section: list[str] = field(default_factory=list)
     """Markdown lines of its own in the results."""
     figures: dict[str, str] = field(default_factory=dict)
-    """SVG texts by name, each written to a file of its own beside the results."""
+    """SVG texts by name, each written to a file of its own beside the results; pages, if the name ends with .html."""
     seconds: float = 0.0
 
     def expect(self, right: bool, otherwise: str) -> None:

@@ -23,6 +23,7 @@ from cases.fill import FILLS, fill_case
 from cases.growth import full_device, growth_staircase, keep_free
 from cases.paths import paths
 from cases.release import RELEASE
+from cases.see import SEE
 from cases.steer import STEER
 from cases.suspend import SUSPEND
 from cases.training import training, training_released
@@ -56,6 +57,7 @@ CASES: dict[str, Case] = {
     **STEER,
     **RELEASE,
     **SUSPEND,
+    **SEE,
     "driver calls": call_times,
     **CACHE,
     "contract suite on the real driver": contract,

@@ -295,12 +295,6 @@ TEST_CASE("What is set follows the rule that is for the command") {
     CHECK(curb({"run", "--policy", policy, "--", "sh", "-c", "echo $RULE"}).out == "\n");
 }
 
-TEST_CASE("What has no effect in this version is not complained of when a program is run") {
-    const TempDir dir;
-    const std::string policy = dir.write("job.json", R"({"version": 1, "trace": {"file": "t.json"}})");
-    CHECK(curb({"run", "--policy", policy, "--", "true"}).err.empty());
-}
-
 TEST_CASE("curb tells its version and how it is used") {
     CHECK_THAT(curb({"--version"}).out, Catch::Matchers::StartsWith("curb "));
     CHECK(curb({"--version"}).status == 0);

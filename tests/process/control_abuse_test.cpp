@@ -74,10 +74,13 @@ constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
 TEST_CASE("lines that are no request are answered with what is wrong, and the connection ends") {
     const TempDir runtime;
     Capped process(runtime.path());
-    for (const std::string &line :
-         std::vector<std::string>{"", "{", "status", "[]", "null", R"({"curb":2,"ask":"status"})",
-                                  R"({"curb":1,"ask":"halt"})", R"({"curb":1,"ask":"release","bytes":-1})",
-                                  std::string("\0\0", 2), std::string(1000, '['), "\xFF\xFE", "GET / HTTP/1.1\r"}) {
+    for (const std::string &line : std::vector<std::string>{
+             "", "{", "status", "[]", "null", R"({"curb":2,"ask":"status"})", R"({"curb":1,"ask":"halt"})",
+             R"({"curb":1,"ask":"release","bytes":-1})", R"({"curb":1,"ask":"cap"})",
+             R"({"curb":1,"ask":"cap","gpu":0})", R"({"curb":1,"ask":"cap","cap":8,"gpu":"*"})",
+             R"({"curb":1,"ask":"cap","cap":"8Gib","gpu":"*"})", R"({"curb":1,"ask":"cap","gpu":"*","more":1})",
+             R"({"curb":1,"ask":"reload","file":"/etc/passwd"})", std::string("\0\0", 2), std::string(1000, '['),
+             "\xFF\xFE", "GET / HTTP/1.1\r"}) {
         CAPTURE(line);
         const Raw client(process.socket());
         client.send(line + "\n" + kStatus + "\n");
@@ -95,6 +98,37 @@ TEST_CASE("a request of a megabyte is refused") {
     client.send(std::string(1 << 20, 'x'));
     CHECK_THAT(client.answer(), contains("the request is too long"));
     CHECK(answers(process));
+}
+
+TEST_CASE("keys of any length and content are refused by name, and change nothing") {
+    const TempDir runtime;
+    Capped process(runtime.path());
+    for (const std::string &key : {std::string(), std::string(60'000, 'x'), std::string("cuda:99999999999999999999"),
+                                   std::string(R"(GPU-\u0000\n\u001b[31m)"), std::string(R"(\ud83d\ude00)")}) {
+        CAPTURE(key.substr(0, 40));
+        const Raw client(process.socket());
+        client.send(R"({"curb":1,"ask":"cap","cap":"1GiB","gpu":")" + key + "\"}\n");
+        client.no_more();
+        CHECK_THAT(client.answer(), contains(R"({"curb":1,"failure":")"));
+    }
+    const auto reply = ask(process.pid(), StatusRequest(), 10s);
+    REQUIRE(std::holds_alternative<Status>(reply));
+    CHECK(!std::get<Status>(reply).gpus.at(0).cap);
+}
+
+TEST_CASE("who asks for reloads and caps and goes away at once does no harm") {
+    const TempDir runtime;
+    Capped process(runtime.path(),
+                   {.environment = {{"CURB_POLICY", runtime.write("job.json", R"({ "version": 1 })")}}});
+    const std::string whole = std::string(R"({"curb":1,"ask":"reload"})") + "\n" +
+                              R"({"curb":1,"ask":"cap","cap":"1GiB","gpu":"nvml:0"})" + "\n";
+    for (std::size_t length = 0; length <= whole.size(); ++length) Raw(process.socket()).send(whole.substr(0, length));
+    for (int i = 0; i < 200; ++i) Raw(process.socket()).send(whole);
+    CHECK(answers(process));
+    CHECK(within(10s, [&] {  // the last of them, perhaps
+        return std::holds_alternative<control::ReloadReport>(ask(process.pid(), control::ReloadRequest(), 10s));
+    }));
+    CHECK(process.ends() == 0);
 }
 
 TEST_CASE("one connection may ask several times, in pieces of any size") {

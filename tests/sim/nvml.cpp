@@ -301,11 +301,46 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t
     return list(handle, count, out, mps());
 }
 
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, unsigned *on) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!on) return NVML_ERROR_INVALID_ARGUMENT;
+    const char *setting = std::getenv("CURB_SIM_PERSISTENCE");
+    *on = setting && std::string_view(setting) == "off" ? 0 : 1;
+    return NVML_SUCCESS;
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending) {
     const std::lock_guard lock(state);
     int device = 0;
     if (const nvmlReturn_t error = find(handle, &device)) return error;
     if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
     *current = *pending = mig_mode() ? 1 : 0;
+    return NVML_SUCCESS;
+}
+
+// There is no display.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                                  nvmlProcessInfo_t *out) {
+    return list(handle, count, out, false);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned *count) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 7;
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t *out) {
+    const std::lock_guard lock(state);
+    int device = 0;
+    if (const nvmlReturn_t error = find(handle, &device)) return error;
+    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!mig_mode() || is_instance(handle) || index != 0) return NVML_ERROR_NOT_FOUND;
+    *out = instance_of(device);
     return NVML_SUCCESS;
 }

@@ -14,6 +14,7 @@
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
  *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
  *                              the GPU, "GPU-…", it tells no process's memory
+ *   CURB_SIM_PERSISTENCE=off   NVML says of every GPU that persistence mode is off
  *   CURB_SIM_MPS=1             NVML says of every process that it shares its GPU through MPS
  *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING
  *                              as the driver heeds them; NVML does not

@@ -70,7 +70,6 @@ TEST_CASE("No source means no caps") {
     const Loaded nothing = loaded(source(""));
     CHECK(nothing.policy == policy::Policy{});
     CHECK(nothing.rule.empty());
-    CHECK(nothing.notes.empty());
 }
 
 TEST_CASE("CURB_CAP narrows what the file says, and does not widen it") {
@@ -153,13 +152,6 @@ TEST_CASE("The user's name is looked up only where a rule asks for it") {
     CHECK(asked(R"({"user": "ali?e"})"));
     CHECK(asked(R"({"user": "1001"})"));
     CHECK_FALSE(asked(R"({"exe": "python*"})"));
-}
-
-TEST_CASE("Notes of the file are handed on") {
-    const TempDir dir;
-    const std::string file = dir.write("job.json", R"({"version": 1, "trace": {"file": "x"}})");
-    const config::Document document = config::parse(R"({"version": 1, "trace": {"file": "x"}})", file).value();
-    CHECK(loaded(source(file)).notes.size() == document.notes.size());
 }
 
 // ---- the ceiling ----
@@ -267,14 +259,12 @@ TEST_CASE("The ceiling has rules of its own") {
     CHECK(outcome.ceiling_rule == &reading->ceiling->file.rules[0]);
 }
 
-TEST_CASE("A ceiling that is no policy is an error like a wrong policy, and its notes are handed on") {
+TEST_CASE("A ceiling that is no policy is an error like a wrong policy") {
     if (!is_root()) return;
     const Ceiling wrong("{}");
     const Diagnostics found = refused(wrong.over(""));
     CHECK_THAT(found[0].text(), contains(wrong.path() + ":1:1: the version is missing"));
     CHECK_FALSE(found[0].unread);
-    const char *text = R"({"version": 1, "trace": {"file": "x"}})";
-    CHECK(loaded(Ceiling(text).over("")).notes.size() == config::parse(text, "a").value().notes.size());
 }
 
 TEST_CASE("A ceiling that others than root can write is not trusted") {

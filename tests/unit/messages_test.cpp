@@ -6,10 +6,15 @@
 #include "policy/size.hpp"
 
 using namespace curb;
+using control::CapReport;
+using control::CapRequest;
 using control::Failure;
+using control::GpuStatus;
 using control::parse_reply;
 using control::parse_request;
 using control::ReleaseReport;
+using control::ReloadReport;
+using control::ReloadRequest;
 using control::Reply;
 using control::Request;
 using control::Status;
@@ -23,8 +28,55 @@ namespace {
 constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
 constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
 
+GpuStatus gpu(int ordinal, std::string uuid, policy::Bytes held) {
+    GpuStatus out;
+    out.ordinal = ordinal;
+    out.uuid = std::move(uuid);
+    out.held = held;
+    return out;
+}
+
+Status nothing_set(int pid, std::string version, std::vector<GpuStatus> gpus) {
+    Status out;
+    out.pid = pid;
+    out.version = std::move(version);
+    out.gpus = std::move(gpus);
+    return out;
+}
+
+Status everything_set() {
+    GpuStatus one = gpu(63, "MIG-1", 1);
+    one.parent = "GPU-2";
+    one.total = kMost;
+    one.kinds.fill(kMost);
+    one.cached = 3;
+    one.pools = {5, 4};
+    one.contexts = -1;
+    one.cap = 6;
+    one.allowance = 7;
+    one.live_cap = policy::Size{policy::Size::Unit::basis_points, 7550};
+    one.ceiling = true;
+    one.refused = {1, 2, 3, 4, 5};
+    one.waited = 8;
+    one.released = {9, 10, 11, 12};
+    Status out = nothing_set(1, "", {gpu(0, "GPU-c07b513d", kMost), one});
+    out.since = 1'800'000'000'000;
+    out.signal = "SIGUSR1";
+    out.policy = {"/a/b.json", "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", true, -1, "b.json:1:1: no"};
+    out.trace = {"t.json", 1, 2, "disk full"};
+    out.releasing = true;
+    out.refusals = {{1, 63, 2, policy::Obstacle::keep_free, 3, 4}, {}};
+    out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3}}};
+    out.passed = {{"/lib/a.so", "how"}};
+    return out;
+}
+
 const std::vector<Request> kRequests = {
     StatusRequest(),
+    StatusRequest{true},
+    CapRequest(),
+    CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "cuda:0"},
+    ReloadRequest(),
     ReleaseRequest(),
     ReleaseRequest{0, {}},
     ReleaseRequest{kMost, {{Step::frameworks, Step::pools}}},
@@ -33,8 +85,13 @@ const std::vector<Request> kRequests = {
 const std::vector<Reply> kReplies = {
     Failure{"no \"such\" thing:\n\t\\ \x7F ä"},
     Failure{},
-    Status{4711, "0.1.0", {}},
-    Status{1, "", {{0, "GPU-c07b513d", kMost, 0, 1}, {63, "MIG-1", 0, kMost, 0}}},
+    nothing_set(4711, "0.1.0", {}),
+    everything_set(),
+    CapReport(),
+    CapReport{
+        {{0, "GPU-1", 1, 2, policy::Size{policy::Size::Unit::bytes, 2}, true, 3}, {1, "GPU-2", {}, {}, {}, false, 4}}},
+    ReloadReport(),
+    ReloadReport{"f", "rule 1", {"a", "b"}, {"c"}, {"d"}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
 };
@@ -66,9 +123,11 @@ TEST_CASE("The format is as documented, so that other versions can read it") {
     CHECK(text(Request(ReleaseRequest{policy::GiB, {{Step::pools}}})) ==
           R"({"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]})");
     CHECK(text(Reply(Failure{"no"})) == R"({"curb":1,"failure":"no"})");
+    CHECK(text(Request(CapRequest{policy::Size{policy::Size::Unit::bytes, 8 * policy::GiB}, "*"})) ==
+          R"({"curb":1,"ask":"cap","cap":"8GiB","gpu":"*"})");
     CHECK(
-        text(Reply(Status{7, "0.1.0", {{0, "GPU-1", 2, 1, 1}}})) ==
-        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","gpus":[{"ordinal":0,"uuid":"GPU-1","held":2,"managed":1,"contexts":1}]}})");
+        text(Reply(nothing_set(7, "0.1.0", {gpu(0, "GPU-1", 2)}))) ==
+        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","since":0,"signal":"","policy":{"file":"","cap":"","ceiling":"","rule":"","unusable":false,"since":0,"error":""},"gpus":[{"ordinal":0,"uuid":"GPU-1","total":0,"held":2,"kinds":{"plain":0,"arrays":0,"pools":0,"graphs":0,"vmm":0,"managed":0,"contexts":0,"stack":0,"overhead":0},"cached":0,"pools":[],"contexts":0,"refused":{"cap":0,"allowance":0,"keep_free":0,"device":0,"policy":0},"waited":0,"released":{"cache":0,"pools":0,"frameworks":0,"pressure":0}}],"refusals":[],"releases":[]}})");
     CHECK(
         text(Reply(ReleaseReport{"curb release", {{Step::pools, -2, 1.5, "why"}}, 3})) ==
         R"({"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools","freed":-2,"milliseconds":1.5,"reason":"why"}],"milliseconds":3}})");
@@ -125,7 +184,10 @@ TEST_CASE("A request that is not right is refused, with what is wrong") {
         {R"({"curb":1,"ask":"release","bytes":18446744073709551616})", "\"bytes\" is not a whole number"},
         {R"({"curb":1,"ask":"release","bytes":null})", "\"bytes\" is not a whole number"},
         {R"({"curb":1,"ask":"release","steps":"pools"})", "\"steps\" is not an array"},
-        {R"({"curb":1,"ask":"release","steps":[1]})", "a step is not a string"},
+        {R"({"curb":1,"ask":"release","steps":[1]})", "\"steps\" is not a string"},
+        {R"({"curb":1,"ask":"cap","gpu":"*","cap":"8Gib"})", "8GiB"},
+        {R"({"curb":1,"ask":"cap"})", "\"gpu\" is not there"},
+        {R"({"curb":1,"ask":"status","detail":1})", "\"detail\" is neither true nor false"},
         {R"({"curb":1,"ask":"release","steps":["pool"]})", "pools"},
     };
     for (const Bad &one : bad) {
@@ -148,9 +210,11 @@ TEST_CASE("A reply that is not right is refused, with what is wrong") {
              {R"({"curb":1})", "nothing that this version of curb knows"},
              {R"({"curb":1,"failure":1})", "\"failure\" is not a string"},
              {R"({"curb":1,"status":[]})", "not an object"},
-             {R"({"curb":1,"status":{"pid":1,"version":"x"}})", "\"gpus\" is not there"},
+             {R"({"curb":1,"status":{"pid":1,"version":"x"}})", "\"since\" is not there"},
              {R"({"curb":1,"status":{"pid":2147483648,"version":"x","gpus":[]}})", "\"pid\" is not a whole number"},
-             {R"({"curb":1,"status":{"pid":1,"version":"x","gpus":[1]}})", "not an object"},
+             {R"({"curb":1,"cap":{"gpus":[1]}})", "not an object"},
+             {R"({"curb":1,"reload":{"file":"f","rule":"","changes":[1],"notes":[],"errors":[]}})",
+              "\"changes\" is not a string"},
              {R"({"curb":1,"release":{"trigger":"x","steps":[{}],"milliseconds":1}})", "\"step\" is not there"},
              {R"({"curb":1,"release":{"trigger":"x","steps":[],"milliseconds":-1}})",
               "\"milliseconds\" is not a number from 0 on"},
@@ -166,10 +230,19 @@ TEST_CASE("A reply that is not right is refused, with what is wrong") {
 }
 
 TEST_CASE("An older command reads past what a newer library adds to a reply") {
-    const auto read = parse_reply(
-        R"({"curb":1,"more":{},"status":{"pid":7,"version":"9","gpus":[{"ordinal":0,"uuid":"u","held":1,"managed":0,"contexts":1,"cap":5}],"rules":[]}})");
+    std::string line = text(Reply(everything_set()));
+    const auto add = [&](const std::string &before, const std::string &more) {
+        const std::size_t at = line.find(before);
+        REQUIRE(at != std::string::npos);
+        line.insert(at + before.size(), more);
+    };
+    add(R"({"curb":1)", R"(,"more":{})");
+    add(R"("status":{)", R"("rules":[],)");
+    add(R"("gpus":[{)", R"("later":5,)");
+    add(R"("kinds":{)", R"("tensors":1,)");
+    const auto read = parse_reply(line);
     REQUIRE(read);
-    CHECK(*read == Reply(Status{7, "9", {{0, "u", 1, 0, 1}}}));
+    CHECK(*read == Reply(everything_set()));
 }
 
 TEST_CASE("Every beginning of a line, and every line with one byte changed, is read or refused") {

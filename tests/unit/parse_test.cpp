@@ -210,29 +210,6 @@ TEST_CASE("Every field that is set has its place, devices in their one spelling"
     CHECK(document.places.size() == 5);
 }
 
-TEST_CASE("What has no effect in this version is noted, and is no error") {
-    const config::Document document = valid(R"({"version": 1,
-"gpu": {"*": {"cap": "8GiB", "cache": {"max": "1GiB"}}},
-"release": {"steps": ["cache", "pools"], "idle": "10m"},
-"rules": [{"match": {}, "trace": {"file": "x"}}]})");
-    std::vector<std::string> notes;
-    for (const Diagnostic &note : document.notes) {
-        CHECK_THAT(note.message, contains("no effect in this version of curb"));
-        notes.push_back(std::to_string(note.line) + ":" + std::to_string(note.column) + note.pointer);
-    }
-    std::vector<std::string> expected;
-    const auto planned = [](std::string_view pointer) {
-        const auto fields = policy::fields();
-        return std::any_of(fields.begin(), fields.end(),
-                           [&](const policy::Field &field) { return field.pointer == pointer && field.planned; });
-    };
-    if (planned("/gpu/*/cache/max")) expected.push_back("2:47/gpu/*/cache/max");
-    if (planned("/release/idle")) expected.push_back("3:50/release/idle");
-    if (planned("/trace/file")) expected.push_back("4:43/rules/0/trace/file");
-    CHECK(notes == expected);
-    CHECK(valid(gpu(R"("cap": "8GiB")")).notes.empty());
-}
-
 TEST_CASE("A factor is suggested only if it would be taken") {
     const auto suggested = [](const std::string &factor) {
         const Diagnostics found = errors(growth(R"("start": "1GiB", "factor": ")" + factor + R"(")"));

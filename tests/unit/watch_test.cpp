@@ -527,15 +527,20 @@ TEST_CASE("A file that can no longer be read keeps its text until it can be") {
     CHECK(watching.seen().size() == 3);
 }
 
-TEST_CASE("A file that is there and cannot be read is told of once, and again when it cannot be read again") {
+TEST_CASE("A file that is there and cannot be read is told of once, as is that it can be, and both again") {
     const TempDir dir;
     const std::string path = dir.write("p.json", "one");
     const int stop = ::eventfd(0, EFD_CLOEXEC);
     std::mutex mutex;
     std::vector<std::string> told;
+    std::size_t mended = 0;
     Watch watch({path, (dir / "never.json").string()}, [&](const curb::config::Diagnostic &trouble) {
         const std::scoped_lock lock(mutex);
-        told.push_back(trouble.text());
+        CHECK(trouble.file == path);
+        if (trouble.message.empty())
+            ++mended;
+        else
+            told.push_back(trouble.text());
     });
     std::thread thread([&] {
         while (watch.next(stop)) continue;
@@ -559,6 +564,8 @@ TEST_CASE("A file that is there and cannot be read is told of once, and again wh
         fs::remove(path);
         dir.write("p.json", "two");
         std::this_thread::sleep_for(2 * Watch::kPoll);
+        const std::scoped_lock lock(mutex);
+        CHECK(mended == turn);
     }
     ::eventfd_write(stop, 1);
     thread.join();
@@ -714,6 +721,32 @@ TEST_CASE("A watch stops when the descriptor that would tell it to is gone") {
     const int stop = ::eventfd(0, EFD_CLOEXEC);
     ::close(stop);
     CHECK(watch.next(stop) == std::nullopt);
+}
+
+TEST_CASE("A watch stops without a descriptor, within its time between looks, when it is told to by a function") {
+    const TempDir dir;
+    Watch watch({dir.write("p.json", "one")});
+    REQUIRE(watch.next(-1));
+    std::atomic<bool> told{false};
+    std::thread thread([&] { told = true; });
+    const Clock::time_point begin = Clock::now();
+    CHECK(watch.next(-1, [&] { return told.load(); }) == std::nullopt);
+    CHECK(Clock::now() - begin < kLimit);
+    thread.join();
+}
+
+TEST_CASE("What a watch has caught up with is not returned, and what is written later is") {
+    const TempDir dir;
+    Watch watch({dir.write("p.json", "one")});
+    watch.catch_up();
+    int asked = 0;
+    CHECK(watch.next(-1, [&] { return asked++ == 1; }) == std::nullopt);
+    dir.write("p.json", "two");
+    CHECK(watch.next(-1) == Texts{"two"});
+    dir.write("p.json", "three");
+    watch.catch_up();
+    dir.write("p.json", "two");  // newer than that look, though it was returned before
+    CHECK(watch.next(-1) == Texts{"two"});
 }
 
 TEST_CASE("A watch leaves no descriptor behind") {

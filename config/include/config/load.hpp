@@ -44,7 +44,6 @@ struct Document {
     // JSON pointer of each field that the text sets -> the place of its value. Device keys stand there in their one
     // spelling (policy::gpu_key_text), rules by their index: "/gpu/cuda:0/cap", "/rules/0/gpu/*/growth/start".
     std::map<std::string, Place> places;
-    Diagnostics notes;  // what is right but has no effect in this version
 };
 
 // Reads a whole policy file. All errors are found, not only the first. `file` only names it in the messages.
@@ -102,8 +101,8 @@ Outcome outcome(const Reading &reading, const WhoIs &who);
 // read() and outcome() at once. A source that is none() on a machine without a ceiling gives the default policy.
 struct Loaded {
     policy::Policy policy;
-    std::string rule;   // "rule 2 \"bert\""; empty: none was laid over
-    Diagnostics notes;  // of both files
+    std::string rule;      // "rule 2 \"bert\""; empty: none was laid over
+    bool ceiling = false;  // the machine's ceiling says something
 };
 policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
                                          std::optional<std::string_view> text = std::nullopt);

@@ -29,7 +29,7 @@ class Watch {
     static constexpr std::chrono::milliseconds kPatience{300};
 
     // Is told of a file that is there and cannot be read (too large, no permission, a directory), once until that
-    // changes.
+    // changes; then once more without a message.
     using Unreadable = std::function<void(const Diagnostic &)>;
 
     // Nothing is known yet: what is there counts as new. Relative paths follow the working directory. May throw
@@ -40,9 +40,14 @@ class Watch {
     Watch &operator=(const Watch &) = delete;
 
     // Waits until at least one file's text differs from the last one returned and all have settled, or until `stop_fd`
-    // (-1: no such) is readable. Returns the latest settled text of each file; none: stop_fd was readable. A file that
-    // goes missing, or can no longer be read, is no change: its last text stays.
-    std::optional<Texts> next(int stop_fd);
+    // (-1: no such) is readable, or `stopped`, which is asked every kPoll, says so. Returns the latest settled text of
+    // each file; none: the wait was stopped. A file that goes missing, or can no longer be read, is no change: its last
+    // text stays.
+    std::optional<Texts> next(int stop_fd, const std::function<bool()> &stopped = {});
+
+    // What the files say now counts as returned, settled or not: the caller reads them next. A text that is newer than
+    // this look is returned by next() all the same.
+    void catch_up();
 
   private:
     void arm();

@@ -35,6 +35,9 @@ struct Folder {
 // others, and short enough for the name of a socket in it. The error names each folder that was tried, what is wrong
 // with it and what to do. May throw std::bad_alloc, as all here.
 policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user);
+// Why the folder in XDG_RUNTIME_DIR is not the one that runtime_directory() gives; empty: it is, or the variable is not
+// set. Makes it, as that does.
+std::string why_not_in_xdg(const Places &places, uid_t user);
 // Wherever processes may be that `user` can ask: of the user; for root, of all users. Some may not be there.
 std::vector<Folder> folders(const Places &places, uid_t user);
 
@@ -59,5 +62,7 @@ void remove_socket(const Folder &folder, const std::string &name);
 // Deletes the sockets that nobody listens on any more: of processes that were killed. Whether a pid lives does not
 // count, for it may be another process by now or one of another pid namespace.
 void remove_stale(const Folder &folder);
+// Of those alone that were never renamed.
+void remove_unfinished(const Folder &folder);
 
 }  // namespace curb::control

@@ -37,7 +37,6 @@ struct Field {
     std::string_view least;     // as the file writes it; empty: none
     std::string (*fallback)();  // the JSON text that means the same as leaving the field out; empty: there is none
     Holds holds;
-    bool planned;  // read and checked, but without effect in this version
     std::string_view doc;
 };
 

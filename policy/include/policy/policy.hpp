@@ -140,9 +140,12 @@ struct GpuTerms {
     Growth growth;
     Cache cache{};
     Report report = Report::cap;
+    bool ceiling = false;  // the cap is the machine's ceiling's: the process's own would be higher, or there is none
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
-GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total);
+// `live_cap`: in the place of the cap that the policy's files and CURB_CAP say, within the ceiling all the same.
+GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
+                   std::optional<Size> live_cap = std::nullopt);
 
 // Rules held against all devices of a process, before they are asked about each.
 struct Matched {

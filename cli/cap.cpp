@@ -1,0 +1,108 @@
+// `curb cap`: gives a running process another cap by its control socket, and prints what is in force then.
+#include <chrono>
+#include <cstdio>
+
+#include "commands.hpp"
+#include "control/client.hpp"
+#include "json.hpp"
+#include "policy/gpu_key.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 5s;
+
+struct Asking {
+    int pid = 0;
+    control::CapRequest request;
+};
+
+policy::Result<Asking, std::string> asking(const CapOptions &options) {
+    const auto pid = policy::whole_number(options.pid);
+    if (!pid || *pid == 0) return policy::quote(options.pid) + " is not the pid of a process";
+    if (options.reset && options.size) return std::string("write either a size or --reset, not both");
+    if (!options.reset && !options.size)
+        return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
+    Asking out;
+    out.pid = *pid;
+    out.request.gpu = options.gpu;
+    if (const auto key = policy::parse_gpu_key(options.gpu); !key) return "--gpu: " + key.error();
+    if (options.reset) return out;
+    const auto size = policy::parse_size(*options.size);
+    if (!size) return size.error();
+    out.request.cap = *size;
+    return out;
+}
+
+std::string cap_text(const std::optional<policy::Bytes> &cap) {
+    return cap ? "cap " + policy::format_human(*cap) : "no cap";
+}
+
+// "cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …"
+std::string text_of(const control::CapChange &gpu, const control::CapRequest &request) {
+    std::string out = "cuda:" + std::to_string(gpu.ordinal) + " " + cap_text(gpu.before);
+    if (gpu.before == gpu.now)
+        out += ", as before";
+    else
+        out += " -> " + (gpu.now ? policy::format_human(*gpu.now) : std::string("no cap"));
+    if (request.cap && gpu.live_cap != request.cap && gpu.live_cap)
+        out += "; " + policy::format(*gpu.live_cap) +
+               " was set for it by a key that is more specific, and holds: curb cap --gpu cuda:" +
+               std::to_string(gpu.ordinal) + " --reset takes it away";
+    else if (request.cap && gpu.ceiling)
+        out += "; " + policy::format(*request.cap) + " was asked for, and the machine's ceiling allows no more";
+    if (gpu.now && gpu.held > *gpu.now)
+        out += "; " + policy::format_human(gpu.held) +
+               " is held, so memory is released, and new requests wait or are refused until it is under";
+    return out;
+}
+
+void print(const Asking &asked, const control::CapReport &report) {
+    for (const control::CapChange &gpu : report.gpus)
+        std::printf("process %d: %s\n", asked.pid, text_of(gpu, asked.request).c_str());
+}
+
+std::string bytes(const std::optional<policy::Bytes> &value) { return value ? std::to_string(*value) : "null"; }
+
+std::string json_of(int pid, const control::CapReport &report) {
+    std::vector<std::string> gpus;
+    for (const control::CapChange &gpu : report.gpus)
+        gpus.push_back(json::object({{"ordinal", std::to_string(gpu.ordinal)},
+                                     {"uuid", json::text(gpu.uuid)},
+                                     {"before", bytes(gpu.before)},
+                                     {"now", bytes(gpu.now)},
+                                     {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
+                                     {"ceiling", json::flag(gpu.ceiling)},
+                                     {"held", std::to_string(gpu.held)}}));
+    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(gpus)}});
+}
+
+}  // namespace
+
+int cap(const CapOptions &options) {
+    const auto asked = asking(options);
+    if (!asked) {
+        complain("cap: " + asked.error());
+        return kFailure;
+    }
+    const control::Reply reply = control::ask(asked->pid, asked->request, kPatience);
+    const auto *report = std::get_if<control::CapReport>(&reply);
+    const auto *failure = std::get_if<control::Failure>(&reply);
+    const std::string error =
+        failure ? failure->message : "process " + std::to_string(asked->pid) + " answers something else than was asked";
+    if (options.json)
+        std::printf("%s\n", (report ? json_of(asked->pid, *report)
+                                    : json::object({{"pid", std::to_string(asked->pid)}, {"error", json::text(error)}}))
+                                .c_str());
+    else if (report)
+        print(*asked, *report);
+    else
+        complain(policy::one_line(error));
+    return report ? 0 : 1;
+}
+
+}  // namespace curb::cli

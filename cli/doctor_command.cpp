@@ -1,0 +1,65 @@
+// `curb doctor`: what is wrong with this machine, or with one process, and what to do about it.
+#include <algorithm>
+#include <cstdlib>
+
+#include "commands.hpp"
+#include "doctor_facts.hpp"
+#include "json.hpp"
+#include "policy/words.hpp"
+#include "terminal.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+std::string json_of(const Findings &findings, int pid) {
+    std::vector<std::string> rows;
+    for (const Finding &one : findings)
+        rows.push_back(json::object({{"check", json::text(one.check)},
+                                     {"result", json::text(verdict_name(one.verdict))},
+                                     {"message", json::text(policy::one_line(one.text))},
+                                     {"remedy", json::text(policy::one_line(one.remedy))}}));
+    return json::object({{"pid", pid == 0 ? "null" : std::to_string(pid)},
+                         {"healthy", json::flag(!has_problem(findings))},
+                         {"findings", json::list(rows)}}) +
+           "\n";
+}
+
+std::string text_of(const Findings &findings, const Screen &screen) {
+    constexpr std::size_t kVerdict = 7;
+    const auto ink_of = [](Verdict verdict) {
+        return verdict == Verdict::problem ? Ink::red : verdict == Verdict::note ? Ink::yellow : Ink::green;
+    };
+    std::size_t width = 0, problems = 0, notes = 0;
+    for (const Finding &one : findings) width = std::max(width, std::string_view(one.check).size());
+    const std::size_t indent = kVerdict + 2 + width + 2;
+    // Behind what stands before it on its first line, for which the room is held.
+    const auto filled = [&](const std::string &text) {
+        return wrapped(std::string(indent, '-') + plain(text), screen.width.value_or(std::string::npos), indent)
+            .substr(indent);
+    };
+    std::string out;
+    for (const Finding &one : findings) {
+        problems += one.verdict == Verdict::problem;
+        notes += one.verdict == Verdict::note;
+        out += inked(screen, ink_of(one.verdict), padded(verdict_name(one.verdict), kVerdict)) + "  " +
+               padded(one.check, width) + "  " + filled(one.text);
+        if (!one.remedy.empty()) out += std::string(indent, ' ') + filled("-> " + one.remedy);
+    }
+    const auto count = [](std::size_t number, const char *what) {
+        return (number == 0 ? "no" : std::to_string(number)) + " " + what + (number == 1 ? "" : "s");
+    };
+    return out + count(problems, "problem") + ", " + count(notes, "note") + "\n";
+}
+
+}  // namespace
+
+int doctor(const DoctorOptions &options) {
+    const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
+    print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
+    const int status = has_problem(findings) ? 1 : 0;
+    if (!something_hangs()) return status;
+    std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
+}
+
+}  // namespace curb::cli

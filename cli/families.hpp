@@ -1,0 +1,43 @@
+// What `curb metrics` says: the families of metrics.def, filled from a view of the machine, and their texts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "view.hpp"
+
+namespace curb::cli {
+
+enum class MetricType : std::uint8_t { gauge, counter, info };
+
+struct Metric {
+    const char *family;
+    MetricType type;
+    const char *unit;    // empty: none
+    const char *labels;  // joined by blanks
+    const char *help;
+};
+
+struct Sample {
+    std::vector<std::pair<std::string, std::string>> labels;  // those that are known, in the table's order
+    std::uint64_t value = 0;
+    friend bool operator==(const Sample &, const Sample &) = default;
+};
+
+struct Family {
+    Metric metric;
+    std::vector<Sample> samples;  // none: nothing is known, which is not 0
+};
+
+// All families, in the order of the table. The values of labels are valid UTF-8 on one line.
+std::vector<Family> families_of(const View &view, const std::string &version);
+
+// OpenMetrics 1.0: for Prometheus to scrape.
+std::string openmetrics_text(const std::vector<Family> &families);
+// The text format before OpenMetrics, 0.0.4: for files that node_exporter reads.
+std::string classic_text(const std::vector<Family> &families);
+std::string json_text(const std::vector<Family> &families);
+
+}  // namespace curb::cli

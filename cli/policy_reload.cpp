@@ -1,0 +1,72 @@
+// `curb policy reload`: has a running process read its policy's files again, and prints what came of it.
+#include <chrono>
+#include <cstdio>
+
+#include "commands.hpp"
+#include "control/client.hpp"
+#include "json.hpp"
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Its files may be on a network.
+constexpr auto kPatience = 15s;
+
+std::string json_of(int pid, const control::ReloadReport &report) {
+    const auto texts = [](const std::vector<std::string> &lines) {
+        std::vector<std::string> out;
+        for (const std::string &line : lines) out.push_back(json::text(line));
+        return json::list(out);
+    };
+    return json::object({{"pid", std::to_string(pid)},
+                         {"file", json::text(report.file)},
+                         {"rule", json::text(report.rule)},
+                         {"changes", texts(report.changes)},
+                         {"notes", texts(report.notes)},
+                         {"errors", texts(report.errors)}});
+}
+
+void print(int pid, const control::ReloadReport &report) {
+    std::string head = "process " + std::to_string(pid) + ": ";
+    head += report.file.empty() ? "the machine's ceiling" : report.file;
+    if (!report.errors.empty())
+        head += " cannot be used as it is; the last good policy stays in force";
+    else if (report.changes.empty())
+        head += " says what was in force already";
+    else
+        head += " is in force";
+    if (report.errors.empty() && !report.rule.empty()) head += ", with " + report.rule;
+    std::printf("%s\n", policy::one_line(head).c_str());
+    for (const std::string &line : report.changes) std::printf("  %s\n", policy::one_line(line).c_str());
+    for (const std::string &line : report.notes) std::printf("  note: %s\n", policy::one_line(line).c_str());
+    for (const std::string &line : report.errors) complain(policy::one_line(line));
+}
+
+}  // namespace
+
+int policy_reload(const ReloadOptions &options) {
+    const auto pid = policy::whole_number(options.pid);
+    if (!pid || *pid == 0) {
+        complain("policy reload: " + policy::quote(options.pid) + " is not the pid of a process");
+        return kFailure;
+    }
+    const control::Reply reply = control::ask(*pid, control::ReloadRequest(), kPatience);
+    const auto *report = std::get_if<control::ReloadReport>(&reply);
+    const auto *failure = std::get_if<control::Failure>(&reply);
+    const std::string error =
+        failure ? failure->message : "process " + std::to_string(*pid) + " answers something else than was asked";
+    if (options.json)
+        std::printf("%s\n", (report ? json_of(*pid, *report)
+                                    : json::object({{"pid", std::to_string(*pid)}, {"error", json::text(error)}}))
+                                .c_str());
+    else if (report)
+        print(*pid, *report);
+    else
+        complain(policy::one_line(error));
+    return report && report->errors.empty() ? 0 : 1;
+}
+
+}  // namespace curb::cli

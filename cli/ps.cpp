@@ -1,0 +1,169 @@
+// `curb ps`: who holds what, as a table, in detail, or for programs.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <map>
+
+#include "commands.hpp"
+#include "policy/duration.hpp"
+#include "policy/words.hpp"
+#include "ps_json.hpp"
+#include "ps_text.hpp"
+#include "view.hpp"
+#include "watch.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 300ms;         // of the table: it shows what has answered by then
+constexpr auto kPatienceForOne = 1000ms;  // of the details, some of which take milliseconds to find out
+constexpr auto kShortest = 100ms;         // between two looks
+
+control::UnixMs clock_now() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+// "2", "0.5" (seconds), "2s", "500ms", "1m".
+policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
+    double seconds = 0;
+    const char *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, seconds, std::chars_format::fixed);
+    if (error != std::errc() || stop != end) {
+        const auto span = policy::parse_duration(text);
+        if (!span || *span >= kShortest) return span;
+    } else if (seconds >= 0.1 && seconds <= 1e6) {
+        return policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000));
+    }
+    return policy::quote(text) + " is no time between two looks; write seconds, from 0.1 on, as 2 or 0.5";
+}
+
+struct Asked {
+    std::vector<int> pids;
+    std::optional<policy::Duration> watch;
+};
+policy::Result<Asked, std::string> asked_for(const PsOptions &options) {
+    Asked out;
+    if (options.json && options.csv) return std::string("write either --json or --csv, not both");
+    for (const std::string &word : options.pids) {
+        const auto pid = policy::whole_number(word);
+        if (!pid || *pid == 0) return policy::quote(word) + " is not the pid of a process";
+        if (std::find(out.pids.begin(), out.pids.end(), *pid) == out.pids.end()) out.pids.push_back(*pid);
+    }
+    if (options.watch) {
+        auto every = span_of(*options.watch);
+        if (!every) return "--watch: " + every.error();
+        out.watch = *every;
+    }
+    return out;
+}
+
+struct Looked {
+    View view;
+    std::vector<PsError> errors;  // of those that were asked for, and cannot be shown
+    bool silent = false;          // one of them can be shown, but does not answer
+};
+
+std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size_t> process) {
+    const auto failure = found.failures.find(pid);
+    std::string out =
+        failure == found.failures.end() ? "process " + std::to_string(pid) + " has ended meanwhile" : failure->second;
+    if (!process) return out;
+    const std::string says = nvml_says(found.view, *process);
+    return says.empty() ? out : out + "; " + says;
+}
+
+Looked look_at_these(const std::vector<int> &pids) {
+    Closely found = look_closely(pids, kPatienceForOne);
+    Looked out;
+    std::vector<int> shown;
+    for (const int pid : pids) {
+        const auto &all = found.view.processes;
+        const auto at = std::find_if(all.begin(), all.end(), [=](const ViewProcess &one) { return one.pid == pid; });
+        const auto index = static_cast<std::size_t>(at - all.begin());
+        if (at != all.end() && at->under_curb) {
+            out.silent |= !at->status;
+            shown.push_back(pid);
+        } else {
+            out.errors.push_back(
+                {pid, what_is_wrong(found, pid, at == all.end() ? std::nullopt : std::optional(index))});
+        }
+    }
+    out.view = only(found.view, shown);
+    return out;
+}
+
+class Ps {
+  public:
+    Ps(const PsOptions &options, Asked asked) : options_(options), asked_(std::move(asked)) {}
+
+    int run() {
+        if (asked_.watch)
+            return watch(
+                *asked_.watch, [this] { return divider(); }, [this](const Screen &screen) { return frame(screen); });
+        const Frame once = frame(screen_of_stdout());
+        print(once.text);
+        return once.status;
+    }
+
+  private:
+    Frame frame(const Screen &screen) {
+        const Looked looked =
+            asked_.pids.empty() ? Looked{look_around(kPatience), {}, false} : look_at_these(asked_.pids);
+        Frame out;
+        out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
+        out.last = !asked_.pids.empty() && looked.errors.size() == asked_.pids.size();
+        out.text = text(looked, screen);
+        if (options_.json) return out;
+        for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
+        for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
+            if (!message.empty() && (!asked_.watch || out.last)) complain(policy::one_line(std::exchange(message, "")));
+        return out;
+    }
+    std::string text(const Looked &looked, const Screen &screen) {
+        const control::UnixMs now = clock_now();
+        if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
+        if (options_.csv) return (std::exchange(headed_, true) ? "" : ps_csv_head()) + ps_csv(looked.view, now);
+        if (asked_.pids.empty()) return ps_table(looked.view, screen, now);
+        std::string out;
+        for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
+            out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
+        for (const PsError &one : looked.errors)
+            if (asked_.watch) out += one.message + "\n";
+        return out;
+    }
+    // Before each answer of several. Lines of JSON and CSV have their own time.
+    std::string divider() {
+        if (options_.json || options_.csv) return {};
+        const std::string time = clock_text(clock_now(), 0);
+        return (std::exchange(divided_, true) ? "\n" : "") + ("curb ps at " + time) + "\n";
+    }
+
+    const PsOptions &options_;
+    Asked asked_;
+    std::map<int, std::string> complaints_;
+    bool headed_ = false, divided_ = false;
+};
+
+}  // namespace
+
+int ps(const PsOptions &options) {
+    auto asked = asked_for(options);
+    if (!asked) {
+        complain("ps: " + asked.error());
+        return kFailure;
+    }
+    // Without one, its number would go to a socket or to the driver's file, and what is printed with it.
+    if (struct stat there{}; ::fstat(STDOUT_FILENO, &there) != 0) {
+        complain("ps: standard output is closed");
+        return kFailure;
+    }
+    return Ps(options, std::move(asked).value()).run();
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,211 @@
+#include <algorithm>
+
+#include "policy/fields.hpp"
+#include "policy/names.hpp"
+#include "policy/size.hpp"
+#include "ps_text.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+using policy::Bytes;
+using policy::format_human;
+
+constexpr std::size_t kNames = 10;  // columns that the names of lines take, the indent left out
+constexpr std::size_t kSizes = 11;  // and sizes below one another: "1023.99 GiB"
+
+std::string span_text(control::UnixMs from, control::UnixMs to) {
+    const std::int64_t seconds = std::max<std::int64_t>(to - from, 0) / 1000;
+    if (seconds < 60) return std::to_string(seconds) + " s";
+    if (seconds < 3600) return std::to_string(seconds / 60) + " min";
+    if (seconds < 48 * 3600) return std::to_string(seconds / 3600) + " h " + std::to_string(seconds / 60 % 60) + " min";
+    return std::to_string(seconds / 86'400) + " days";
+}
+
+class Detail {
+  public:
+    Detail(const View &view, std::size_t process, const Screen &screen, control::UnixMs now)
+        : view_(view), process_(view.processes[process]), index_(process), screen_(screen), now_(now) {}
+
+    std::string done() && {
+        head();
+        if (process_.status) about_policy(*process_.status);
+        for (const ViewGpu &gpu : view_.gpus)
+            for (const ViewUse &use : gpu.uses)
+                if (use.process == index_) about_gpu(gpu, use);
+        if (process_.status) {
+            refusals(*process_.status);
+            releases(*process_.status);
+            passed(*process_.status);
+        }
+        return std::move(out_);
+    }
+
+  private:
+    // Lines longer than the terminal are wrapped below the place where their text begins.
+    void line(std::size_t indent, const std::string &name, const std::string &text, Ink ink = Ink::plain) {
+        const std::string label = padded(std::string(indent, ' ') + name, indent + kNames) + "  ";
+        const std::size_t begin = width_of(label);
+        std::string body = text + "\n";
+        if (screen_.width && *screen_.width > begin + 8) body = wrapped(text, *screen_.width - begin, 0);
+        std::string all;
+        for (std::size_t at = 0; at < body.size();) {
+            const std::size_t end = body.find('\n', at);
+            all += (at == 0 ? label : std::string(begin, ' ')) + inked(screen_, ink, body.substr(at, end - at)) + "\n";
+            at = end + 1;
+        }
+        out_ += all;
+    }
+    void title(const std::string &text) { out_ += inked(screen_, Ink::bold, text) + "\n"; }
+
+    void head() {
+        std::string text = "process " + process_label(process_);
+        if (!process_.user.empty()) text += " of " + plain(process_.user);
+        if (const auto &status = process_.status) {
+            text += ", under curb " + plain(status->version);
+            if (status->since != 0) text += " for " + span_text(status->since, now_);
+        } else {
+            text += process_.under_curb ? ", under curb" : ", not under curb";
+        }
+        title(text);
+        if (!process_.command.empty()) line(2, "command", plain(process_.command));
+        if (process_.suspended)
+            line(2, "suspended", "what it held is in host memory until: curb resume " + std::to_string(process_.pid),
+                 Ink::yellow);
+        if (process_.stopped && process_.trouble.empty())
+            line(2, "stopped", "until: kill -CONT " + std::to_string(process_.pid), Ink::yellow);
+        if (!process_.trouble.empty()) line(2, "silent", "it " + plain(process_.trouble), Ink::yellow);
+    }
+
+    void about_policy(const control::Status &status) {
+        const control::PolicyStatus &policy = status.policy;
+        std::string text = policy.file.empty() ? "no file" : plain(policy.file);
+        if (!policy.rule.empty()) text += ", " + plain(policy.rule);
+        if (policy.since != 0) text += ", in force since " + clock_text(policy.since, now_);
+        line(2, "policy", text);
+        if (policy.unusable) line(2, "", "it cannot be used, so all that is asked for is refused", Ink::red);
+        if (!policy.error.empty())
+            line(2, "", (policy.unusable ? "" : "the last edit is not in force: ") + plain(policy.error), Ink::red);
+        if (!policy.cap.empty()) line(2, "CURB_CAP", plain(policy.cap));
+        if (!policy.ceiling.empty()) line(2, "ceiling", plain(policy.ceiling));
+        if (!status.signal.empty())
+            line(2, "signal", status.signal == "none" ? "none asks for a release" : plain(status.signal));
+        if (const auto &trace = status.trace) {
+            std::string written = plain(trace->file) + ", " + std::to_string(trace->events) + " events";
+            if (trace->dropped > 0) written += ", " + std::to_string(trace->dropped) + " more were dropped";
+            line(2, "trace", written);
+            if (!trace->error.empty()) line(2, "", "nothing is written any more: " + plain(trace->error), Ink::red);
+        }
+    }
+
+    void about_gpu(const ViewGpu &gpu, const ViewUse &use) {
+        const control::GpuStatus *books = books_of(view_, use);
+        std::string text = gpu_label(view_, gpu);
+        if (!gpu.name.empty()) text += ", " + plain(gpu.name);
+        if (books) text += ", cuda:" + std::to_string(books->ordinal);
+        title(text + ", " + plain(gpu.uuid));
+        if (books) about_books(*books);
+        line(2, "NVML says", use.nvml ? format_human(*use.nvml) : "nothing of this process");
+    }
+
+    void about_books(const control::GpuStatus &books) {
+        const bool over = books.cap && books.held > *books.cap;
+        std::string held = format_human(books.held);
+        if (over) held += ", " + format_human(books.held - *books.cap) + " more than its cap";
+        if (over && process_.status->releasing) held += "; a release is under way";
+        line(2, "held", held, over ? Ink::red : Ink::plain);
+        for (std::size_t i = 0; i < policy::kKinds; ++i) {
+            const auto kind = static_cast<policy::Kind>(i);
+            if (books.kinds[i] == 0) continue;
+            std::string of = std::string(policy::kind_text(kind));
+            if (kind == policy::Kind::pools && books.pools.size() > 1) of += " (" + pools_text(books.pools) + ")";
+            if (kind == policy::Kind::contexts && books.contexts > 1) of += " (" + std::to_string(books.contexts) + ")";
+            line(2, "", padded(format_human(books.kinds[i]), kSizes, true) + "  " + of);
+        }
+        if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
+        line(2, "cap", cap_text(books));
+        if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
+        if (control::refused(books) > 0) line(2, "refused", by_obstacle(books), Ink::yellow);
+        if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests were held for room");
+        if (const Bytes all = control::released(books)) line(2, "released", format_human(all) + ": " + by_step(books));
+    }
+    static std::string pools_text(const std::vector<Bytes> &pools) {
+        constexpr std::size_t kMost = 4;
+        std::string out = std::to_string(pools.size()) + " of them: ";
+        for (std::size_t i = 0; i < std::min(pools.size(), kMost); ++i)
+            out += (i == 0 ? "" : ", ") + format_human(pools[i]);
+        return out + (pools.size() > kMost ? ", …" : "");
+    }
+    static std::string cap_text(const control::GpuStatus &books) {
+        if (!books.cap) return "none";
+        std::string out = format_human(*books.cap);
+        if (books.live_cap) out += ", set by curb cap (" + policy::format(*books.live_cap) + ")";
+        if (books.ceiling) out += ", the machine's ceiling";
+        return out;
+    }
+    static std::string by_obstacle(const control::GpuStatus &books) {
+        const std::uint64_t all = control::refused(books);
+        std::string out;
+        bool several = false;
+        for (std::size_t i = 0; i < policy::kObstacles; ++i) {
+            if (books.refused[i] == 0) continue;
+            several |= books.refused[i] != all;
+            out += (out.empty() ? "" : ", ") + std::to_string(books.refused[i]) + " met " +
+                   policy::obstacle_text(static_cast<policy::Obstacle>(i));
+        }
+        return several ? std::to_string(all) + ": " + out : out;
+    }
+    static std::string by_step(const control::GpuStatus &books) {
+        std::string out;
+        for (std::size_t i = 0; i < control::kSteps; ++i)
+            if (books.released[i] > 0)
+                out += (out.empty() ? "" : ", ") + std::string(policy::step_name(static_cast<policy::Step>(i))) + " " +
+                       format_human(books.released[i]);
+        return out;
+    }
+
+    void refusals(const control::Status &status) {
+        if (status.refusals.empty()) return;
+        title("last refusals");
+        for (auto one = status.refusals.rbegin(); one != status.refusals.rend(); ++one) {
+            std::string text = one->bytes == 0 ? "code of unknown size" : format_human(one->bytes);
+            text += " on cuda:" + std::to_string(one->gpu) + " met " + policy::obstacle_text(one->why);
+            if (one->limit > 0) text += ", " + format_human(one->limit);
+            line(2, clock_text(one->at, now_), text + "; " + format_human(one->held) + " was held");
+        }
+    }
+    void releases(const control::Status &status) {
+        if (status.releases.empty()) return;
+        title(status.releasing ? "last releases; another one is under way" : "last releases");
+        for (auto one = status.releases.rbegin(); one != status.releases.rend(); ++one) {
+            line(2, clock_text(one->at, now_),
+                 control::size_text(control::freed(one->report)) + " in " +
+                     control::time_text(one->report.milliseconds) + " on " + plain(one->report.trigger));
+            for (const control::StepReport &step : one->report.steps)
+                line(4, std::string(policy::step_name(step.step)),
+                     control::size_text(step.freed) + " in " + control::time_text(step.milliseconds) +
+                         (step.reason.empty() ? "" : ": " + plain(step.reason)));
+        }
+    }
+    void passed(const control::Status &status) {
+        if (status.passed.empty()) return;
+        title("calls that pass by curb");
+        for (const control::Passed &one : status.passed) line(2, "", plain(one.library) + ": " + plain(one.how));
+    }
+
+    const View &view_;
+    const ViewProcess &process_;
+    std::size_t index_;
+    const Screen &screen_;
+    control::UnixMs now_;
+    std::string out_;
+};
+
+}  // namespace
+
+std::string ps_detail(const View &view, std::size_t process, const Screen &screen, control::UnixMs now) {
+    return Detail(view, process, screen, now).done();
+}
+
+}  // namespace curb::cli

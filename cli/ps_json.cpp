@@ -1,0 +1,162 @@
+#include "ps_json.hpp"
+
+#include <utility>
+
+#include "json.hpp"
+#include "policy/fields.hpp"
+#include "policy/names.hpp"
+#include "policy/size.hpp"
+
+namespace curb::cli {
+namespace {
+
+using json::flag;
+using json::list;
+using json::object;
+using json::text;
+using Members = std::vector<std::pair<const char *, std::string>>;
+
+std::string number(std::int64_t value) { return std::to_string(value); }
+std::string number(std::uint64_t value) { return std::to_string(value); }
+std::string number(int value) { return std::to_string(value); }
+template <class Number>
+std::string number(const std::optional<Number> &value) {
+    return value ? number(*value) : "null";
+}
+std::string text_or_null(const std::string &value) { return value.empty() ? "null" : text(value); }
+std::string time_or_null(control::UnixMs at) { return at == 0 ? "null" : number(at); }
+
+template <class Each, class Make>
+std::string list_of(const Each &each, Make make) {
+    std::vector<std::string> out;
+    for (const auto &one : each) out.push_back(make(one));
+    return list(out);
+}
+
+// {"plain":0,"pools":…}, of an array with a place for each value of an enumeration.
+template <class Enum, class Array, class Name>
+std::string each_of(const Array &values, Name name) {
+    std::string out;
+    for (std::size_t i = 0; i < values.size(); ++i)
+        out += (i == 0 ? "" : ",") + text(name(static_cast<Enum>(i))) + ":" + std::to_string(values[i]);
+    return "{" + out + "}";
+}
+
+std::string books_json(const control::GpuStatus &books) {
+    return object({{"ordinal", number(books.ordinal)},
+                   {"held", number(books.held)},
+                   {"kinds", each_of<policy::Kind>(books.kinds, policy::kind_name)},
+                   {"cached", number(books.cached)},
+                   {"pools", list_of(books.pools, [](policy::Bytes one) { return number(one); })},
+                   {"contexts", number(books.contexts)},
+                   {"cap", number(books.cap)},
+                   {"allowance", number(books.allowance)},
+                   {"live_cap", books.live_cap ? text(policy::format(*books.live_cap)) : "null"},
+                   {"ceiling", flag(books.ceiling)},
+                   {"refused", each_of<policy::Obstacle>(books.refused, policy::obstacle_name)},
+                   {"waited", number(books.waited)},
+                   {"released", each_of<policy::Step>(books.released, policy::step_name)}});
+}
+
+std::string use_json(const View &view, const ViewUse &use) {
+    const ViewProcess &process = view.processes[use.process];
+    const bool told = use.books && process.status && *use.books < process.status->gpus.size();
+    return object({{"pid", number(process.pid)},
+                   {"nvml", number(use.nvml)},
+                   {"books", told ? books_json(process.status->gpus[*use.books]) : "null"}});
+}
+
+std::string gpu_json(const View &view, const ViewGpu &gpu) {
+    return object({{"index", number(gpu.index)},
+                   {"uuid", text(gpu.uuid)},
+                   {"parent", text_or_null(gpu.parent)},
+                   {"name", text_or_null(gpu.name)},
+                   {"mig", flag(gpu.mig)},
+                   {"total", number(gpu.total)},
+                   {"used", number(gpu.used)},
+                   {"free", number(gpu.free)},
+                   {"uses", list_of(gpu.uses, [&](const ViewUse &use) { return use_json(view, use); })}});
+}
+
+std::string refusal_json(const control::Refusal &one) {
+    return object({{"at", number(one.at)},
+                   {"gpu", number(one.gpu)},
+                   {"bytes", one.bytes == 0 ? "null" : number(one.bytes)},
+                   {"why", text(policy::obstacle_name(one.why))},
+                   {"held", number(one.held)},
+                   {"limit", one.limit == 0 ? "null" : number(one.limit)}});
+}
+
+std::string release_json(const control::PastRelease &one) {
+    const auto step = [](const control::StepReport &report) {
+        return object({{"step", text(policy::step_name(report.step))},
+                       {"freed", number(report.freed)},
+                       {"milliseconds", policy::json_text(report.milliseconds)},
+                       {"reason", text(report.reason)}});
+    };
+    return object({{"at", number(one.at)},
+                   {"trigger", text(one.report.trigger)},
+                   {"freed", number(control::freed(one.report))},
+                   {"milliseconds", policy::json_text(one.report.milliseconds)},
+                   {"steps", list_of(one.report.steps, step)}});
+}
+
+std::string policy_json(const control::PolicyStatus &policy) {
+    return object({{"file", text_or_null(policy.file)},
+                   {"rule", text_or_null(policy.rule)},
+                   {"curb_cap", text_or_null(policy.cap)},
+                   {"ceiling", text_or_null(policy.ceiling)},
+                   {"since", time_or_null(policy.since)},
+                   {"unusable", flag(policy.unusable)},
+                   {"error", text_or_null(policy.error)}});
+}
+
+std::string trace_json(const control::TraceStatus &trace) {
+    return object({{"file", text(trace.file)},
+                   {"events", number(trace.events)},
+                   {"dropped", number(trace.dropped)},
+                   {"error", text_or_null(trace.error)}});
+}
+
+// What is not of one device: that stands with the uses.
+std::string status_json(const control::Status &status) {
+    return object({{"version", text(status.version)},
+                   {"since", time_or_null(status.since)},
+                   {"signal", text_or_null(status.signal)},
+                   {"policy", policy_json(status.policy)},
+                   {"trace", status.trace ? trace_json(*status.trace) : "null"},
+                   {"releasing", flag(status.releasing)},
+                   {"refusals", list_of(status.refusals, refusal_json)},
+                   {"releases", list_of(status.releases, release_json)},
+                   {"passed", list_of(status.passed, [](const control::Passed &one) {
+                        return object({{"library", text(one.library)}, {"how", text(one.how)}});
+                    })}});
+}
+
+std::string process_json(const ViewProcess &process) {
+    return object({{"pid", number(process.pid)},
+                   {"user", text_or_null(process.user)},
+                   {"name", text_or_null(process.name)},
+                   {"command", text_or_null(process.command)},
+                   {"under_curb", flag(process.under_curb)},
+                   {"stopped", flag(process.stopped)},
+                   {"suspended", flag(process.suspended)},
+                   {"elsewhere", flag(process.elsewhere)},
+                   {"trouble", text_or_null(process.trouble)},
+                   {"status", process.status ? status_json(*process.status) : "null"}});
+}
+
+}  // namespace
+
+std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now) {
+    const auto error = [](const PsError &one) {
+        return object({{"pid", number(one.pid)}, {"message", text(one.message)}});
+    };
+    return object({{"time", number(now)},
+                   {"nvml_fault", text_or_null(view.nvml_fault)},
+                   {"gpus", list_of(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
+                   {"processes", list_of(view.processes, process_json)},
+                   {"errors", list_of(errors, error)}});
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "policy/size.hpp"
+#include "ps_text.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+using policy::Bytes;
+using policy::format_human;
+using policy::Obstacle;
+
+tm local(control::UnixMs at) {
+    const auto seconds = static_cast<time_t>(at / 1000);
+    tm out{};
+    ::localtime_r(&seconds, &out);
+    return out;
+}
+
+// A cap under which what was refused would have found room, with some to spare for what the driver takes of its own
+// accord: in whole GiB, or in quarters of one where it is small.
+std::string enough(const control::Refusal &last) {
+    const Bytes least = std::max(last.held + last.bytes + policy::GiB / 4, last.limit + 1);
+    const Bytes step = least < 4 * policy::GiB ? policy::GiB / 4 : policy::GiB;
+    return policy::format_exact((least + step - 1) / step * step);
+}
+
+std::string help(int pid, const control::GpuStatus &books, const control::Refusal &last) {
+    const std::string id = std::to_string(pid);
+    switch (last.why) {
+        case Obstacle::cap:
+            if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
+            return "help: raise it: curb cap " + id + " " + enough(last);
+        case Obstacle::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
+        case Obstacle::keep_free:
+            return "help: others have to give memory back, or its policy keeps less free for them";
+        case Obstacle::device: return "help: make room: curb release --all, or end what holds the most";
+        case Obstacle::policy: break;
+    }
+    return "help: curb policy check";
+}
+
+class Notes {
+  public:
+    Notes(const View &view, control::UnixMs now) : view_(view), now_(now) {}
+
+    std::vector<std::string> done() && {
+        if (!view_.nvml_fault.empty())
+            out_.push_back(plain(view_.nvml_fault) + "; so there is only what capped processes say");
+        for (const ViewProcess &process : view_.processes) about(process);
+        return std::move(out_);
+    }
+
+  private:
+    void about(const ViewProcess &process) {
+        const std::string who = process_label(process), id = std::to_string(process.pid);
+        if (process.suspended)
+            say(who + " is suspended: what it held is in host memory until: curb resume " + id);
+        else if (process.stopped && process.trouble.empty())
+            say(who + " is stopped until: kill -CONT " + id);
+        if (!process.trouble.empty())
+            say(who + " runs under curb, and " + plain(process.trouble) + "; " + nvml_on(process));
+        if (process.elsewhere) say(who + " runs in another pid namespace, perhaps a container; " + nvml_on(process));
+        if (!process.status) return;
+        about_policy(who, process.status->policy);
+        for (const ViewGpu &gpu : view_.gpus)
+            for (const ViewUse &use : gpu.uses)
+                if (&view_.processes[use.process] == &process && use.books) about_gpu(process, gpu, use);
+    }
+
+    void about_policy(const std::string &who, const control::PolicyStatus &policy) {
+        const std::string error = policy.error.empty() ? "" : ": " + plain(policy.error);
+        if (policy.unusable)
+            say(who + " has a policy that cannot be used, so all that it asks for is refused" + error);
+        else if (!policy.error.empty())
+            say(who + " keeps to its last good policy, for the last edit is not in force" + error);
+    }
+
+    void about_gpu(const ViewProcess &process, const ViewGpu &gpu, const ViewUse &use) {
+        const control::GpuStatus &books = *books_of(view_, use);
+        const std::string who = process_label(process), id = std::to_string(process.pid);
+        const std::string where = view_.gpus.size() > 1 ? " on " + gpu_label(view_, gpu) : "";
+        if (books.cap && books.held > *books.cap)
+            say(who + " holds " + format_human(books.held - *books.cap) + " more" + where + " than its cap of " +
+                format_human(*books.cap) +
+                (process.status->releasing ? ": a release is under way, and until it is under the cap"
+                                           : ": until it is under it") +
+                " new requests are refused");
+        if (books.live_cap)
+            say(who + " has a cap" + where + " that was set by curb cap: " + policy::format(*books.live_cap) +
+                "; its policy's again: curb cap " + id + " --reset");
+        const std::uint64_t times = control::refused(books);
+        if (times > 0 && !process.status->policy.unusable) about_refusals(process, books, where, times);
+    }
+
+    void about_refusals(const ViewProcess &process, const control::GpuStatus &books, const std::string &where,
+                        std::uint64_t times) {
+        std::string note = process_label(process) + " was refused " + std::to_string(times) +
+                           (times == 1 ? " request" : " requests") + where;
+        const auto &refusals = process.status->refusals;
+        const auto last = std::find_if(refusals.rbegin(), refusals.rend(),
+                                       [&](const control::Refusal &one) { return one.gpu == books.ordinal; });
+        if (last == refusals.rend()) return say(note + ": curb ps " + std::to_string(process.pid) + " says more");
+        note += ", last " + clock_text(last->at, now_) + ": " +
+                (last->bytes == 0 ? "code of unknown size" : format_human(last->bytes)) + " met " +
+                policy::obstacle_text(last->why);
+        say(note + "; " + help(process.pid, books, *last));
+    }
+
+    [[nodiscard]] std::string nvml_on(const ViewProcess &process) const {
+        const std::string says = nvml_says(view_, static_cast<std::size_t>(&process - view_.processes.data()));
+        return says.empty() ? "NVML does not say what it holds" : says;
+    }
+    void say(std::string note) { out_.push_back(std::move(note)); }
+
+    const View &view_;
+    control::UnixMs now_;
+    std::vector<std::string> out_;
+};
+
+}  // namespace
+
+std::vector<std::string> ps_notes(const View &view, control::UnixMs now) { return Notes(view, now).done(); }
+
+std::string gpu_label(const View &view, const ViewGpu &gpu) {
+    const auto name = [](const std::optional<int> &index, const std::string &uuid) {
+        return index ? "GPU " + std::to_string(*index) : plain(uuid.substr(0, 12));  // "GPU-8f3a1b2c"
+    };
+    if (gpu.parent.empty()) return name(gpu.index, gpu.uuid);
+    const auto parent =
+        std::find_if(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &one) { return one.uuid == gpu.parent; });
+    return name(parent == view.gpus.end() ? std::nullopt : parent->index, gpu.parent) + " " +
+           (gpu.index ? "MIG " + std::to_string(*gpu.index) : plain(gpu.uuid.substr(0, 12)));
+}
+
+std::string process_label(const ViewProcess &process) {
+    return std::to_string(process.pid) + (process.name.empty() ? "" : " (" + plain(process.name) + ")");
+}
+
+std::string clock_text(control::UnixMs at, control::UnixMs now) {
+    const tm then = local(at), today = local(now);
+    const bool same = then.tm_yday == today.tm_yday && then.tm_year == today.tm_year;
+    std::array<char, 32> text{};
+    const std::size_t length = std::strftime(text.data(), text.size(), same ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &then);
+    return {text.data(), length};
+}
+
+std::string nvml_says(const View &view, std::size_t process) {
+    std::string out;
+    for (const ViewGpu &gpu : view.gpus)
+        for (const ViewUse &use : gpu.uses)
+            if (use.process == process && use.nvml)
+                out += (out.empty() ? "" : ", ") + format_human(*use.nvml) + " of " + gpu_label(view, gpu);
+    return out.empty() ? out : "NVML says that it holds " + out;
+}
+
+const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
+    if (!use.books) return nullptr;
+    const auto &status = view.processes[use.process].status;
+    return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,13 @@
+// A file that takes another's place at once, so that nobody ever reads half of it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace curb::cli {
+
+// Writes `text` to a new file beside `path` (mode 0644; its name has another ending), puts it on the disk and renames
+// it. What went wrong, if anything: then what was there is there still, and the new file is not.
+std::optional<std::string> replace_file(const std::string &path, const std::string &text);
+
+}  // namespace curb::cli

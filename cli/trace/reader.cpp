@@ -1,0 +1,327 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <unordered_map>
+
+#include "policy/words.hpp"
+#include "recording.hpp"
+#include "rmm_log.hpp"
+
+namespace curb::cli {
+namespace {
+
+constexpr std::uint64_t kDay = 86'400'000'000'000;
+constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line Linux starts
+constexpr std::string_view kCounters = R"({"ph":"C")";
+
+std::string counted(std::uint64_t n, const char *one, const char *many) {
+    return std::to_string(n) + " " + (n == 1 ? one : many);
+}
+
+// Requests may be of any size: programs ask for nonsense. What was held was there.
+bool is_possible(const Moment &moment) noexcept {
+    const auto within = [](std::int64_t value) {
+        constexpr auto kMost = static_cast<std::int64_t>(kLargestHeld);
+        return value >= -kMost && value <= kMost;
+    };
+    const bool memory = moment.moves_memory();
+    if (memory || moment.what == What::books) {
+        if (moment.of_kind > kLargestHeld) return false;
+    }
+    if ((memory || moment.what == What::step) && !within(moment.bytes)) return false;
+    if (memory && !within(moment.charge)) return false;
+    if (moment.bytes < 0 && moment.what != What::step) return false;
+    return moment.held <= kLargestHeld;
+}
+
+Moment moment_of(const control::trace::Event &event) {
+    Moment out;
+    out.ns = event.ns;
+    out.bytes = event.bytes;
+    out.of_kind = event.of_kind;
+    out.held = event.held;
+    out.thread = event.thread;
+    out.what = event.what;
+    out.kind = event.kind;
+    out.gpu = static_cast<std::uint8_t>(event.gpu);
+    const bool memory = out.moves_memory();
+    out.pointer = memory ? event.pointer : event.duration_ns;
+    out.charge = memory ? event.charge : static_cast<std::int64_t>(event.limit);
+    out.detail = memory                     ? event.reused
+                 : event.what == What::step ? static_cast<std::uint8_t>(event.step)
+                                            : static_cast<std::uint8_t>(event.why);
+    return out;
+}
+
+}  // namespace
+
+const control::trace::Gpu *Recording::gpu(int ordinal) const noexcept {
+    for (const control::trace::Gpu &one : header.gpus)
+        if (one.gpu == ordinal) return &one;
+    return nullptr;
+}
+
+std::vector<int> gpus_of(const Recording &recording) {
+    std::array<bool, kMostGpus> seen{};
+    for (const Moment &moment : recording.events)
+        if (moment.what != What::step && moment.what != What::dropped) seen[moment.gpu] = true;
+    for (const control::trace::Gpu &gpu : recording.header.gpus)
+        if (gpu.gpu >= 0 && gpu.gpu < kMostGpus) seen[static_cast<std::size_t>(gpu.gpu)] = true;
+    std::vector<int> out;
+    for (int gpu = 0; gpu < kMostGpus; ++gpu)
+        if (seen[static_cast<std::size_t>(gpu)]) out.push_back(gpu);
+    return out;
+}
+
+// The state that a log needs which says neither what is held nor the date.
+class TraceReader::RmmLog {
+  public:
+    explicit RmmLog(RmmColumns columns) : columns_(columns) {}
+    [[nodiscard]] policy::Result<RmmRow, std::string> row(std::string_view line) const { return columns_.row(line); }
+
+    // Nanoseconds since the first row. Logs tell the time of day: a great leap back is midnight, a small one another
+    // thread that was quicker.
+    std::uint64_t since_first(std::uint64_t ns) {
+        if (!first_) first_ = last_ = ns;
+        if (ns + days_ + kDay / 2 < last_) days_ += kDay;
+        ns += days_;
+        last_ = std::max(last_, ns);
+        return ns - std::min(ns, *first_);
+    }
+    [[nodiscard]] std::uint64_t first() const { return first_.value_or(0); }
+    std::unordered_map<std::uint64_t, policy::Bytes> live;
+    policy::Bytes held = 0;
+
+  private:
+    RmmColumns columns_;
+    std::optional<std::uint64_t> first_;
+    std::uint64_t last_ = 0, days_ = 0;
+};
+
+TraceReader::TraceReader(std::string name) { out_.name = std::move(name); }
+
+void TraceReader::expect(std::size_t events) {
+    try {
+        out_.events.reserve(events);
+    } catch (const std::bad_alloc &) {
+        return;
+    }
+}
+
+bool TraceReader::take(std::string_view piece) {
+    while (!piece.empty() && fault_.empty()) {
+        const std::size_t end = piece.find('\n');
+        if (end == std::string_view::npos) {
+            rest_ += piece;
+            if (rest_.size() <= kLongestLine) return true;
+            if (format_ == Format::unknown) {
+                fault_ = "its first line does not end";
+                return false;
+            }
+            bad_line("it is longer than any that curb writes");
+            rest_.clear();
+            return true;
+        }
+        if (rest_.empty()) {
+            take_line(piece.substr(0, end), true);
+        } else {
+            rest_ += piece.substr(0, end);
+            take_line(rest_, true);
+            rest_.clear();
+        }
+        piece.remove_prefix(end + 1);
+    }
+    return fault_.empty();
+}
+
+void TraceReader::take_line(std::string_view line, bool whole) {
+    ++lines_;
+    if (line.empty()) return;
+    if (format_ == Format::unknown) return take_first(line);
+    if (format_ == Format::curb) return take_curb(line, whole);
+    take_rmm(line, whole);
+}
+
+void TraceReader::take_first(std::string_view line) {
+    if (const auto columns = RmmColumns::of(line)) {
+        format_ = Format::rmm;
+        out_.rmm = true;
+        rmm_ = std::make_shared<RmmLog>(*columns);
+        return;
+    }
+    // A piece out of the middle of a trace is one, too.
+    const auto first = control::trace::parse(line);
+    if (line == "[" || (first && (first->header || first->event))) {
+        format_ = Format::curb;
+        if (line != "[") take_curb(line, true);
+    } else if (!first && line.find("\"curb\"") != std::string_view::npos) {
+        fault_ = first.error();
+    } else {
+        fault_ = "its first line is " + policy::quote(policy::brief(policy::valid_utf8(line)));
+    }
+}
+
+void TraceReader::take_curb(std::string_view line, bool whole) {
+    if (line.starts_with(kCounters) && whole) return;  // the viewers' alone
+    Moment moment;
+    std::string_view text;
+    if (scan(line, moment, text)) {
+        if (!text.empty()) moment.text = index_of(std::string(text));
+        return add(moment);
+    }
+    const auto parsed = control::trace::parse(line);
+    if (!parsed) {
+        if (!whole) {
+            cut_off_ = true;
+        } else if (!has_header_ && line.find("\"name\":\"curb\"") != std::string_view::npos) {
+            fault_ = parsed.error();
+        } else {
+            bad_line(parsed.error());
+        }
+        return;
+    }
+    if (parsed->header) {
+        if (has_header_) return bad_line("it is a second header: two traces in one file");
+        has_header_ = true;
+        out_.header = *parsed->header;
+        out_.header.command = policy::one_line(out_.header.command);
+    }
+    if (parsed->event) add(*parsed->event);
+}
+
+void TraceReader::take_rmm(std::string_view line, bool whole) {
+    const auto row = rmm_->row(line);
+    if (!row) {
+        if (whole)
+            bad_line(row.error());
+        else
+            cut_off_ = true;
+        return;
+    }
+    Moment moment;
+    moment.ns = rmm_->since_first(row->ns);
+    moment.thread = row->thread;
+    moment.bytes = static_cast<std::int64_t>(row->bytes);
+    if (row->action == RmmRow::Action::failure) {
+        moment.what = What::refuse;
+        moment.detail = static_cast<std::uint8_t>(policy::Obstacle::device);
+    } else if (row->action == RmmRow::Action::allocate) {
+        moment.what = What::alloc;
+        moment.pointer = row->pointer;
+        moment.charge = moment.bytes;
+        const auto [there, is_new] = rmm_->live.try_emplace(row->pointer, row->bytes);
+        if (!is_new) {  // its free was lost
+            rmm_->held -= there->second;
+            there->second = row->bytes;
+        }
+        rmm_->held += row->bytes;
+    } else {
+        const auto there = rmm_->live.find(row->pointer);
+        if (there == rmm_->live.end()) {
+            ++unmatched_frees_;
+            return;
+        }
+        moment.what = What::free;
+        moment.pointer = row->pointer;
+        moment.charge = -static_cast<std::int64_t>(there->second);
+        rmm_->held -= there->second;
+        rmm_->live.erase(there);
+    }
+    moment.held = moment.of_kind = rmm_->held;
+    add(moment);
+}
+
+void TraceReader::add(const control::trace::Event &event) {
+    if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
+    Moment moment = moment_of(event);
+    if (!event.text.empty()) moment.text = index_of(policy::one_line(event.text));
+    add(moment);
+}
+
+void TraceReader::add(const Moment &moment) {
+    if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
+    if (moment.what == What::dropped && moment.bytes > 0)
+        dropped_ = policy::added(dropped_, static_cast<std::uint64_t>(moment.bytes));
+    out_.first_ns = out_.events.empty() ? moment.began_ns() : std::min(out_.first_ns, moment.began_ns());
+    out_.last_ns = std::max(out_.last_ns, moment.ns);
+    out_.events.push_back(moment);
+}
+
+std::uint32_t TraceReader::index_of(const std::string &text) {
+    // Triggers and policies: few, and mostly the last ones.
+    const auto there = std::find(out_.texts.rbegin(), out_.texts.rend(), text);
+    if (there != out_.texts.rend()) return static_cast<std::uint32_t>(out_.texts.rend() - there - 1);
+    constexpr std::size_t kMost = 10'000;
+    if (out_.texts.size() >= kMost) return 0;
+    out_.texts.push_back(text);
+    return static_cast<std::uint32_t>(out_.texts.size() - 1);
+}
+
+void TraceReader::bad_line(std::string why) {
+    if (bad_lines_++ == 0) first_bad_ = "line " + std::to_string(lines_) + ": " + policy::one_line(why);
+}
+
+policy::Result<Recording, std::string> TraceReader::done() && {
+    const std::string name = policy::quote(policy::one_line(out_.name));
+    const bool nothing = lines_ == 0 && rest_.empty();
+    if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
+    if (nothing || (fault_.empty() && format_ == Format::unknown))
+        return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in docs/POLICY.md";
+    if (!fault_.empty())
+        return name + " is no trace that this curb can read: " + fault_ +
+               "; it reads what \"trace\" in a policy has written, and RMM's logs";
+    auto &missing = out_.missing;
+    if (format_ == Format::curb && !has_header_)
+        missing.push_back("The beginning is missing: which command and which GPUs it was is not known.");
+    if (cut_off_) missing.push_back("It ends in the middle of line " + std::to_string(lines_) + ".");
+    if (bad_lines_ != 0)
+        missing.push_back(counted(bad_lines_, "line", "lines") + " could not be read (the first: " + first_bad_ + ").");
+    if (dropped_ != 0)
+        missing.push_back(counted(dropped_, "event was", "events were") +
+                          " dropped by the process, which could not write so fast: single allocations are missing, "
+                          "what is held is right.");
+    if (unmatched_frees_ != 0)
+        missing.push_back(counted(unmatched_frees_, "free is", "frees are") + " of memory from before the log began.");
+    if (rmm_ != nullptr && rmm_->first() < kDay) out_.day_ns = rmm_->first();
+    return std::move(out_);
+}
+
+policy::Result<Recording, std::string> read_trace(const std::string &file) {
+    const bool standard_input = file == "-";
+    const std::string name = standard_input ? "<stdin>" : file;
+    const auto fault = [&](int error) {
+        return policy::quote(policy::one_line(name)) + " cannot be read: " + std::strerror(error);
+    };
+    const int fd = standard_input ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fault(errno);
+    const auto close = [&] {
+        if (!standard_input) ::close(fd);
+    };
+    TraceReader reader(name);
+    // Room for as many events as there can be: what is not used is never touched. (Growing would copy them all.)
+    constexpr std::int64_t kShortestLine = 100;
+    struct stat status {};
+    if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
+        reader.expect(static_cast<std::size_t>(status.st_size / kShortestLine));
+    std::vector<char> buffer(std::size_t{1} << 20);
+    for (;;) {
+        const ssize_t size = ::read(fd, buffer.data(), buffer.size());
+        if (size < 0 && errno == EINTR) continue;
+        if (size < 0) {
+            const std::string why = fault(errno);
+            close();
+            return why;
+        }
+        if (size == 0 || !reader.take({buffer.data(), static_cast<std::size_t>(size)})) break;
+    }
+    close();
+    return std::move(reader).done();
+}
+
+}  // namespace curb::cli

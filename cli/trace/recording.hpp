@@ -1,0 +1,121 @@
+// A trace that was read: every event in 64 bytes, as a run may have fifty millions of them. What `curb report` shows
+// and `curb replay` runs again.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "control/trace.hpp"
+#include "policy/result.hpp"
+
+namespace curb::cli {
+
+using control::trace::What;
+
+// control::trace::Event without its text, members that no event needs both of in one place.
+struct Moment {
+    std::uint64_t ns = 0;       // since the trace began
+    std::uint64_t pointer = 0;  // of alloc and free; of others how long it lasted, in ns
+    std::int64_t bytes = 0;
+    std::int64_t charge = 0;  // of alloc and free; of others the limit
+    policy::Bytes of_kind = 0;
+    policy::Bytes held = 0;
+    std::int32_t thread = 0;
+    std::uint32_t text = 0;  // index into Recording::texts
+    What what{};
+    policy::Kind kind{};
+    std::uint8_t detail = 0;  // alloc, free: whether reused; refuse, wait: the obstacle; step: the step
+    std::uint8_t gpu = 0;     // ordinal
+
+    [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
+    [[nodiscard]] std::uint64_t duration_ns() const noexcept { return moves_memory() ? 0 : pointer; }
+    [[nodiscard]] policy::Bytes limit() const noexcept {
+        return moves_memory() ? 0 : static_cast<policy::Bytes>(charge);
+    }
+    [[nodiscard]] policy::Obstacle why() const noexcept { return static_cast<policy::Obstacle>(detail); }
+    [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
+    [[nodiscard]] std::uint64_t began_ns() const noexcept { return ns - std::min(ns, duration_ns()); }
+    // What tells a live allocation from others: its address; of contexts and the like a handle, which those of other
+    // kinds may share.
+    [[nodiscard]] std::uint64_t key() const noexcept { return pointer ^ (static_cast<std::uint64_t>(kind) << 58); }
+    friend bool operator==(const Moment &, const Moment &) = default;
+};
+static_assert(sizeof(Moment) == 64);
+
+// Sums of sizes from a file, which may say anything.
+constexpr std::int64_t plus(std::int64_t a, std::int64_t b) noexcept {
+    std::int64_t out = 0;
+    if (!__builtin_add_overflow(a, b, &out)) return out;
+    return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
+
+inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
+inline constexpr int kMostGpus = 256;                                  // ordinals that a Moment has room for
+
+struct Recording {
+    std::string name;  // of the file, as it was typed
+    bool rmm = false;  // a log of RMM's: requests alone, without what the driver took for them
+    control::trace::Header header;
+    std::optional<std::uint64_t> day_ns;  // since midnight, where the date is not known
+    std::vector<Moment> events;           // in the order of the file
+    std::vector<std::string> texts{std::string()};
+    std::uint64_t first_ns = 0, last_ns = 0;  // of all events
+
+    // What is missing, a sentence each: cut off, lines that could not be read, events that were dropped.
+    std::vector<std::string> missing;
+
+    [[nodiscard]] const std::string &text(const Moment &moment) const { return texts[moment.text]; }
+    [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: nothing is known of it
+};
+
+// The ordinals that the events and the header name, rising.
+std::vector<int> gpus_of(const Recording &recording);
+
+// Takes what is read of a file piece by piece, and knows of what format it is. The pieces may be cut anywhere.
+class TraceReader {
+  public:
+    explicit TraceReader(std::string name);
+    // False: it is no trace at all, and nothing more need be read.
+    bool take(std::string_view piece);
+    // The error: a sentence with the file's name and a remedy.
+    policy::Result<Recording, std::string> done() &&;
+    // At most so many events will come. Without room for as many the recording grows as they come.
+    void expect(std::size_t events);
+
+  private:
+    enum class Format { unknown, curb, rmm };
+    void take_line(std::string_view line, bool whole);
+    void take_first(std::string_view line);
+    void take_curb(std::string_view line, bool whole);
+    void take_rmm(std::string_view line, bool whole);
+    void add(const Moment &moment);
+    void add(const control::trace::Event &event);
+    std::uint32_t index_of(const std::string &text);
+    void bad_line(std::string why);
+
+    Recording out_;
+    Format format_ = Format::unknown;
+    bool has_header_ = false;
+    std::string rest_;   // the beginning of a line whose end has not come
+    std::string fault_;  // why this is no trace; empty: it may be one
+    std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0, unmatched_frees_ = 0;
+    std::string first_bad_;
+    bool cut_off_ = false;
+    class RmmLog;
+    std::shared_ptr<RmmLog> rmm_;
+};
+
+// Reads a file of any size, or standard input ("-").
+policy::Result<Recording, std::string> read_trace(const std::string &file);
+
+// One line of curb's own, if it is laid out as trace::append() does it; false: it is to be parsed. Twenty times as fast
+// as trace::parse, with which it agrees wherever it answers. `text`: the event's, as JSON writes it.
+bool scan(std::string_view line, Moment &moment, std::string_view &text) noexcept;
+
+}  // namespace curb::cli

@@ -1,0 +1,387 @@
+#include "replay.hpp"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "policy/obstacle.hpp"
+
+namespace curb::cli {
+namespace {
+
+using policy::Bytes;
+using policy::Verdict;
+
+// What the shim asks for before the driver has said what it takes.
+constexpr Bytes kGranule = 2 * policy::MiB;    // of cuMemAlloc
+constexpr Bytes kPoolUnit = 32 * policy::MiB;  // of stream-ordered pools
+constexpr std::uint64_t kMillisecond = 1'000'000;
+
+constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
+    return bytes > policy::kUnbounded - unit ? policy::kUnbounded : (bytes + unit - 1) / unit * unit;
+}
+constexpr Bytes positive(std::int64_t value) noexcept { return value > 0 ? static_cast<Bytes>(value) : 0; }
+constexpr Bytes less(Bytes a, std::int64_t b) noexcept {
+    if (b < 0) return policy::added(a, Bytes{0} - static_cast<Bytes>(b));
+    return a - std::min(a, static_cast<Bytes>(b));
+}
+
+class Run {
+  public:
+    Run(const Recording &recording, const ReplayTerms &terms)
+        : recording_(recording), terms_(terms), growth_(terms.gpu.growth) {
+        allowance_ = policy::first_allowance(growth_);
+        now_ = recording.first_ns;
+        last_step_ms_ = now_ms();
+    }
+
+    Replayed of(int gpu, bool to_first_refusal) {
+        for (const Moment &event : recording_.events) {
+            if (event.gpu != gpu && event.what != What::step) continue;
+            if (event.ns > now_) {
+                if (!pending_.empty()) advance(event.ns);
+                now_ = event.ns;
+            }
+            take(event);
+            if (to_first_refusal && out_.refused != 0) return std::move(out_);
+        }
+        advance(~std::uint64_t{0});
+        out_.allowance = allowance_;
+        return std::move(out_);
+    }
+
+  private:
+    // A request that is held for room. Its thread does nothing else meanwhile.
+    struct Pending {
+        const Moment *event;
+        std::uint64_t began_ns;
+    };
+
+    [[nodiscard]] std::uint64_t now_ms() const noexcept { return now_ / kMillisecond; }
+    [[nodiscard]] Bytes held() const noexcept {
+        return less(less(recorded_, absent_sum_), static_cast<std::int64_t>(given_back_));
+    }
+    [[nodiscard]] Bytes of_kind(policy::Kind kind) const noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
+    // Memory of pools that no allocation uses: what a release on the spot would give back.
+    [[nodiscard]] Bytes idle_pools() const noexcept {
+        return less(less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools)),
+                    static_cast<std::int64_t>(given_back_ + live_pools_));
+    }
+
+    void take(const Moment &event) {
+        if (event.what == What::step) {
+            fall_back();
+            return;
+        }
+        if (event.what == What::dropped) return;
+        const Bytes before = held();
+        recorded_ = event.held;
+        if (event.moves_memory() || event.what == What::books)
+            kinds_[static_cast<std::size_t>(event.kind)] = event.of_kind;
+        if (event.moves_memory()) undo(event);
+        settle(event.kind);
+        if (event.moves_memory() || event.what == What::refuse) {
+            if (!pending_.empty() && defer(event)) return;
+            happen(event);
+        }
+        if (held() < before && !pending_.empty()) retry();
+        look();
+    }
+
+    // What is in the recorded figures and not here; less than none: what is here still, and not there.
+    [[nodiscard]] std::int64_t absent_of(policy::Kind kind) const noexcept {
+        return absent_[static_cast<std::size_t>(kind)];
+    }
+    void add_absent(policy::Kind kind, std::int64_t bytes) noexcept {
+        std::int64_t &absent = absent_[static_cast<std::size_t>(kind)];
+        absent = plus(absent, bytes);
+        absent_sum_ = plus(absent_sum_, bytes);
+    }
+    // The event is in the recorded figures, and has not happened here yet; and the other way round.
+    void undo(const Moment &event) noexcept { add_absent(event.kind, event.charge); }
+    void redo(const Moment &event) noexcept { add_absent(event.kind, -event.charge); }
+    // What the recorded run itself gave back of its pools cannot be given back here once more.
+    void settle(policy::Kind kind) noexcept {
+        // Nor can more of a kind be absent than there was: of graphs, whose memory has no address, it is then gone.
+        const std::int64_t too_much = absent_of(kind) - static_cast<std::int64_t>(of_kind(kind));
+        if (too_much > 0) add_absent(kind, -too_much);
+        if (given_back_ == 0) return;
+        const Bytes there = less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools));
+        given_back_ = std::min(given_back_, less(there, static_cast<std::int64_t>(live_pools_)));
+    }
+    // Events of a thread that waits come when its wait is over, as do frees of what is not allocated until then.
+    bool defer(const Moment &event) {
+        int thread = event.thread;
+        if (event.what == What::free) {
+            const auto there = unborn_.find(event.key());
+            if (there != unborn_.end()) thread = there->second;
+        }
+        if (!waits(thread)) return false;
+        deferred_[thread].push_back(&event);
+        if (event.what == What::alloc) unborn_[event.key()] = thread;
+        return true;
+    }
+    void look() {
+        const Bytes now = held();
+        if (now > out_.peak) {
+            out_.peak = now;
+            out_.peak_ns = now_;
+        }
+        if (terms_.gpu.cap && now > *terms_.gpu.cap) out_.over_cap = std::max(out_.over_cap, now - *terms_.gpu.cap);
+    }
+
+    void happen(const Moment &event) {
+        if (event.what == What::free) return free(event);
+        if (refused_by_device(event)) {
+            ++out_.device_refused;
+            return;
+        }
+        ++out_.requests;
+        attempt({&event, now_}, true);
+        look();
+    }
+
+    // RMM's log does not tell why.
+    [[nodiscard]] bool refused_by_device(const Moment &event) const noexcept {
+        if (event.what != What::refuse) return false;
+        return (event.why() == policy::Obstacle::device && !recording_.rmm) ||
+               (terms_.total != 0 && positive(event.bytes) > terms_.total);
+    }
+
+    void free(const Moment &event) {
+        if (!refused_.empty() && refused_.erase(event.key()) != 0) {
+            // What a pool would have grown by is in given_back_ already.
+            if (event.kind == policy::Kind::pools) redo(event);
+            settle(event.kind);
+            return;
+        }
+        redo(event);
+        if (event.kind == policy::Kind::pools)
+            if (const auto block = pool_blocks_.find(event.pointer); block != pool_blocks_.end()) {
+                live_pools_ -= std::min(live_pools_, block->second);
+                pool_blocks_.erase(block);
+            }
+        settle(event.kind);
+    }
+
+    // How much the shim would have asked for.
+    [[nodiscard]] Bytes asked(const Moment &event) const noexcept {
+        const Bytes bytes = positive(event.bytes), took = positive(event.charge);
+        if (event.what == What::refuse) return bytes;
+        if (event.detail != 0 || event.kind == policy::Kind::contexts) return 0;  // reused; contexts are not refused
+        if (event.kind == policy::Kind::pools) {
+            if (bytes <= idle_pools()) return 0;
+            return took != 0 ? std::max(took, round_up(bytes, kPoolUnit))
+                             : std::min(round_up(bytes, kPoolUnit), round_up(given_back_, kPoolUnit));
+        }
+        const bool granules = event.kind == policy::Kind::plain || event.kind == policy::Kind::managed;
+        return granules && !recording_.rmm ? std::max(took, round_up(bytes, kGranule)) : took;
+    }
+
+    // False: it is held for room. `first`: it is not yet among those.
+    bool attempt(const Pending &request, bool first) {
+        const Moment &event = *request.event;
+        const Bytes bytes = asked(event);
+        bool released = false;
+        for (;;) {
+            policy::Terms now = terms_now();
+            now.may_wait = growth_.wait.count() > 0 &&
+                           now_ - request.began_ns < static_cast<std::uint64_t>(growth_.wait.count()) * kMillisecond;
+            now.released = released;
+            switch (policy::decide(now, held(), bytes)) {
+                case Verdict::grant: granted(request, first); return true;
+                case Verdict::release_first: {
+                    released = true;
+                    const Bytes idle = idle_pools();
+                    if (idle == 0) break;
+                    given_back_ += idle;
+                    ++out_.releases;
+                    out_.released += idle;
+                    break;
+                }
+                case Verdict::grow:
+                    allowance_ = policy::after_step(growth_, allowance_);
+                    last_step_ms_ = now_ms();
+                    out_.steps.emplace_back(now_, allowance_);
+                    break;
+                case Verdict::wait:
+                    if (first) {
+                        ++out_.waits;
+                        pending_.push_back(request);
+                        if (event.what == What::alloc) unborn_[event.key()] = event.thread;
+                    }
+                    return false;
+                case Verdict::refuse: refused(request, now, bytes, first); return true;
+            }
+        }
+    }
+
+    [[nodiscard]] policy::Terms terms_now() const noexcept {
+        policy::Terms out;
+        out.cap = terms_.gpu.cap;
+        out.allowance = allowance_;
+        if (const Bytes limit = policy::limit(out); limit != policy::kUnbounded)
+            out.kept_for_driver = policy::driver_reserve(limit, of_kind(policy::Kind::overhead), 0);
+        if (terms_.total != 0) {
+            out.ever = policy::held_beside(growth_.keep_free, terms_.total);
+            if (growth_.keep_free != 0) out.beside_others = out.ever;
+        }
+        out.release_before_growth = terms_.release_before_growth;
+        out.step_due = growth_.start && policy::until_step(growth_, now_ms(), last_step_ms_) == 0 &&
+                       policy::after_step(growth_, allowance_) > allowance_;
+        return out;
+    }
+
+    void waited(const Pending &request, bool first) noexcept {
+        if (first) return;
+        out_.waited_ns += now_ - request.began_ns;
+        out_.longest_wait_ns = std::max(out_.longest_wait_ns, now_ - request.began_ns);
+    }
+
+    void granted(const Pending &request, bool first) {
+        const Moment &event = *request.event;
+        waited(request, first);
+        if (!unborn_.empty()) unborn_.erase(event.key());
+        if (event.what == What::refuse) {  // how long the program would have kept it is not known
+            if (event.bytes > 0) ++out_.served_now;
+            return;
+        }
+        const Bytes idle = event.kind == policy::Kind::pools ? idle_pools() : 0;
+        redo(event);
+        if (event.kind != policy::Kind::pools || event.detail != 0) return;
+        const Bytes bytes = positive(event.bytes);
+        if (bytes <= idle)
+            given_back_ += positive(event.charge);  // this pool need not grow
+        else if (event.charge == 0)
+            given_back_ -= std::min(given_back_, round_up(bytes - idle, kPoolUnit));
+        live_pools_ += bytes;
+        if (event.pointer != 0) pool_blocks_[event.pointer] = bytes;
+        settle(event.kind);
+    }
+
+    void refused(const Pending &request, const policy::Terms &now, Bytes bytes, bool first) {
+        const Moment &event = *request.event;
+        waited(request, first);
+        if (!unborn_.empty()) unborn_.erase(event.key());
+        if (!first) ++out_.waits_in_vain;
+        ++out_.refused;
+        out_.refused_bytes = policy::added(out_.refused_bytes, positive(event.bytes));
+        if (out_.refusals.size() < kMostListed)
+            out_.refusals.push_back({now_, positive(event.bytes), held(), policy::limit(now), event.kind,
+                                     policy::obstacle_to(now, held(), bytes), event.what == What::refuse,
+                                     now_ - request.began_ns});
+        if (event.what == What::refuse) return;
+        if (event.pointer != 0) refused_.insert(event.key());
+        if (event.kind != policy::Kind::pools) return;
+        // The pool stays as much smaller as it did not grow, until the recorded one shrinks.
+        redo(event);
+        given_back_ += positive(event.charge);
+    }
+
+    // ---- waiting ----
+
+    [[nodiscard]] bool waits(int thread) const noexcept {
+        return std::any_of(pending_.begin(), pending_.end(),
+                           [&](const Pending &one) { return one.event->thread == thread; });
+    }
+    // The waiting requests look again, in the order in which they began to wait; a thread whose wait is over makes up
+    // for what it has missed.
+    void retry() {
+        for (std::size_t i = 0; i < pending_.size();) {
+            const Pending request = pending_[i];
+            if (!attempt(request, false)) {
+                ++i;
+                continue;
+            }
+            pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+            catch_up(request.event->thread);
+            look();
+            i = 0;  // that may have made room
+        }
+    }
+    void catch_up(int thread) {
+        auto queue = deferred_.find(thread);
+        while (queue != deferred_.end() && !queue->second.empty() && !waits(thread)) {
+            const Moment *next = queue->second.front();
+            queue->second.pop_front();
+            happen(*next);
+        }
+        if (queue != deferred_.end() && queue->second.empty()) deferred_.erase(queue);
+    }
+    // Time goes on to `until`: waits run out and steps fall due on the way.
+    void advance(std::uint64_t until) {
+        while (!pending_.empty()) {
+            const auto wait_ns = static_cast<std::uint64_t>(growth_.wait.count()) * kMillisecond;
+            std::uint64_t next = ~std::uint64_t{0};
+            for (const Pending &one : pending_) next = std::min(next, one.began_ns + wait_ns);
+            const std::uint64_t step =
+                (last_step_ms_ + static_cast<std::uint64_t>(growth_.every.count())) * kMillisecond;
+            if (growth_.start && step > now_) next = std::min(next, step);
+            next = std::max(next, now_);
+            if (next > until) return;
+            now_ = next;
+            retry();
+        }
+    }
+
+    void fall_back() {
+        const Bytes after = policy::fallen_back(growth_, allowance_, held());
+        if (after == allowance_) return;
+        allowance_ = after;
+        last_step_ms_ = now_ms();
+    }
+
+    const Recording &recording_;
+    const ReplayTerms &terms_;
+    const policy::Growth &growth_;
+    Replayed out_;
+
+    std::uint64_t now_ = 0;
+    Bytes allowance_ = policy::kUnbounded;
+    std::uint64_t last_step_ms_ = 0;
+
+    Bytes recorded_ = 0;  // held then
+    policy::ByKind kinds_{};
+    std::array<std::int64_t, policy::kKinds> absent_{};
+    std::int64_t absent_sum_ = 0;
+    Bytes given_back_ = 0;  // by how much pools are smaller here
+    Bytes live_pools_ = 0;  // asked for of pools, and not freed
+    std::unordered_map<std::uint64_t, Bytes> pool_blocks_;
+    std::unordered_set<std::uint64_t> refused_;  // keys of what was refused here
+    std::vector<Pending> pending_;
+    std::unordered_map<std::uint64_t, int> unborn_;  // allocations that wait, and the thread that they wait with
+    std::unordered_map<int, std::deque<const Moment *>> deferred_;
+};
+
+}  // namespace
+
+Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms, bool to_first_refusal) {
+    return Run(recording, terms).of(gpu, to_first_refusal);
+}
+
+std::optional<Bytes> smallest_cap(const Recording &recording, int gpu, Bytes total) {
+    ReplayTerms terms;
+    terms.total = total;
+    const auto serves = [&](Bytes mebibytes) {
+        terms.gpu.cap = mebibytes * policy::MiB;
+        const Replayed out = replay(recording, gpu, terms, true);
+        return out.refused == 0 && out.over_cap == 0;
+    };
+    // A little more than was held at the most serves mostly: what was refused then, and what is kept for the driver.
+    constexpr Bytes kMost = Bytes{1} << 43;
+    Bytes most = replay(recording, gpu, terms).peak / policy::MiB + 1;
+    while (!serves(most)) {
+        most += std::max<Bytes>(most / 8, 64);
+        if (most > kMost) return std::nullopt;
+    }
+    Bytes least = 0;  // refuses, or is no cap
+    while (most - least > 1) {
+        const Bytes middle = least + (most - least) / 2;
+        (serves(middle) ? most : least) = middle;
+    }
+    return most * policy::MiB;
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,166 @@
+#include <charconv>
+
+#include "recording.hpp"
+
+namespace curb::cli {
+namespace {
+
+using control::trace::What;
+
+constexpr std::string_view kInstant = R"({"ph":"i","s":"t","name":")";
+constexpr std::string_view kLasting = R"({"ph":"X","name":")";
+
+// Walks along one line; every step says whether the line goes on as it should.
+class Cursor {
+  public:
+    explicit Cursor(std::string_view rest) noexcept : rest_(rest) {}
+
+    bool skip(std::string_view text) noexcept {
+        if (!rest_.starts_with(text)) return false;
+        rest_.remove_prefix(text.size());
+        return true;
+    }
+    // Up to the next quotation mark. A backslash is not for this reader.
+    bool quoted(std::string_view &out) noexcept {
+        const std::size_t end = rest_.find('"');
+        if (end == std::string_view::npos) return false;
+        out = rest_.substr(0, end);
+        for (const char c : out)
+            if (c == '\\' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F)
+                return false;
+        rest_.remove_prefix(end + 1);
+        return true;
+    }
+    template <class Number>
+    bool number(Number &out, int base = 10) noexcept {
+        // JSON has no leading zeros, and the line's end is not a number's.
+        const std::size_t sign = rest_.starts_with('-') ? 1 : 0;
+        if (base == 10 && rest_.size() > sign + 1 && rest_[sign] == '0' && rest_[sign + 1] >= '0' &&
+            rest_[sign + 1] <= '9')
+            return false;
+        if (sign != 0 && rest_.size() > 1 && rest_[1] == '0') return false;
+        const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), out, base);
+        if (error != std::errc()) return false;
+        rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+        return true;
+    }
+    // Microseconds with three decimals -> ns.
+    bool time(std::uint64_t &ns) noexcept {
+        constexpr std::uint64_t kMost = 1'000'000'000'000;  // eleven days in us; doubles, in which parse() counts, are
+                                                            // exact to the nanosecond so far
+        std::uint64_t us = 0;
+        if (!number(us) || us >= kMost || rest_.size() < 4 || rest_[0] != '.') return false;
+        std::uint64_t rest = 0;
+        for (std::size_t i = 1; i < 4; ++i) {
+            if (rest_[i] < '0' || rest_[i] > '9') return false;
+            rest = rest * 10 + static_cast<std::uint64_t>(rest_[i] - '0');
+        }
+        rest_.remove_prefix(4);
+        ns = us * 1000 + rest;
+        return true;
+    }
+    [[nodiscard]] bool at_end() const noexcept { return rest_.empty(); }
+
+  private:
+    std::string_view rest_;
+};
+
+constexpr std::string_view kNames[] = {
+#define CURB_TRACE_EVENT(name, text) #name,
+#include "control/trace_events.def"
+};
+
+bool event_named(std::string_view name, What &out) noexcept {
+    for (std::size_t i = 0; i < std::size(kNames); ++i) {
+        if (name != kNames[i]) continue;
+        out = static_cast<What>(i);
+        return true;
+    }
+    return false;
+}
+
+struct Arguments {
+    std::uint64_t pointer = 0, limit = 0, seen = 0;
+    std::int64_t charge = 0;
+    std::uint8_t why = 0, step = 0;
+    bool reused = false;
+};
+
+// One member of "args", the name of which has been read.
+bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out, std::string_view &text) noexcept {
+    std::string_view word;
+    const auto once = [&](unsigned bit) {
+        const bool first = (out.seen & (1U << bit)) == 0;
+        out.seen |= 1U << bit;
+        return first;
+    };
+    if (name == "gpu") return once(0) && line.number(moment.gpu);
+    if (name == "pointer") return once(1) && line.skip("\"0x") && line.number(out.pointer, 16) && line.skip("\"");
+    if (name == "bytes") return once(2) && line.number(moment.bytes);
+    if (name == "charge") return once(3) && line.number(out.charge);
+    if (name == "of_kind") return once(4) && line.number(moment.of_kind);
+    if (name == "held") return once(5) && line.number(moment.held);
+    if (name == "limit") return once(6) && line.number(out.limit);
+    if (name == "reused") {
+        out.reused = true;
+        return once(7) && line.skip("true");
+    }
+    if (!line.skip("\"") || !line.quoted(word)) return false;
+    if (name == "kind") {
+        const auto kind = policy::parse_kind(word);
+        if (kind) moment.kind = *kind;
+        return once(8) && kind;
+    }
+    if (name == "why") {
+        const auto why = policy::parse_obstacle(word);
+        if (why) out.why = static_cast<std::uint8_t>(*why);
+        return once(9) && why;
+    }
+    if (name == "step") {
+        for (const policy::Step step : {
+#define CURB_STEP(name, text) policy::Step::name,
+#include "policy/release_steps.def"
+             }) {
+            if (word != policy::step_name(step)) continue;
+            out.step = static_cast<std::uint8_t>(step);
+            return once(10);
+        }
+        return false;
+    }
+    text = word;
+    return name == "text" && once(11);
+}
+
+}  // namespace
+
+bool scan(std::string_view line, Moment &moment, std::string_view &text) noexcept {
+    Cursor at(line);
+    moment = {};
+    text = {};
+    const bool lasting = at.skip(kLasting);
+    std::string_view name;
+    if (!lasting && !at.skip(kInstant)) return false;
+    if (!at.quoted(name) || !event_named(name, moment.what) || lasting != (moment.what == What::step)) return false;
+    std::uint64_t duration = 0;
+    int pid = 0;
+    if (!at.skip(",\"ts\":") || !at.time(moment.ns)) return false;
+    if (at.skip(",\"dur\":") && !at.time(duration)) return false;
+    if (!at.skip(",\"pid\":") || !at.number(pid) || !at.skip(",\"tid\":") || !at.number(moment.thread)) return false;
+    if (!at.skip(",\"args\":{")) return false;
+    Arguments arguments;
+    while (!at.skip("}}")) {
+        if (arguments.seen != 0 && !at.skip(",")) return false;
+        if (!at.skip("\"") || !at.quoted(name) || !at.skip(":") || !member(at, name, moment, arguments, text))
+            return false;
+    }
+    at.skip(",");
+    if (!at.at_end()) return false;
+    if (lasting) moment.ns += duration;
+    const bool memory = moment.moves_memory();
+    moment.pointer = memory ? arguments.pointer : duration;
+    moment.charge = memory ? arguments.charge : static_cast<std::int64_t>(arguments.limit);
+    moment.detail = memory ? arguments.reused : moment.what == What::step ? arguments.step : arguments.why;
+    return true;
+}
+
+}  // namespace curb::cli

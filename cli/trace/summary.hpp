@@ -1,0 +1,71 @@
+// What a recorded run comes to: peaks, what was refused, waited for and released. Pure.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recording.hpp"
+
+namespace curb::cli {
+
+// Steps that one trigger asked for, one after the other.
+struct Release {
+    std::uint64_t began_ns = 0, ended_ns = 0;
+    std::string trigger;
+    std::vector<std::pair<policy::Step, std::int64_t>> steps;  // and what each gave back
+    std::int64_t bytes = 0;
+};
+
+// A request that was held for room.
+struct Waited {
+    std::uint64_t began_ns = 0, ended_ns = 0;
+    const Moment *moment = nullptr;  // the grant; if there was none, the beginning
+    enum class End : std::uint8_t { granted, refused, unknown } end = End::unknown;
+};
+
+struct GpuSummary {
+    int gpu = 0;
+    std::string name, uuid;   // empty: not known
+    policy::Bytes total = 0;  // 0: not known
+    std::size_t allocations = 0, frees = 0, growth_steps = 0;
+    std::uint64_t refused_bytes = 0;
+
+    policy::Bytes peak = 0;
+    std::uint64_t peak_ns = 0;
+    policy::ByKind at_peak{};
+    std::optional<policy::Bytes> cap, allowance;  // in force at the peak
+    policy::Bytes at_end = 0;
+    policy::Bytes live_bytes = 0;  // of allocations that were not freed before the end
+    std::size_t live = 0;
+
+    std::vector<const Moment *> refusals;
+    std::vector<Waited> waits;
+    std::vector<const Moment *> held_at_peak;  // the largest allocations, largest first
+    std::vector<const Moment *> requests;      // the largest, granted or refused
+};
+
+struct Summary {
+    std::vector<GpuSummary> gpus;
+    std::vector<Release> releases;
+};
+
+inline constexpr std::size_t kLargest = 15;  // of allocations and requests that are listed
+
+// Points into the recording.
+Summary summarise(const Recording &recording);
+
+// "12:31:04", or "1:02:03.500" since the beginning where the time of day is not known.
+std::string clock_text(const Recording &recording, std::uint64_t ns);
+// "2026-03-01 12:30:00", or nothing.
+std::string date_text(const Recording &recording);
+// "850 ms", "4.1 s", "2 min 5 s", "1 h 2 min"
+std::string span_text(std::uint64_t ns);
+std::string gpu_name(int gpu);  // "cuda:0"
+std::string bytes_text(std::int64_t bytes);
+
+// "Peak 7.3 of 8 GiB at 12:31:04 on cuda:0."
+std::vector<std::string> sentences(const Recording &recording, const Summary &summary);
+
+}  // namespace curb::cli

@@ -1,0 +1,141 @@
+// Goes round those who know something: the capped processes, NVML, /proc.
+#include "view.hpp"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "control/client.hpp"
+#include "control/suspended.hpp"
+#include "join.hpp"
+#include "nvml.hpp"
+#include "policy/words.hpp"
+#include "target.hpp"
+
+namespace curb::cli {
+namespace {
+
+std::string whole(int pid, const char *what) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/" + what, std::ios::binary);
+    std::string out;
+    std::array<char, 4096> block;
+    while (file.read(block.data(), block.size()) || file.gcount() > 0)
+        out.append(block.data(), static_cast<std::size_t>(file.gcount()));
+    return out;
+}
+
+std::string_view line_after(std::string_view text, std::string_view label) {
+    const std::size_t at = text.find(label);
+    if (at == std::string_view::npos) return {};
+    text.remove_prefix(at + label.size());
+    text = text.substr(0, text.find('\n'));
+    return text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
+}
+
+std::string shown(std::string_view text) { return policy::one_line(policy::valid_utf8(text)); }
+
+// A directory service behind it may be slow: once a user.
+const std::string &user_name(uid_t uid) {
+    static std::map<uid_t, std::string> known;
+    const auto found = known.find(uid);
+    if (found != known.end()) return found->second;
+    const passwd *entry = ::getpwuid(uid);
+    return known[uid] = entry && entry->pw_name && *entry->pw_name ? shown(entry->pw_name) : std::to_string(uid);
+}
+
+ProcessFacts look(int pid, bool asked) {
+    ProcessFacts out;
+    out.pid = pid;
+    control::suspended::Process process{pid, control::suspended::start_of(pid), 0, 0};
+    const std::string status = whole(pid, "status");
+    if (process.start == 0 || status.empty()) return out;
+    out.lives = true;
+    process.uid = static_cast<unsigned>(std::strtoul(line_after(status, "\nUid:").data(), nullptr, 10));
+    process.gid = static_cast<unsigned>(std::strtoul(line_after(status, "\nGid:").data(), nullptr, 10));
+    const std::string_view state = line_after(status, "\nState:");
+    out.stopped = state.starts_with('T') || state.starts_with('t');
+    out.user = user_name(process.uid);
+    const std::string comm = whole(pid, "comm");
+    out.name = shown(std::string_view(comm).substr(0, comm.find('\n')));
+    std::string words = whole(pid, "cmdline");
+    while (!words.empty() && words.back() == '\0') words.pop_back();
+    std::replace(words.begin(), words.end(), '\0', ' ');
+    out.command = shown(words);
+    out.suspended = control::suspended::read(process).has_value();
+    if (!asked) out.preloaded = whole(pid, "maps").find("/libcurb.so") != std::string::npos;
+    return out;
+}
+
+std::set<int> listed_in(const policy::Result<std::vector<GpuState>, std::string> &gpus) {
+    std::set<int> out;
+    const auto add = [&](const GpuState &gpu) {
+        for (const GpuUser &user : gpu.users) out.insert(user.pid);
+    };
+    if (!gpus) return out;
+    for (const GpuState &gpu : *gpus) {
+        add(gpu);
+        for (const GpuState &instance : gpu.instances) add(instance);
+    }
+    return out;
+}
+
+policy::Result<std::vector<GpuState>, std::string> ask_nvml() {
+    static const auto nvml = Nvml::open();  // 9 ms; once for each run of curb
+    if (!nvml) return nvml.error();
+    return nvml->gpus();
+}
+
+// NVML and /proc beside these answers.
+View look_beside(std::vector<control::Answer> answers) {
+    ViewFacts facts{ask_nvml(), std::move(answers), {}};
+    std::set<int> asked, known, missing;
+    for (const control::Answer &one : facts.answers) asked.insert(one.pid);
+    const auto look_at_new = [&](const std::set<int> &pids) {
+        for (const int pid : pids) {
+            if (!known.insert(pid).second) continue;
+            facts.processes.push_back(look(pid, asked.contains(pid)));
+            if (!facts.processes.back().lives) missing.insert(pid);
+        }
+    };
+    look_at_new(asked);
+    look_at_new(listed_in(facts.gpus));
+    if (missing.empty()) return join(facts);
+    // Those have ended, unless NVML goes on naming them: then they are out of sight here, in another pid namespace.
+    facts.gpus = ask_nvml();
+    const std::set<int> still = listed_in(facts.gpus), suspects = std::exchange(missing, {});
+    look_at_new(still);
+    std::erase_if(facts.processes, [&](const ProcessFacts &one) {
+        return suspects.contains(one.pid) && still.contains(one.pid) &&
+               ::access(("/proc/" + std::to_string(one.pid)).c_str(), F_OK) != 0;
+    });
+    return join(facts);
+}
+
+}  // namespace
+
+View look_around(std::chrono::milliseconds patience, bool detail) {
+    return look_beside(control::ask_all(control::StatusRequest{detail}, patience));
+}
+
+Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience) {
+    Closely out;
+    std::vector<control::Answer> answers;
+    for (const int pid : pids) {
+        control::Reply reply = control::ask(pid, control::StatusRequest{true}, patience);
+        if (const auto *failure = std::get_if<control::Failure>(&reply)) out.failures[pid] = failure->message;
+        // Whoever does not run under curb has nothing to say.
+        const bool is_answer = !out.failures.contains(pid) || look(pid, false).preloaded;
+        if (is_answer) answers.push_back({pid, std::move(reply)});
+    }
+    out.view = look_beside(std::move(answers));
+    return out;
+}
+
+}  // namespace curb::cli

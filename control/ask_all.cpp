@@ -1,0 +1,192 @@
+// All capped processes at once, in one poll loop: no one of them, whatever it does, keeps the others from being heard.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "connect.hpp"
+#include "control/client.hpp"
+#include "control/runtime_dir.hpp"
+#include "exchange.hpp"
+#include "proc.hpp"
+
+namespace curb::control {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kAgain = 5;  // milliseconds until a socket that takes nobody in is tried again
+
+// A socket that was found, and how far one has come with its process.
+struct Socket {
+    ProcessName process;
+    Folder folder;
+    std::string name;
+    Descriptor connection{};
+    int error = 0;  // why there is no connection
+    std::optional<std::string> fault{};
+};
+
+// Files here. Answers that come make room.
+bool too_many_open(int error) { return error == EMFILE || error == ENFILE; }
+
+// One attempt at a connection. Without one, EAGAIN says that the process lives, and takes others in just now. False:
+// the socket leads to no process that can be asked.
+bool knock(Socket &socket) {
+    const int pid = socket.process.pid;
+    socket.connection = connect_to(socket.folder.path + "/" + socket.name, socket.error);
+    if (!socket.connection) {
+        if (socket.error == ECONNREFUSED) remove_socket(socket.folder, socket.name);
+        if (too_many_open(socket.error)) return true;  // nor can /proc be looked into now
+        return socket.error == EAGAIN && name_of(pid) == socket.process;
+    }
+    const auto who = peer(socket.connection);
+    // Another process by now has the pid, or one of another pid namespace shares the folder.
+    if (!who || who->pid != pid || has_ended(pid)) return false;
+    if (!speaks_for(*who, socket.folder)) {
+        if (name_of(pid) != socket.process) return false;
+        socket.fault = process_text(pid) + " belongs to user " + std::to_string(who->uid) +
+                       ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
+                       ", so its answer is not trusted: " + socket.folder.path;
+        socket.connection = {};
+    }
+    return true;
+}
+
+// Each process once, in the order of their pids. Dead sockets are deleted on the way.
+std::vector<Socket> sockets() {
+    std::vector<Socket> out;
+    for (const Folder &folder : folders(places(), ::geteuid())) {
+        remove_unfinished(folder);
+        for (std::string &name : sockets_in(folder)) out.push_back({*parse_socket_name(name), folder, std::move(name)});
+    }
+    std::erase_if(out, [](Socket &socket) { return !knock(socket); });  // once no folder has to be opened any more
+    const auto before = [](const Socket &a, const Socket &b) { return a.process.pid < b.process.pid; };
+    std::stable_sort(out.begin(), out.end(), before);
+    const auto same = [](const Socket &a, const Socket &b) { return a.process.pid == b.process.pid; };
+    out.erase(std::unique(out.begin(), out.end(), same), out.end());
+    return out;
+}
+
+// One process, from the knock to its answer.
+class Asked {
+  public:
+    Asked(Socket socket, const std::string &line) : socket_(std::move(socket)), line_(line) {
+        if (socket_.fault)
+            fail(*socket_.fault);
+        else
+            begin();
+    }
+    [[nodiscard]] int pid() const { return socket_.process.pid; }
+    [[nodiscard]] bool done() const { return reply_.has_value(); }
+    // None: there is nothing to poll for now, so it has to be looked at again in kAgain.
+    [[nodiscard]] std::optional<pollfd> poll_for() const {
+        if (!exchange_ || closed_) return std::nullopt;
+        return pollfd{exchange_->descriptor(), exchange_->events(), 0};
+    }
+    void go_on() {
+        if (!exchange_ || closed_) return;
+        switch (exchange_->go_on()) {
+            case Exchange::State::under_way: break;
+            case Exchange::State::answered: finish(exchange_->take()); break;
+            case Exchange::State::closed: closed_.emplace(kEnding); break;
+        }
+    }
+    // What shows on no descriptor.
+    void look() {
+        if (closed_ || exchange_) {
+            if (has_ended(pid()))
+                fail(closed_text(pid(), true));
+            else if (closed_ && closed_->passed())
+                fail(closed_text(pid(), false));
+        } else if (knock(socket_)) {
+            if (socket_.fault) return fail(*socket_.fault);
+            begin();
+        } else {
+            fail(closed_text(pid(), true));
+        }
+    }
+    void give_up(milliseconds patience) {
+        if (closed_) return fail(closed_text(pid(), has_ended(pid())));
+        if (exchange_) return fail(has_ended(pid()) ? closed_text(pid(), true) : late_text(pid(), patience));
+        if (socket_.error == EAGAIN)
+            return fail(is_stopped(pid()) ? late_text(pid(), patience)
+                                          : process_text(pid()) +
+                                                " takes no more requests: others keep its control socket busy; "
+                                                "try again");
+        fail(process_text(pid()) +
+             " was not asked: too many files are open here; raise the limit (ulimit -n), and try again");
+    }
+    Answer take() { return {pid(), *std::move(reply_)}; }
+
+  private:
+    void begin() {
+        if (!socket_.connection) return;
+        exchange_.emplace(pid(), std::move(socket_.connection), line_);
+        go_on();
+    }
+    void fail(std::string message) { finish(Failure{std::move(message)}); }
+    void finish(Reply reply) {
+        reply_ = std::move(reply);
+        exchange_.reset();  // its descriptor is another's to use
+    }
+
+    Socket socket_;
+    const std::string &line_;
+    std::optional<Exchange> exchange_;
+    std::optional<Deadline> closed_;  // until when it has time to end
+    std::optional<Reply> reply_;
+};
+
+// Waits until one of them can go on, or has to be looked at. (poll takes no more entries than files may be open.)
+void wait(std::vector<Asked> &processes, const Deadline &deadline) {
+    std::vector<pollfd> polled;
+    std::vector<Asked *> talking, others;
+    for (Asked &one : processes) {
+        if (one.done()) continue;
+        const auto what = one.poll_for();
+        if (what) polled.push_back(*what);
+        (what ? talking : others).push_back(&one);
+    }
+    const int left = deadline.left(), look = others.empty() ? kLook : kAgain;
+    const int ready = ::poll(polled.data(), polled.size(), left < 0 ? look : std::min(left, look));
+    if (ready < 0 && errno != EINTR) ::usleep(1000);
+    for (std::size_t i = 0; i < polled.size() && ready >= 0; ++i) {
+        if (polled[i].revents != 0)
+            talking[i]->go_on();
+        else if (ready == 0)
+            talking[i]->look();
+    }
+    for (Asked *one : others) one->look();
+}
+
+}  // namespace
+
+std::vector<Answer> ask_all(const Request &request, milliseconds patience) {
+    const Deadline deadline(patience);
+    const std::string line = text(request) + "\n";
+    std::vector<Asked> processes;
+    std::vector<Socket> found = sockets();
+    processes.reserve(found.size());
+    for (Socket &socket : found) processes.emplace_back(std::move(socket), line);
+    const auto is_done = [](const Asked &one) { return one.done(); };
+    while (!std::all_of(processes.begin(), processes.end(), is_done) && !deadline.passed()) wait(processes, deadline);
+    std::vector<Answer> out;
+    for (Asked &one : processes) {
+        if (!one.done()) one.give_up(patience);
+        out.push_back(one.take());
+    }
+    return out;
+}
+
+std::vector<int> processes() {
+    std::vector<int> out;
+    for (const Socket &socket : sockets())
+        if (!socket.fault) out.push_back(socket.process.pid);
+    return out;
+}
+
+}  // namespace curb::control

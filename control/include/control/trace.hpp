@@ -1,0 +1,101 @@
+// The trace of a process: what became of its memory, event by event, in a file that Chrome and Perfetto can show, and
+// that `curb report` and `curb replay` read.
+//
+// The file is a JSON array as those two take it: one event a line, each with a comma behind it, the closing bracket
+// left out, because the process may end at any moment. The first line is "[", the second the header (an event of the
+// name "curb"), then the events in the order in which they were taken up, which for two threads may differ a little
+// from that of their times.
+//
+//   [
+//   {"ph":"M","name":"curb","ts":0,"pid":4711,"tid":4711,"args":{"trace":1,"version":"0.1.0","unix_ns":…,
+//    "command":"python3 train.py","gpus":[{"gpu":0,"uuid":"GPU-…","name":"NVIDIA H100","total":…}]}},
+//   {"ph":"i","s":"t","name":"alloc","ts":12.345,"pid":4711,"tid":4713,"args":{"gpu":0,"kind":"plain",
+//    "pointer":"0x7f…","bytes":…,"charge":…,"of_kind":…,"held":…}},
+//   {"ph":"X","name":"step",…,"dur":4100.5,"args":{"text":"SIGUSR1","step":"pools","bytes":…}},
+//   {"ph":"C","name":"cuda:0","ts":…,"pid":4711,"args":{"plain":…,"pools":…}},        for the viewers; not read back
+//
+// Members that are 0 or empty are left out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/kinds.hpp"
+#include "policy/obstacle.hpp"
+#include "policy/policy.hpp"
+#include "policy/result.hpp"
+
+namespace curb::control::trace {
+
+inline constexpr int kVersion = 1;
+
+enum class What : std::uint8_t {
+#define CURB_TRACE_EVENT(name, text) name,
+#include "control/trace_events.def"
+};
+const char *name_of(What what) noexcept;
+
+// One event. Which members mean something:
+//   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held reused (served from curb's cache, or kept in
+//   it) books         gpu kind of_kind held refuse        gpu kind bytes held limit why wait          gpu kind bytes
+//   held limit why granted       gpu kind bytes held, duration_ns (of the wait) allowance     gpu limit (the new one;
+//   policy::kUnbounded: none) held step          step bytes (freed; may be negative) duration_ns text (the trigger)
+//   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held text (file,
+//   rule) dropped       bytes (how many events)
+struct Event {
+    std::uint64_t ns = 0;  // since the trace began; of what lasted, its end
+    What what{};
+    policy::Kind kind{};
+    policy::Obstacle why{};
+    policy::Step step{};
+    bool reused = false;
+    int gpu = 0;  // ordinal
+    int thread = 0;
+    std::uint64_t pointer = 0;
+    std::int64_t bytes = 0;
+    std::int64_t charge = 0;    // by how much this changed what is held
+    policy::Bytes of_kind = 0;  // held of this kind, after it
+    policy::Bytes held = 0;     // of the device in all, after it
+    policy::Bytes limit = 0;
+    std::uint64_t duration_ns = 0;
+    std::string text{};
+    friend bool operator==(const Event &, const Event &) = default;
+};
+
+struct Gpu {
+    int gpu = 0;
+    std::string uuid;
+    std::string name;
+    policy::Bytes total = 0;
+    friend bool operator==(const Gpu &, const Gpu &) = default;
+};
+
+struct Header {
+    int pid = 0;
+    std::string version;       // of curb
+    std::int64_t unix_ns = 0;  // since 1970, when the trace began
+    std::string command;
+    std::vector<Gpu> gpus;
+    friend bool operator==(const Header &, const Header &) = default;
+};
+
+// The first two lines, each with its newline. May throw std::bad_alloc, as all here.
+std::string text(const Header &header);
+// Appends the event's line, newline included.
+void append(std::string &out, const Event &event, int pid);
+
+// Counters of one device for the viewers, with a newline: what is held by kind at that time.
+void append_counters(std::string &out, std::uint64_t ns, int gpu, const policy::ByKind &kinds, int pid);
+
+// One line of a trace.
+struct Line {
+    std::optional<Header> header;
+    std::optional<Event> event;  // neither: something that is not read back, or not known to this version
+};
+// The error says what is wrong with the line.
+policy::Result<Line, std::string> parse(std::string_view line);
+
+}  // namespace curb::control::trace

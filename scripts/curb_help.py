@@ -1,0 +1,98 @@
+"""What `curb COMMAND --help` says, taken apart: for the man page and for the tests of both."""
+
+import re
+import subprocess
+from dataclasses import dataclass, field
+
+HEADINGS = ("Arguments", "Options", "Commands")
+
+
+@dataclass
+class Command:
+    words: list  # ["curb", "policy", "check"]
+    text: str  # all of it
+    description: str = ""
+    usage: str = ""
+    arguments: list = field(default_factory=list)  # rows: (left, right)
+    options: list = field(default_factory=list)
+    commands: list = field(default_factory=list)  # Command
+    notes: list = field(default_factory=list)  # below these: ("text", words), ("rows", rows), ("heading", words)
+
+    @property
+    def name(self):
+        return " ".join(self.words)
+
+    @property
+    def examples(self):
+        """The rows behind "Examples:"."""
+        for (kind, what), following in zip(self.notes, self.notes[1:]):
+            if kind == "heading" and what == "Examples":
+                return following[1]
+        return []
+
+    def all(self):
+        yield self
+        for command in self.commands:
+            yield from command.all()
+
+    def spellings(self):
+        """Each spelling of an option, and whether a value follows it: {"-h": False, "--cap": True}."""
+        out = {}
+        for left, _ in self.options:
+            names, _, value = left.removesuffix("...").partition(" ")
+            out.update({name: bool(value) for name in names.split(",")})
+        return out
+
+
+def rows_of(lines):
+    """Indented lines: what begins in the first column, and what stands in the second or goes on there."""
+    rows = []
+    for line in lines:
+        begins = re.match(r"  (\S.*?)(?:  +(\S.*))?$", line)
+        if begins:
+            rows.append((begins[1], begins[2] or ""))
+        else:
+            left, right = rows[-1]
+            rows[-1] = (left, f"{right} {line.strip()}".strip())
+    return rows
+
+
+def parsed(words, text, ask):
+    command = Command(words, text)
+    blocks = [block.split("\n") for block in re.split(r"\n{2,}", text.strip("\n"))]
+    command.description = " ".join(blocks.pop(0))
+    command.usage = " ".join(line.strip() for line in blocks.pop(0)).removeprefix("Usage: ")
+    below = False
+    for lines in blocks:
+        headed = len(lines) > 1 and lines[0].endswith(":") and lines[1].startswith("  ")
+        heading = lines[0].removesuffix(":") if headed else None
+        if not below and heading in HEADINGS:
+            rows = rows_of(lines[1:])
+            if heading == "Arguments":
+                command.arguments = rows
+            elif heading == "Options":
+                command.options = rows
+            else:
+                command.commands = [walk(ask, [*words, name]) for name, _ in rows]
+            continue
+        below = True
+        if heading:
+            command.notes.append(("heading", heading))
+            lines = lines[1:]
+        kind = "rows" if lines[0].startswith(" ") else "text"
+        command.notes.append((kind, rows_of(lines) if kind == "rows" else " ".join(lines)))
+    return command
+
+
+def walk(ask, words):
+    return parsed(words, ask(words), ask)
+
+
+def commands_of(curb):
+    """`curb` and all below it."""
+
+    def ask(words):
+        run = subprocess.run([curb, *words[1:], "--help"], check=True, stdout=subprocess.PIPE, text=True)
+        return run.stdout
+
+    return walk(ask, ["curb"])

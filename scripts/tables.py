@@ -1,0 +1,15 @@
+"""Rows of the .def tables, for what is generated from them."""
+
+import re
+
+
+def rows_of(file, macro):
+    """Cells of each row: names as they are, adjacent string literals joined. None where a row is not as expected."""
+    text = re.sub(r"^\s*//.*$", "", file.read_text(), flags=re.MULTILINE)
+    rows = []
+    for found in re.finditer(rf'^{macro}\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\)$', text, re.MULTILINE):
+        cells = re.findall(r'(?:"(?:[^"\\]|\\.)*"\s*)+|[^\s,"]+', found[1])
+        rows.append(["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', cell)) if '"' in cell else cell for cell in cells])
+    if len(rows) != len(re.findall(rf"^{macro}\(", text, re.MULTILINE)):
+        return None
+    return rows or None

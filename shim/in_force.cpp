@@ -1,0 +1,160 @@
+#include "in_force.hpp"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "devices.hpp"
+#include "policy/live_caps.hpp"
+
+namespace curb::shim {
+namespace {
+
+constinit std::atomic<const Snapshot *> current{nullptr};
+
+// Of those who put something in force.
+constinit std::mutex publishing;
+
+// Guarded by it. Leaked with the process.
+policy::LiveCaps &live_caps() {
+    static policy::LiveCaps &made = *new policy::LiveCaps;
+    return made;
+}
+
+// nvidia-smi's index where it is known already.
+std::vector<policy::GpuIdentity> identities() {
+    std::vector<policy::GpuIdentity> gpus;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        const Device &device = devices::at(ordinal);
+        gpus.push_back(
+            {ordinal, device.meter.known_index(), device.pci.data(), device.meter.gpu_uuid(), device.meter.mig_uuid()});
+    }
+    return gpus;
+}
+
+// The allowance goes on from that of the snapshot before.
+void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Device &device) noexcept {
+    const policy::Growth &growth = gpu.terms.growth;
+    if (!before) return gpu.allowance.begin(policy::first_allowance(growth), devices::now_ms());
+    const Allowance &old = before->of(device.ordinal).allowance;
+    gpu.allowance.begin(policy::after_edit(growth, old.bytes(), device.ledger.held()), old.last_step_ms());
+}
+
+// What the version and the live caps come to. `own`, `ceiling`: its rules, held against the devices.
+std::unique_ptr<Snapshot> made(const Version &version, const policy::LiveCaps &caps,
+                               const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
+                               const policy::Matched &ceiling) {
+    auto out = std::make_unique<Snapshot>(version);
+    out->older = current.load(std::memory_order_acquire);
+    out->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
+    policy::Policy applied = version.policy;
+    applied.gpu = own.rules;
+    applied.ceiling = ceiling.rules;
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+        const Device &device = devices::at(gpus[i].ordinal);
+        Snapshot::Gpu &gpu = out->gpus[i];
+        gpu.live_cap = caps.of(i, gpus[i]);
+        gpu.terms = policy::terms_for(applied, gpus[i], device.total, gpu.live_cap);
+        begin_allowance(gpu, out->older, device);
+        out->limited |= gpu.limited();
+        out->caches |= gpu.terms.cache.max != 0;
+    }
+    return out;
+}
+
+in_force::Lines said_of(const policy::Matched &own, const policy::Matched &ceiling, bool some_without_cap) {
+    in_force::Lines out;
+    for (const std::string &why : own.ambiguous) out.push_back({policy::LogLevel::warning, why});
+    for (const std::string &why : ceiling.ambiguous) out.push_back({policy::LogLevel::warning, "ceiling: " + why});
+    // One file may serve processes that see different devices. But a device that is left without a cap may be the one
+    // that was meant.
+    const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
+    for (const std::string &why : own.unmatched) out.push_back({level, why});
+    return out;
+}
+
+}  // namespace
+
+const Snapshot &process::snapshot() noexcept { return *current.load(std::memory_order_acquire); }
+
+namespace in_force {
+
+Lines publish(Version version) {
+    if (policy::needs_nvml_index(version.policy)) find_indexes();
+    const std::vector<policy::GpuIdentity> gpus = identities();
+    const policy::Matched own = policy::match(version.policy.gpu, gpus),
+                          ceiling = policy::match(version.policy.ceiling, gpus);
+    auto kept = std::make_unique<const Version>(std::move(version));
+    bool some_without_cap = false;
+    {
+        const std::scoped_lock lock(publishing);
+        auto next = made(*kept, live_caps(), gpus, own, ceiling);
+        for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
+        current.store(next.release(), std::memory_order_release);
+        static_cast<void>(kept.release());  // the snapshot points to it
+    }
+    return said_of(own, ceiling, some_without_cap);
+}
+
+Lines notes() {
+    const Snapshot &now = process::snapshot();
+    const std::vector<policy::GpuIdentity> gpus = identities();
+    bool some_without_cap = false;
+    for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now.gpus[i].terms.cap;
+    return said_of(policy::match(now.policy.gpu, gpus), policy::match(now.policy.ceiling, gpus), some_without_cap);
+}
+
+policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
+                                                             std::optional<policy::Size> cap) {
+    const std::vector<policy::GpuIdentity> gpus = identities();
+    const std::scoped_lock lock(publishing);
+    const Snapshot &before = process::snapshot();
+    if (before.unusable)
+        return control::Failure{
+            "its policy cannot be used, so everything is refused whatever the cap; mend the policy, which is read at "
+            "once (curb policy reload says what is wrong with it)"};
+    policy::LiveCaps caps = live_caps();
+    const auto named = caps.set(key, cap, gpus);
+    if (!named) return control::Failure{named.error()};
+    auto next = made(before.version, caps, gpus, policy::match(before.policy.gpu, gpus),
+                     policy::match(before.policy.ceiling, gpus));
+    control::CapReport out;
+    bool changes = false;
+    for (const std::size_t i : *named) {
+        const Snapshot::Gpu &was = before.gpus[i], &is = next->gpus[i];
+        const Device &device = devices::at(gpus[i].ordinal);
+        out.gpus.push_back({gpus[i].ordinal, device.meter.is_mig() ? gpus[i].mig_uuid : gpus[i].gpu_uuid, was.terms.cap,
+                            is.terms.cap, is.live_cap, is.terms.ceiling, device.ledger.held()});
+        changes |= was.terms != is.terms || was.live_cap != is.live_cap;
+    }
+    live_caps() = std::move(caps);
+    // A cap that is set again and again is in force already, and takes no memory.
+    if (changes) current.store(next.release(), std::memory_order_release);
+    return out;
+}
+
+bool needs_indexes(const policy::GpuKey &key) noexcept {
+    if (key.kind != policy::GpuKey::Kind::nvml) return false;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        if (!devices::at(ordinal).meter.known_index()) return true;
+    return false;
+}
+
+void find_indexes() noexcept {
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) devices::at(ordinal).meter.index();
+}
+
+std::vector<int> fall_back() {
+    std::vector<int> out;
+    const std::scoped_lock lock(publishing);  // lest it fall back in a snapshot that is about to be replaced
+    const Snapshot &now = process::snapshot();
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        const Snapshot::Gpu &gpu = now.of(ordinal);
+        if (gpu.allowance.fall_back(gpu.terms.growth, devices::at(ordinal).ledger.held(), devices::now_ms()))
+            out.push_back(ordinal);
+    }
+    return out;
+}
+
+}  // namespace in_force
+}  // namespace curb::shim

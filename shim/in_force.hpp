@@ -1,0 +1,88 @@
+// What holds in this process: its policy and the caps that were set from outside, put in force together as one
+// snapshot, by one pointer.
+//
+// Two threads do that, curb-policy for edits and curb-control for caps. The lock that keeps one from undoing what the
+// other has just done is never held while anything is called that may wait: the driver, NVML, a file, the log.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allowance.hpp"
+#include "control/messages.hpp"
+#include "policy/policy.hpp"
+
+namespace curb::shim {
+
+// One version of the policy. Kept for ever, as the snapshots that point to it.
+struct Version {
+    policy::Policy policy;
+    std::string rule;        // "rule 2 \"bert\""; empty: none was laid over
+    bool ceiling = false;    // the machine's ceiling says something
+    bool unusable = false;   // a named policy that cannot be used: refuse everything
+    std::int64_t since = 0;  // milliseconds since 1970 when it was put in force
+};
+
+// Version and live caps as they apply to this process's devices. Never changed once in force; a new one takes its
+// place, and older ones are kept (a kilobyte an edit, 300 bytes a cap): readers hold no reference, so there is no
+// moment at which nobody reads one.
+struct Snapshot {
+    explicit Snapshot(const Version &of) : version(of), policy(of.policy), unusable(of.unusable) {}
+
+    const Snapshot *older = nullptr;
+    const Version &version;
+    const policy::Policy &policy;  // of the version
+    struct Gpu {
+        policy::GpuTerms terms;
+        std::optional<policy::Size> live_cap;  // what the cap was set to from outside; none: it is the policy's
+        mutable Allowance allowance;           // the one thing that changes while the snapshot is in force
+
+        // Whether requests can meet a limit at all.
+        [[nodiscard]] bool limited() const noexcept {
+            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
+        }
+    };
+    std::unique_ptr<Gpu[]> gpus;  // by device ordinal
+    bool limited = false;         // one of them is
+    bool caches = false;          // of one of them freed blocks are kept
+    bool unusable = false;        // of the version
+
+    [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
+};
+
+namespace process {
+// One atomic load. Only once active.
+const Snapshot &snapshot() noexcept;
+}  // namespace process
+
+namespace in_force {
+
+// Something to log, once the lock is given up.
+struct Line {
+    policy::LogLevel level{};
+    std::string text;
+};
+using Lines = std::vector<Line>;
+
+// Puts a version in force, beside the caps that were set from outside. Returns what is to be said of its device keys.
+// May throw std::bad_alloc, and the one before stays; as set_cap().
+Lines publish(Version version);
+// The same of the version in force.
+Lines notes();
+
+// Sets caps from outside, or takes them away. Calls neither driver nor NVML: a key that asks for nvidia-smi's index
+// finds the devices of which it is known. The failure says why nothing was set.
+policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
+                                                             std::optional<policy::Size> cap);
+// Whether that waits for find_indexes(), which asks NVML and may take milliseconds, or wait for a stuck driver.
+bool needs_indexes(const policy::GpuKey &key) noexcept;
+void find_indexes() noexcept;
+
+// Memory was released: the allowances fall back to what is held. Returns the ordinals of those that did.
+std::vector<int> fall_back();
+
+}  // namespace in_force
+}  // namespace curb::shim

@@ -1,0 +1,95 @@
+#include "published.hpp"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace curb::shim::published {
+namespace {
+
+constexpr int kBacklog = 128;  // clients that wait to be taken in
+
+// Leaked: the control thread may use it until the process is gone.
+struct File {
+    std::mutex mutex;
+    bool exiting = false;
+    pid_t owner = 0;
+    control::Folder folder;
+    std::string name;
+    dev_t device = 0;
+    ino_t inode = 0;
+};
+File &file() {
+    static File &made = *new File;
+    return made;
+}
+
+// The lock is held.
+void remove(File &file) noexcept {
+    if (file.name.empty()) return;
+    const std::string path = file.folder.path + "/" + file.name;
+    struct stat status {};
+    if (lstat(path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
+        unlink(path.c_str());
+    file.name.clear();
+}
+
+// Children that were forked run it too: the file is their parent's.
+void at_exit() {
+    if (file().owner != getpid()) return;
+    const std::scoped_lock lock(file().mutex);
+    file().exiting = true;
+    remove(file());
+}
+
+}  // namespace
+
+void until_exit() {
+    file().owner = getpid();
+    atexit(at_exit);
+}
+
+OwnSocket listen(const control::Folder &folder, std::string &why) {
+    const auto process = control::name_of(getpid());
+    if (!process) {
+        why = "/proc cannot be read";
+        return {};
+    }
+    const std::string name = control::socket_name(*process);
+    const std::string path = folder.path + "/" + name, fresh = folder.path + "/" + control::unfinished(name);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    fresh.copy(address.sun_path, sizeof address.sun_path - 1);
+    OwnSocket out(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const std::scoped_lock lock(file().mutex);
+    if (file().exiting) return {};
+    unlink(fresh.c_str());
+    // Renamed once it listens: a socket that is found and refuses is a dead process's.
+    struct stat status {};
+    if (!out || bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 ||
+        ::listen(out.number(), kBacklog) != 0 || lstat(fresh.c_str(), &status) != 0 ||
+        rename(fresh.c_str(), path.c_str()) != 0) {
+        why = path + ": " + std::strerror(errno);
+        unlink(fresh.c_str());
+        return {};
+    }
+    file().folder = folder;
+    file().name = name;
+    file().device = status.st_dev;
+    file().inode = status.st_ino;
+    return out;
+}
+
+void withdraw() noexcept {
+    const std::scoped_lock lock(file().mutex);
+    remove(file());
+}
+
+}  // namespace curb::shim::published

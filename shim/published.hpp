@@ -1,0 +1,21 @@
+// The file of the control socket: how others find this process. There from the first moment at which it can be
+// connected to, until the process ends normally or gives it up.
+#pragma once
+
+#include <string>
+
+#include "control/runtime_dir.hpp"
+#include "own_socket.hpp"
+
+namespace curb::shim::published {
+
+// Has it deleted at the end of the process. Once, before anything else here; may throw std::bad_alloc, as listen().
+void until_exit();
+
+// A socket in the folder that others can connect to, or why there is none (empty: the process is about to end).
+OwnSocket listen(const control::Folder &folder, std::string &why);
+
+// Deletes the file. Not if another file stands there now: of a process with our pid in another pid namespace.
+void withdraw() noexcept;
+
+}  // namespace curb::shim::published

@@ -1,0 +1,34 @@
+#include "refusals.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <mutex>
+
+namespace curb::shim::refusals {
+namespace {
+
+constinit std::mutex mutex;
+constinit std::array<control::Refusal, kKept> ring{};
+constinit std::size_t noted = 0;  // of all time
+
+}  // namespace
+
+void note(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes limit) noexcept {
+    device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    const control::UnixMs at = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+    const std::scoped_lock lock(mutex);
+    ring[noted++ % kKept] = {at, device.ordinal, bytes, why, held, limit};
+}
+
+std::vector<control::Refusal> last() {
+    std::vector<control::Refusal> out;
+    out.reserve(kKept);  // not under the lock, which a program's request may wait for
+    const std::scoped_lock lock(mutex);
+    for (std::size_t i = noted - std::min(noted, kKept); i < noted; ++i) out.push_back(ring[i % kKept]);
+    return out;
+}
+
+}  // namespace curb::shim::refusals

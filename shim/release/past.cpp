@@ -1,0 +1,54 @@
+#include "release/past.hpp"
+
+#include <atomic>
+#include <ctime>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "shortened.hpp"
+
+namespace curb::shim::release {
+namespace {
+
+constexpr std::size_t kKept = 8;
+constexpr std::size_t kSteps = 16;    // of each: whoever asks may name a step again and again
+constexpr std::size_t kReason = 200;  // what a framework raised can be of any length
+
+struct Past {
+    std::mutex mutex;
+    std::deque<control::PastRelease> releases;
+};
+// Leaked: threads may ask until the process is gone.
+Past &all() {
+    static Past &made = *new Past;
+    return made;
+}
+
+constinit std::atomic<bool> running{false};
+
+}  // namespace
+
+UnderWay::UnderWay() noexcept { running.store(true, std::memory_order_release); }
+UnderWay::~UnderWay() { running.store(false, std::memory_order_release); }
+bool under_way() noexcept { return running.load(std::memory_order_acquire); }
+
+void remember(const control::ReleaseReport &report) noexcept try {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    control::PastRelease one{std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000, report};
+    if (one.report.steps.size() > kSteps) one.report.steps.resize(kSteps);
+    for (auto &step : one.report.steps) step.reason = shortened(std::move(step.reason), kReason);
+    const std::scoped_lock lock(all().mutex);
+    all().releases.push_back(std::move(one));
+    if (all().releases.size() > kKept) all().releases.pop_front();
+} catch (...) {
+    // Out of host memory: the log has it.
+}
+
+std::vector<control::PastRelease> past() {
+    const std::scoped_lock lock(all().mutex);
+    return {all().releases.begin(), all().releases.end()};
+}
+
+}  // namespace curb::shim::release

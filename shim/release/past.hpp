@@ -1,0 +1,24 @@
+// The last releases and whether one is under way, for whoever asks from outside. Thread-safe.
+#pragma once
+
+#include <vector>
+
+#include "control/status.hpp"
+
+namespace curb::shim::release {
+
+// A release is under way for as long as this lives.
+class UnderWay {
+  public:
+    UnderWay() noexcept;
+    ~UnderWay();
+    UnderWay(const UnderWay &) = delete;
+    UnderWay &operator=(const UnderWay &) = delete;
+};
+bool under_way() noexcept;
+
+void remember(const control::ReleaseReport &report) noexcept;
+// The newest last. May throw std::bad_alloc.
+std::vector<control::PastRelease> past();
+
+}  // namespace curb::shim::release

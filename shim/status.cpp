@@ -1,0 +1,84 @@
+#include "status.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "devices.hpp"
+#include "follow.hpp"
+#include "passed.hpp"
+#include "pools.hpp"
+#include "process.hpp"
+#include "refusals.hpp"
+#include "release/past.hpp"
+#include "trace.hpp"
+
+namespace curb::shim::status {
+namespace {
+
+control::PolicyStatus of_policy(const Version &version) {
+    const config::Source &source = process::source();
+    control::PolicyStatus out;
+    out.file = source.file;
+    out.cap = source.cap;
+    if (version.ceiling) out.ceiling = source.ceiling;
+    out.rule = version.rule;
+    out.unusable = version.unusable;
+    out.since = version.since;
+    out.error = follow::fault();
+    return out;
+}
+
+std::vector<Bytes> of_pools(const Device &device) {
+    constexpr std::size_t kMost = 256;  // of a program that makes a pool for everything
+    std::vector<Bytes> out = pools::charges(device);
+    std::sort(out.begin(), out.end(), std::greater<>());
+    if (out.size() > kMost) out.resize(kMost);
+    return out;
+}
+
+control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
+    control::GpuStatus out;
+    out.ordinal = device.ordinal;
+    out.uuid = device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid();
+    if (device.meter.is_mig()) out.parent = device.meter.gpu_uuid();
+    out.total = device.total;
+    out.held = device.ledger.held();
+    for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
+        out.kinds[kind] = device.ledger.of(static_cast<Kind>(kind));
+    out.cached = device.cached.load(std::memory_order_relaxed);
+    out.pools = of_pools(device);
+    out.contexts = device.contexts.load(std::memory_order_relaxed);
+    out.cap = terms.terms.cap;
+    if (const Bytes allowance = terms.allowance.bytes(); allowance != policy::kUnbounded) out.allowance = allowance;
+    out.live_cap = terms.live_cap;
+    out.ceiling = terms.terms.ceiling;
+    for (std::size_t why = 0; why < policy::kObstacles; ++why)
+        out.refused[why] = device.refused[why].load(std::memory_order_relaxed);
+    out.waited = device.waited.load(std::memory_order_relaxed);
+    for (std::size_t step = 0; step < control::kSteps; ++step)
+        out.released[step] = device.released[step].load(std::memory_order_relaxed);
+    return out;
+}
+
+}  // namespace
+
+control::Status now(const control::StatusRequest &asked) {
+    const Snapshot &in_force = process::snapshot();  // one, so that the terms fit together
+    control::Status out;
+    out.pid = getpid();
+    out.version = CURB_VERSION;
+    out.since = process::since();
+    out.signal = process::release_signal();
+    out.policy = of_policy(in_force.version);
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
+        out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
+    out.trace = trace::status();
+    out.releasing = release::under_way();
+    out.refusals = refusals::last();
+    out.releases = release::past();
+    if (asked.detail) out.passed = passed();
+    return out;
+}
+
+}  // namespace curb::shim::status

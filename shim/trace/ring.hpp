@@ -1,0 +1,88 @@
+// Records on their way from the program's threads to the thread that writes them: a bounded queue without locks, for
+// many producers and one consumer.
+//
+// A producer takes a place first and fills it then, so what it reads while it fills includes whatever the producers of
+// earlier places had done before: of two events about the same figure, the later one has the newer figure. A producer
+// that finds the ring full goes on without.
+//
+// Source of the method: places with turns, as in D. Vyukov's bounded queue. Thread-safe; nothing here waits.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <type_traits>
+
+namespace curb::shim::trace {
+
+// kSize: a power of two.
+template <class Record, std::size_t kSize>
+class Ring {
+    static_assert(std::is_trivially_copyable_v<Record> && (kSize & (kSize - 1)) == 0);
+
+  public:
+    constexpr Ring() noexcept = default;
+
+    // Gets the memory, once, before anybody uses it; the kernel gives it page by page, as it is used. Never given back:
+    // a producer may be about to use it. False: there is none.
+    bool make() noexcept {
+        if (!places_) places_ = static_cast<Place *>(std::calloc(kSize, sizeof(Place)));
+        return places_ != nullptr;
+    }
+
+    [[nodiscard]] bool made() const noexcept { return places_; }
+
+    // The number of the record's place. None: the ring is full.
+    template <class Fill>
+    std::optional<std::uint64_t> put(Fill fill) noexcept {
+        std::uint64_t number = next_.load(std::memory_order_acquire);
+        for (;;) {
+            Place &place = places_[number % kSize];
+            const std::uint64_t turn = std::atomic_ref(place.turn).load(std::memory_order_acquire);
+            if (turn == empty_in(number)) {
+                if (!next_.compare_exchange_weak(number, number + 1, std::memory_order_acq_rel,
+                                                 std::memory_order_acquire))
+                    continue;
+                fill(place.record);
+                std::atomic_ref(place.turn).store(empty_in(number) + 1, std::memory_order_release);
+                return number;
+            }
+            const std::uint64_t seen = number;
+            number = next_.load(std::memory_order_acquire);
+            if (number != seen) continue;  // another producer has taken the place meanwhile
+            return std::nullopt;
+        }
+    }
+
+    // Hands the oldest record to `use`. False: there is none. One thread alone.
+    template <class Use>
+    bool take(Use use) {
+        Place &place = places_[taken_ % kSize];
+        if (std::atomic_ref(place.turn).load(std::memory_order_acquire) != empty_in(taken_) + 1) return false;
+        const Record record = place.record;
+        std::atomic_ref(place.turn).store(empty_in(taken_) + 2, std::memory_order_release);
+        ++taken_;
+        use(record);
+        return true;
+    }
+
+    // Records that found no place, and that their producers gave up.
+    void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+
+  private:
+    struct Place {
+        std::uint64_t turn;  // even: empty, for the record of that lap; odd: full
+        Record record;
+    };
+    static constexpr std::uint64_t empty_in(std::uint64_t number) noexcept { return number / kSize * 2; }
+
+    Place *places_ = nullptr;
+    alignas(64) std::atomic<std::uint64_t> next_{0};
+    std::atomic<std::uint64_t> dropped_{0};
+    alignas(64) std::uint64_t taken_ = 0;  // the consumer's own
+};
+
+}  // namespace curb::shim::trace

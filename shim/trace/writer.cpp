@@ -1,0 +1,283 @@
+#include "trace/writer.hpp"
+
+#include <semaphore.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "devices.hpp"
+#include "keep_errno.hpp"
+#include "own_thread.hpp"
+#include "policy/words.hpp"
+#include "trace.hpp"
+#include "trace/file.hpp"
+#include "trace/lines.hpp"
+#include "trace/state.hpp"
+#include "worker.hpp"
+
+namespace curb::shim::trace::writer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr long kBetweenLooksNs = 20'000'000;
+constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
+constexpr std::chrono::seconds kBetweenTries{1};        // of a disk that was full
+
+constinit sem_t woken{};                     // as the worker's: docs/decisions/0023
+constinit std::atomic<bool> pending{false};  // it is posted, and the thread has not begun to look yet
+constinit std::atomic<pid_t> runs_in{0};     // the process that the thread belongs to; 0: there is none
+constinit std::atomic<std::uint64_t> flushes_asked{0};
+constinit std::atomic<std::uint64_t> flushes_done{0};
+
+// Which trace of this process a mark begins.
+std::uint64_t number_of(const Record &begin) noexcept { return static_cast<std::uint64_t>(begin.bytes); }
+
+// Of an older trace than the one that has begun meanwhile nobody wants to know.
+void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
+    {
+        const std::scoped_lock lock(state().mutex);
+        if (number != state().begun) return;
+        state().unsaid |= state().error.empty();
+        state().error = error;
+        state().ended = ended;
+        if (ended) detail::recording.store(false, std::memory_order_relaxed);
+    }
+    worker::look();
+}
+
+// The trace that is being written.
+class Current {
+  public:
+    Current(File file, const Record &begin)
+        : file_(std::move(file)), number_(number_of(begin)), lines_(getpid(), begin.ns), said_(ring.dropped()) {
+        state().events.store(0, std::memory_order_relaxed);
+        state().dropped.store(0, std::memory_order_relaxed);
+    }
+
+    // False: nothing more is to be written.
+    bool write_header(const Record &begin);
+    void take(const Record &record);
+    // After all that was in the ring. True: there is more now, of the writer's own.
+    bool finish_look();
+    void lose() noexcept { ++lost_; }
+    [[nodiscard]] bool ended() const noexcept { return ended_; }
+
+  private:
+    void write_out();
+    bool append(std::string_view text);
+    void trouble(const std::string &error, bool ended);
+    bool say_what_is_held() noexcept;
+
+    File file_;
+    std::uint64_t number_;  // of State::begun
+    Lines lines_;
+    std::uint64_t said_;      // of what the ring has dropped, what the file tells or is not of this trace
+    std::uint64_t lost_ = 0;  // that could not be written, and the file does not tell yet
+    std::uint64_t told_ = 0;  // what it does tell
+    std::optional<Clock::time_point>
+        retry_;                // set: the file could not be written, and not before then is it tried again
+    bool owes_books_ = false;  // the file's figures of some kinds are old
+    bool unwritten_ = false;   // and not those that the lines had last
+    bool ended_ = false;
+};
+
+control::trace::Header header_for(const Record &begin, const std::string &command) {
+    timespec wall{};
+    clock_gettime(CLOCK_REALTIME, &wall);
+    const auto ago = static_cast<std::int64_t>(detail::now_ns() - begin.ns);
+    control::trace::Header header;
+    header.pid = getpid();
+    header.version = CURB_VERSION;
+    header.unix_ns = wall.tv_sec * 1'000'000'000 + wall.tv_nsec - ago;
+    header.command = policy::one_line(command);
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        const Device &device = devices::at(ordinal);
+        std::array<char, 128> name{};
+        driver().cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, ordinal);
+        header.gpus.push_back({ordinal, device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
+                               policy::one_line(name.data()), device.total});
+    }
+    return header;
+}
+
+bool Current::write_header(const Record &begin) {
+    // The record's text is the command behind the path, which ends with a NUL.
+    const std::string text = control::trace::text(header_for(begin, begin.text->c_str() + begin.text->find('\0') + 1));
+    const File::Appended appended = file_.append(text);
+    if (appended.bytes == text.size()) return true;
+    trouble(appended.error, true);
+    return false;
+}
+
+void Current::take(const Record &record) {
+    if (retry_ && Clock::now() < *retry_) {
+        ++lost_;
+        return;
+    }
+    lines_.add(record);
+    if (lines_.text().size() >= kChunk) write_out();
+}
+
+bool Current::finish_look() {
+    if (ended_) return false;
+    if (!retry_ || Clock::now() >= *retry_) {
+        lines_.add_counters();
+        const std::uint64_t dropped = ring.dropped(), missing = dropped - said_ + lost_;
+        if (missing != 0) lines_.add_dropped(detail::now_ns(), missing);
+        write_out();
+        if (missing != 0 && !retry_ && !ended_) {
+            told_ += missing;
+            said_ = dropped;
+            lost_ = 0;
+            owes_books_ = true;
+        }
+    }
+    const bool owed = owes_books_ && !ended_;
+    if (owed) owes_books_ = !say_what_is_held();
+    state().dropped.store(told_ + ring.dropped() - said_ + lost_, std::memory_order_relaxed);
+    return owed;
+}
+
+// Where events are missing the figures of their kinds are old: the same as at the beginning of a trace.
+bool Current::say_what_is_held() noexcept {
+    bool all = true;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        const Device &device = devices::at(ordinal);
+        for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
+            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(ordinal)[kind])
+                all = detail::say_held(device, static_cast<Kind>(kind)) && all;
+    }
+    if (all) unwritten_ = false;
+    return all;
+}
+
+void Current::write_out() {
+    if (lines_.text().empty() || ended_) return;
+    const std::string_view text = lines_.text();
+    const File::Appended appended = file_.append(text);
+    state().events.fetch_add(events_in(text.substr(0, appended.bytes)), std::memory_order_relaxed);
+    lost_ += events_in(text.substr(appended.bytes));
+    lines_.clear();
+    if (!appended.error.empty()) {
+        retry_ = Clock::now() + kBetweenTries;
+        unwritten_ = true;
+        trouble(appended.error, appended.ended);
+    } else if (retry_) {
+        retry_.reset();
+        const std::scoped_lock lock(state().mutex);
+        if (number_ == state().begun) state().error.clear();
+    }
+}
+
+void Current::trouble(const std::string &error, bool ended) {
+    ended_ = ended;
+    note_trouble(number_, error, ended);
+}
+
+// The thread's own; never destroyed, for the thread is never joined.
+constinit std::optional<Current> *writing = nullptr;
+
+void begin(const Record &record) {
+    *writing = {};
+    auto file = File::make(record.text->c_str());
+    if (!file) return note_trouble(number_of(record), file.error(), true);
+    writing->emplace(std::move(file).value(), record);
+    if (!(*writing)->write_header(record)) *writing = {};
+}
+
+void take(const Record &record) {
+    const std::unique_ptr<std::string> text(record.text);
+    const bool is_mark = record.mark == Record::Mark::begin || record.mark == Record::Mark::end;
+    try {
+        if (is_mark && *writing) {
+            (*writing)->finish_look();
+            *writing = {};
+        }
+        if (record.mark == Record::Mark::begin)
+            begin(record);
+        else if (!is_mark && *writing)
+            (*writing)->take(record);
+    } catch (...) {  // out of host memory
+        if (is_mark)
+            *writing = {};
+        else if (*writing)
+            (*writing)->lose();
+    }
+}
+
+// What is in the ring now; what comes meanwhile may wait for the next look. True: that is wanted at once.
+bool look() noexcept {
+    for (std::size_t taken = 0; taken < kRecords && ring.take(take); ++taken) {
+    }
+    if (!*writing) return false;
+    try {
+        const bool more = (*writing)->finish_look();
+        if ((*writing)->ended()) *writing = {};
+        return more;
+    } catch (...) {
+        return false;  // out of host memory: the next look may have more
+    }
+}
+
+// For 20 ms, or until woken; while nothing is written, until woken.
+void sleep() noexcept {
+    timespec until{};
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += kBetweenLooksNs;
+    if (until.tv_nsec >= 1'000'000'000) {
+        until.tv_nsec -= 1'000'000'000;
+        ++until.tv_sec;
+    }
+    if (!*writing) until.tv_sec += 86'400;
+    while (sem_clockwait(&woken, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
+    }
+}
+
+void run() {
+    leave_programs_descriptors();
+    for (;;) {
+        pending.store(false, std::memory_order_seq_cst);
+        const std::uint64_t asked = flushes_asked.load(std::memory_order_seq_cst);
+        if (look()) look();
+        flushes_done.store(asked, std::memory_order_seq_cst);
+        sleep();
+    }
+}
+
+}  // namespace
+
+bool start() noexcept {
+    if (runs_in.load(std::memory_order_acquire) == getpid()) return true;
+    if (!writing) writing = new (std::nothrow) std::optional<Current>;
+    if (!writing || !own_thread::start(run, "curb-trace")) return false;
+    runs_in.store(getpid(), std::memory_order_release);
+    return true;
+}
+
+void wake() noexcept {
+    if (!pending.exchange(true, std::memory_order_seq_cst)) sem_post(&woken);
+}
+
+bool flush() noexcept {
+    const pid_t runs = runs_in.load(std::memory_order_acquire);
+    if (runs == 0 || runs != getpid()) return false;
+    const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+    wake();
+    const auto until = Clock::now() + std::chrono::milliseconds(500);
+    while (flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until) {
+        const timespec moment{0, 100'000};
+        nanosleep(&moment, nullptr);
+    }
+    return true;
+}
+
+}  // namespace curb::shim::trace::writer

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Completion in bash: completion_test.py CURB SIMULATED-DRIVER SCENARIOS
+
+Most lines are completed by calling the function as bash calls it, in shells with `set -u`; some by a real TAB in a
+terminal.
+"""
+
+import os
+import pty
+import re
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from machine import Machine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMPLETION = ROOT / "completion" / "curb.bash"
+BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
+
+# A curb of later days, for options whose commands this one may not have.
+FUTURE = """\
+#!/bin/bash
+case "$*" in
+--help) printf 'All.\\n\\nUsage: curb COMMAND\\n\\nCommands:\\n  cap    Change it\\n  paint  Red\\n' ;;
+'cap --help') printf 'Change it.\\n\\nUsage: curb cap PID SIZE\\n\\nArguments:\\n  PID   The process\\n  SIZE  8GiB\\n\\nOptions:\\n  -h,--help  Help\\n  --gpu KEY  That one\\n' ;;
+'paint --help') printf 'Red.\\n\\nUsage: curb paint\\n\\nOptions:\\n  -h,--help          Help\\n  --colour-of-it NAME\\n                     A name\\n' ;;
+*) exit 125 ;;
+esac
+"""
+
+DRIVE = r"""
+source "$1"; shift
+COMP_LINE=$1 COMP_POINT=$2 COMP_CWORD=$3 COMP_TYPE=${4:-9}; shift 4
+COMP_WORDS=("$@")
+COMPREPLY=()
+_curb "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" ''
+for one in ${COMPREPLY[@]+"${COMPREPLY[@]}"}; do printf '%s\n' "$one"; done
+"""
+
+
+def words_of(line):
+    """As readline breaks a line, for lines without quotes."""
+    return re.findall(r"[:=]+|(?:\\.|[^\s:=])+", line)
+
+
+def completed(line, point=None, curb=None, before="set -u", kind="9", environment=None):
+    point = len(line) if point is None else point
+    words = words_of(line)
+    up_to = words_of(line[:point])
+    at = len(up_to) - 1
+    if line[point - 1].isspace():
+        at += 1
+        if point == len(line):
+            words.append("")
+        elif line[point].isspace():
+            words.insert(at, "")
+    words[0] = str(curb or CURB)
+    shift = len(words[0]) - len("curb")
+    command = ["bash", "-c", f"{before}\n{DRIVE}", "bash", COMPLETION, words[0] + line[4:], str(point + shift), str(at), kind, *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
+    if run.returncode or run.stderr:
+        raise AssertionError(f"{line!r}: {run.returncode}: {run.stderr}")
+    return run.stdout.splitlines()
+
+
+class Words(unittest.TestCase):
+    def test_commands(self):
+        self.assertTrue({"run", "release", "policy", "metrics"} <= set(completed("curb ")))
+        self.assertEqual(completed("curb metr"), ["metrics"])
+        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "reload", "schema", "show"])
+        self.assertEqual(completed("curb policy ch"), ["check"])
+        self.assertEqual(completed("curb nonsense "), [])
+        self.assertEqual(completed("curb nonsense --"), [])
+
+    def test_options_are_those_of_the_command(self):
+        self.assertEqual(sorted(completed("curb run --")), ["--cap", "--dry-run", "--help", "--policy", "--sim"])
+        self.assertEqual(completed("curb run --dr"), ["--dry-run"])
+        self.assertEqual(completed("curb policy check --j"), ["--json"])
+        self.assertIn("--version", completed("curb -"))
+        self.assertNotIn("--version", completed("curb run -"))
+
+    def test_what_is_told_below_an_option_is_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            future = Path(folder, "curb")
+            future.write_text(FUTURE)
+            future.chmod(0o755)
+            self.assertEqual(sorted(completed("curb ", curb=future)), ["cap", "paint"])
+            self.assertEqual(sorted(completed("curb paint --", curb=future)), ["--colour-of-it", "--help"])
+
+    def test_keys_of_gpus(self):
+        with tempfile.TemporaryDirectory() as folder:
+            future = Path(folder, "curb")
+            future.write_text(FUTURE)
+            future.chmod(0o755)
+            self.assertTrue({"cuda:0", "nvml:0", "\\*"} <= set(completed("curb cap 1 8GiB --gpu ", curb=future)))
+            # Readline replaces what stands behind the colon alone.
+            self.assertEqual(completed("curb cap 1 8GiB --gpu nvml:", curb=future)[:1], ["0"])
+            self.assertEqual(completed("curb cap 1 8GiB --gpu=nv", curb=future)[:1], ["nvml:0"])
+            self.assertEqual(completed("curb cap 1 8GiB --gpu=nvml:", curb=future)[:1], ["0"])
+            self.assertEqual(completed("curb cap 1 ", curb=future), [])  # a size
+            no_breaks = "set -u; COMP_WORDBREAKS=$' \\t\\n'"
+            line = "curb cap 1 8GiB --gpu="
+            self.assertIn("--gpu=nvml:0", self.unbroken(line, future, no_breaks))
+
+    def unbroken(self, line, curb, before):
+        words = [str(curb), *line.split()[1:]]
+        text = " ".join(words)
+        command = ["bash", "-c", f"{before}\n{DRIVE}", "bash", COMPLETION, text, str(len(text)), str(len(words) - 1), "9", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    def test_release_steps(self):
+        self.assertEqual(sorted(completed("curb release --step ")), ["cache", "frameworks", "pools", "pressure"])
+        self.assertEqual(completed("curb release --step po"), ["pools"])
+        self.assertEqual(completed("curb release --step=po"), ["pools"])
+        self.assertEqual(completed("curb release 1 --step pools --step pr"), ["pressure"])
+
+    def test_sizes_and_durations_are_not_guessed(self):
+        for line in ("curb run --cap ", "curb release --bytes 8", "curb resume --wait "):
+            self.assertEqual(completed(line), [])
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "job.json").touch()
+            for line in ("curb run --policy", "curb policy check", "curb policy show", "curb metrics --textfile"):
+                self.assertEqual(completed(f"{line} {folder}/jo"), [f"{folder}/job.json"])
+            self.assertEqual(completed(f"curb policy check {folder}/x {folder}/jo"), [f"{folder}/job.json"])
+            self.assertEqual(completed(f"curb policy show {folder}/x {folder}/jo"), [])  # it takes one
+
+    def test_in_the_middle_of_a_line(self):
+        line = "curb release --st po 4711"
+        self.assertEqual(completed(line, point=line.index(" po")), ["--step"])
+        line = "curb pol check job.json"
+        self.assertEqual(completed(line, point=len("curb pol")), ["policy"])
+        line = "curb run --cap 8GiB --drabcd -- true"
+        self.assertEqual(completed(line, point=line.index("abcd")), ["--dry-run"])
+
+    def test_a_missing_curb_completes_nothing(self):
+        self.assertEqual(completed("curb ", curb="/nonexistent/curb", environment={"PATH": "/usr/bin:/bin"}), [])
+
+
+class Commands(unittest.TestCase):
+    def test_the_command_of_run_completes_as_commands_do(self):
+        self.assertIn("printf", completed("curb run --cap 8GiB -- print"))
+        self.assertIn("printf", completed("curb run --cap 8GiB print"))
+        self.assertNotIn("--cap", completed("curb run -- ls --c"))
+        self.assertIn("printf", completed("curb policy explain job.json -- print"))
+        self.assertEqual(completed("curb policy check -- --js"), [])
+
+    def test_options_of_run_end_where_the_command_begins(self):
+        self.assertEqual(completed("curb run --policy -- --dr"), [])  # "--" is the command's beginning for curb too
+
+    @unittest.skipUnless(BASH_COMPLETION.exists(), "bash-completion is not installed")
+    def test_with_bash_completion_its_arguments_too(self):
+        before = f"source {BASH_COMPLETION}; _theirs() {{ COMPREPLY=(\"theirs-$COMP_CWORD-${{COMP_WORDS[0]}}\"); }}; complete -F _theirs train"
+        self.assertEqual(completed("curb run --cap 8GiB -- train --lr ", before=before), ["theirs-2-train"])
+        self.assertEqual(completed("curb run --cap=8GiB train x", before=before), ["theirs-1-train"])
+        self.assertEqual(completed("curb policy explain -- train x", before=before), ["theirs-1-train"])
+        self.assertEqual(completed("curb policy ch", before=before), ["check"])
+
+
+class Processes(unittest.TestCase):
+    def test_pids_with_their_names(self):
+        with Machine(CURB, SIM, SCENARIOS) as machine:
+            environment = {"XDG_RUNTIME_DIR": str(machine.folder)}
+            one, other = machine.start(), machine.start()
+            offered = completed("curb release ", environment=environment)
+            for process in (one, other):
+                self.assertIn(f"{process.pid}  (scenarios)", offered)
+            # The only one, and keys that put candidates into the line: no name behind it.
+            self.assertEqual(completed(f"curb release {one.pid}", environment=environment), [str(one.pid)])
+            self.assertIn(str(one.pid), completed("curb release ", kind="37", environment=environment))
+            self.assertNotIn(str(one.pid), " ".join(completed("curb resume ", environment=environment)))
+            self.assertEqual(completed("curb suspend 1 ", environment=environment), [])
+
+    def test_folders_with_blanks(self):
+        with tempfile.TemporaryDirectory(prefix="with blank ") as folder:
+            Path(folder, "curb").mkdir()
+            Path(folder, "curb", f"{os.getpid()}-1.sock").touch()
+            Path(folder, "curb", f"{os.getpid()}-1.suspended.json").touch()
+            Path(folder, "curb", "999999999-1.sock").touch()  # of a dead one
+            environment = {"XDG_RUNTIME_DIR": folder}
+            self.assertEqual(completed(f"curb release {os.getpid()}", environment=environment), [str(os.getpid())])
+            self.assertEqual(completed("curb release 99999999", environment=environment), [])
+            self.assertEqual(completed(f"curb resume {os.getpid()}", environment=environment), [str(os.getpid())])
+
+
+class Speed(unittest.TestCase):
+    def test_a_completion_takes_less_than_50_ms_of_work(self):
+        for line in ("curb ", "curb policy check --j", "curb release --step "):
+            words = [str(CURB), *line.split()[1:], *([""] if line.endswith(" ") else [])]
+            script = DRIVE.replace("_curb \"", "for i in {1..10}; do COMPREPLY=(); _curb \"").replace(" ''\n", " ''; done\n")
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            text = " ".join(words)
+            command = ["bash", "-c", script, "bash", COMPLETION, text, str(len(text)), str(len(words) - 1), "9", *words]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            each = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 10
+            self.assertLess(each, 0.05, line)
+
+
+class Terminal(unittest.TestCase):
+    """What a TAB does to the line, by having the shell run it."""
+
+    def typed(self, keys, folder, setup=""):
+        parent, child = pty.openpty()
+        bin_folder = Path(folder, ".bin")
+        bin_folder.mkdir(exist_ok=True)
+        shown = Path(folder, ".shown")
+        shown.unlink(missing_ok=True)
+        # The shell completes by the real one and runs one that writes down its words.
+        script = bin_folder / "curb"
+        script.write_text(
+            f'#!/bin/bash\nif [[ ${{*: -1}} == --help || $* == "policy schema" ]]; then exec {CURB} "$@"; fi\n'
+            f'printf "%s\\n" "$@" >{shown}.new; mv {shown}.new {shown}\n'
+        )
+        script.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "$ ", "INPUTRC": "/dev/null"}
+        shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"], stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, start_new_session=True
+        )
+        os.close(child)
+        said, deadline = b"", time.monotonic() + 20
+
+        def read_until(reached):
+            nonlocal said
+            while not reached() and time.monotonic() < deadline:
+                if select.select([parent], [], [], 0.05)[0]:
+                    said += os.read(parent, 4096)
+
+        # Keys are for readline, which has to be there first: at its second prompt.
+        os.write(parent, f"set -u; {setup} source {COMPLETION}; PS1='re''ady> '\n".encode())
+        read_until(lambda: b"ready> " in said)
+        os.write(parent, keys.encode() + b"\n")
+        read_until(shown.exists)
+        shell.kill()
+        shell.wait()
+        os.close(parent)
+        self.assertTrue(shown.exists(), said.decode())
+        return shown.read_text().splitlines()
+
+    def test_a_tab_completes_the_command_and_its_option(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.typed("curb pol\tch\t--js\t", folder), ["policy", "check", "--json"])
+
+    def test_files_with_blanks_are_quoted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "my job.json").touch()
+            self.assertEqual(self.typed("curb policy check my\t", folder), ["policy", "check", "my job.json"])
+            self.assertEqual(self.typed('curb run --policy "my j\t-- x', folder), ["run", "--policy", "my job.json", "--", "x"])
+            self.assertEqual(self.typed("curb metrics --textfile=my\t", folder), ["metrics", "--textfile=my job.json"])
+
+    def test_a_tab_in_the_middle_of_the_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            back = "\x02" * len(" 4711")
+            self.assertEqual(self.typed(f"curb release --js 4711{back}\t", folder), ["release", "--json", "4711"])
+
+    @unittest.skipUnless(BASH_COMPLETION.exists(), "bash-completion is not installed")
+    def test_behind_the_dashes_with_bash_completion(self):
+        with tempfile.TemporaryDirectory() as folder:
+            setup = f"set +u; source {BASH_COMPLETION}; complete -W 'alpha beta' train;"
+            self.assertEqual(self.typed("curb run -- train al\t", folder, setup), ["run", "--", "train", "alpha"])
+
+
+if __name__ == "__main__":
+    if not shutil.which("bash"):
+        print("completion_test: skipped: there is no bash")
+        sys.exit(77)
+    CURB, SIM, SCENARIOS = (Path(sys.argv.pop(1)).resolve() for _ in range(3))
+    unittest.main()

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What every command of curb says of itself: help_test.py CURB
+
+Commands are found by walking `curb --help`, so one that is added is held to the same.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from curb_help import commands_of  # noqa: E402
+
+WIDTH = 80
+VALUES = {"SIZE", "FILE", "NAME", "DURATION", "TIME", "KEY", "PATH", "PID", "N", "S", "SECONDS", "DIR", "HTML", "TRACE"}
+
+
+def curb(*words):
+    return subprocess.run([CURB, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def commands():
+    return list(commands_of(CURB).all())
+
+
+def leaves():
+    return [command for command in commands() if not command.commands]
+
+
+def invocations(line):
+    """Each `curb …` that a line of a shell runs, as words; what stands behind `--` is not curb's."""
+    words = shlex.split(line.replace(";", " ; ").replace("|", " | ").replace(">", " > "), comments=False)
+    found, current = [], None
+    for word in [*words, ";"]:
+        if word in (";", "|", ">", "&&", "<"):
+            if current:
+                found.append(current)
+            current = None
+        elif current is not None:
+            current.append(word)
+        elif word == "curb":
+            current = []
+        elif "=" not in word:  # a variable for curb may stand before it
+            current = None
+    return [words[: words.index("--")] if "--" in words else words for words in found]
+
+
+class Help(unittest.TestCase):
+    def test_every_command_has_examples(self):
+        self.assertGreater(len(leaves()), 5)
+        for command in commands():
+            with self.subTest(command.name):
+                own = [line for line, _ in command.examples if re.search(rf"\b{command.name}\b", line)]
+                self.assertTrue(own, f"no example in the help of {command.name} has {command.name} in it")
+
+    def test_it_fits_a_terminal(self):
+        for command in commands():
+            for line in command.text.splitlines():
+                self.assertLessEqual(len(line), WIDTH, f"{command.name}: {line}")
+                self.assertEqual(line, line.rstrip(), command.name)
+            self.assertNotIn("\n\n\n", command.text, command.name)
+
+    def test_examples_name_commands_and_options_that_there_are(self):
+        root, checked = commands_of(CURB), 0
+        for command in commands():
+            for line, _ in command.examples:
+                for words in invocations(line):
+                    with self.subTest(line):
+                        self.parse(root, list(words))
+                        checked += 1
+        self.assertGreater(checked, 20)
+
+    def parse(self, command, words):
+        while command.commands:
+            self.assertTrue(words, f"{command.name} alone")
+            name = words.pop(0)
+            found = [one for one in command.commands if one.words[-1] == name]
+            self.assertTrue(found, f"there is no {command.name} {name}")
+            command = found[0]
+        spellings, arguments = command.spellings(), 0
+        while words:
+            word = words.pop(0)
+            if not word.startswith("-") or word == "-":
+                arguments += 1
+                continue
+            name, equals, _ = word.partition("=")
+            self.assertIn(name, spellings, f"{command.name} has no {name}")
+            if spellings[name] and not equals:
+                self.assertTrue(words, f"{name} without a value")
+                words.pop(0)
+        names = [left for left, _ in command.arguments]
+        if not any(name.endswith("...") for name in names):
+            self.assertLessEqual(arguments, len(names), f"{command.name} takes no such argument")
+
+    def test_options_are_told_of_in_words(self):
+        for command in commands():
+            for left, right in [*command.options, *command.arguments]:
+                with self.subTest(f"{command.name} {left}"):
+                    self.assertGreater(len(right), 5)
+                    value = left.partition(" ")[2].removesuffix("...")
+                    self.assertTrue(not value or value.isupper(), f"what does {value} stand for?")
+
+    def test_commands_that_read_answer_programs_too(self):
+        silent = {"curb run", "curb policy schema"}  # the one becomes another program, the other prints JSON anyway
+        for command in leaves():
+            if command.name not in silent:
+                self.assertIn("--json", command.spellings(), command.name)
+
+    def test_wrong_usage_names_the_right_help(self):
+        for command in commands():
+            with self.subTest(command.name):
+                wrong = curb(*command.words[1:], "--no-such-option")
+                self.assertEqual(wrong.returncode, 125)
+                self.assertEqual(wrong.stdout, "")
+                self.assertTrue(wrong.stderr.endswith(f"curb: see {command.name} --help\n"), wrong.stderr)
+
+    def test_an_unknown_command_is_named(self):
+        for command in commands():
+            if command.commands:
+                wrong = curb(*command.words[1:], "chekc")
+                self.assertEqual(wrong.stderr, f"curb: {command.name} has no command 'chekc'\ncurb: see {command.name} --help\n")
+
+    def test_usage_begins_with_the_command(self):
+        for command in commands():
+            self.assertTrue(command.usage.startswith(command.name + " "), command.usage)
+            self.assertNotIn(":", command.usage)
+
+
+if __name__ == "__main__":
+    CURB = sys.argv.pop(1)
+    unittest.main()

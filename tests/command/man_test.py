@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""The manual pages, as two readers of them see them: man_test.py
+
+That they say what curb says is scripts/man --check.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = {"curb.1": "man1", "curb-policy.5": "man5"}
+
+
+def ran(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+class Manual(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        for page, section in PAGES.items():
+            Path(cls.folder.name, section).mkdir()
+            shutil.copy(ROOT / "docs" / "man" / page, Path(cls.folder.name, section))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def rendered(self, page, width):
+        file = Path(self.folder.name, PAGES[page], page)
+        run = ran("man", "--warnings", "-P", "cat", "-l", file, env={**os.environ, "MANWIDTH": str(width), "LC_ALL": "C.UTF-8"})
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return re.sub(r"\x1b\[[0-9;]*m|.\x08", "", run.stdout)
+
+    def test_mandoc_has_nothing_to_say(self):
+        # It looks for what pages refer to among those that are installed; these refer to each other.
+        ours = re.compile(r"referenced manual not found: Xr (curb 1|curb-policy 5)\b")
+        for page, section in PAGES.items():
+            run = ran("mandoc", "-T", "lint", Path(self.folder.name, section, page))
+            said = [line for line in (run.stdout + run.stderr).splitlines() if not ours.search(line)]
+            self.assertEqual(said, [])
+
+    def test_groff_has_nothing_to_say_and_all_of_it_fits(self):
+        for page in PAGES:
+            for line in self.rendered(page, 80).splitlines():
+                self.assertLessEqual(len(line), 80, page)
+
+    def test_what_is_generated_is_not_read_as_a_request(self):
+        text = re.sub(r"\s+", " ", self.rendered("curb-policy.5", 80))
+        for part in ('"*"', "'\\' before a mark", "expandable_segments:True", '"75%"'):
+            self.assertIn(part, text)
+
+    def test_sections_are_those_that_readers_look_for(self):
+        for page, wanted in {
+            "curb.1": "NAME SYNOPSIS DESCRIPTION COMMANDS SIGNALS ENVIRONMENT FILES EXAMPLES BUGS",
+            "curb-policy.5": "NAME DESCRIPTION GPU RELEASE FRAMEWORKS RULES FILES EXAMPLES",
+        }.items():
+            lines = self.rendered(page, 80).splitlines()
+            for section in wanted.split():
+                self.assertIn(section, lines)
+
+
+if __name__ == "__main__":
+    missing = [tool for tool in ("mandoc", "man") if not shutil.which(tool)]
+    if not missing and not ran("man", "--version").stdout.startswith("man "):
+        missing = ["man"]  # a container image's stand-in for it
+    if missing:
+        print(f"man_test: skipped: {', '.join(missing)} not here (scripts/setup test)")
+        sys.exit(77)
+    unittest.main()

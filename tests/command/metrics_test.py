@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""`curb metrics` of processes on simulated GPUs: metrics_test.py CURB SIMULATED-DRIVER SCENARIOS
+
+What the readers of its formats make of it, and whether the figures are those of the driver's own books.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+try:
+    from jsonschema import Draft202012Validator
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+    from prometheus_client.parser import text_string_to_metric_families as classic
+except ImportError as error:
+    print(f"metrics_test: skipped: {error.name} is not installed (scripts/setup test)")
+    sys.exit(77)
+
+from machine import MIB, Machine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCHEMA = ROOT / "cli" / "schemas" / "metrics.schema.json"
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".prometheus" / "usr" / "bin")
+
+# Uses the GPU, and is called what it likes.
+STRANGE = r"""
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b'a"b\\c\nd\xff', 0, 0, 0)
+cuda = ctypes.CDLL('libcuda.so.1')
+context, block = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0 and cuda.cuMemAlloc_v2(ctypes.byref(block), 1 << 20) == 0
+print('ready', flush=True)
+sys.stdin.readline()
+"""
+
+
+def values(families, name, **labels):
+    return [
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+class Metrics(unittest.TestCase):
+    def setUp(self):
+        self.machine = Machine(CURB, SIM, SCENARIOS).__enter__()
+        self.addCleanup(self.machine.__exit__)
+
+    def text(self, *options):
+        run = self.machine.ask("metrics", *options)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return run.stdout
+
+    def families(self):
+        return list(openmetrics(self.text()))
+
+    def test_figures_are_those_of_the_drivers_books(self):
+        capped, bare = self.machine.start("--cap", "8GiB"), self.machine.start(capped=False)
+        capped.tell("pool")
+        device = self.machine.books()[0]
+        held = {process["pid"]: process["bytes"] for process in device["processes"]}
+        families = self.families()
+        for process in (capped, bare):
+            self.assertEqual(values(families, "curb_nvml_used_bytes", pid=str(process.pid)), [held[process.pid]])
+        self.assertEqual(values(families, "curb_held_bytes", pid=str(capped.pid), gpu="0"), [held[capped.pid]])
+        self.assertEqual(sum(values(families, "curb_kind_bytes", pid=str(capped.pid), gpu="0")), held[capped.pid])
+        self.assertGreaterEqual(held[capped.pid], 256 * MIB)
+        self.assertEqual(values(families, "curb_held_bytes", pid=str(bare.pid)), [])
+        self.assertEqual(values(families, "curb_cap_bytes", pid=str(capped.pid), gpu="0"), [8 << 30])
+        self.assertEqual(values(families, "curb_gpu_used_bytes", gpu="0"), [device["used"]])
+        self.assertEqual(values(families, "curb_gpu_free_bytes", gpu="0"), [device["total"] - device["used"]])
+        # NVML counts what the driver has set aside for itself.
+        self.assertGreaterEqual(values(families, "curb_gpu_total_bytes", gpu="0")[0], device["total"])
+        self.assertEqual(values(families, "curb_processes", state="capped"), [1])
+        self.assertEqual(values(families, "curb_processes", state="uncapped"), [1])
+
+    def test_what_a_release_gave_back_is_counted(self):
+        process = self.machine.start("--cap", "8GiB")
+        process.tell("pool")
+        released = self.machine.ask("release", str(process.pid))
+        self.assertEqual((released.returncode, released.stderr), (0, ""))
+        self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", gpu="0"), [256 * MIB])
+
+    def test_every_format_says_the_same(self):
+        self.machine.start("--cap", "8GiB")
+        document = json.loads(self.text("--json"))
+        Draft202012Validator.check_schema(json.loads(SCHEMA.read_text()))
+        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+        file = self.machine.folder / "curb.prom"
+        self.text("--textfile", str(file))
+        self.assertEqual(file.stat().st_mode & 0o7777, 0o644)
+
+        def samples(families):
+            return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
+
+        said = {(series["name"], tuple(sorted(sample["labels"].items()))): sample["value"] for series in document for sample in series["samples"]}
+        self.assertGreater(len(said), 20)
+        self.assertEqual(samples(self.families()), said)
+        self.assertEqual(samples(classic(file.read_text())), said)
+        for series in document:
+            for sample in series["samples"]:
+                self.assertLessEqual(set(sample["labels"]), set(series["labels"]))
+
+    def test_units_and_types_are_declared(self):
+        families = {family.name: family for family in self.families()}
+        self.assertEqual(families["curb_held_bytes"].unit, "bytes")
+        self.assertEqual(families["curb_released_bytes"].type, "counter")
+        for family in families.values():
+            self.assertTrue(family.documentation, family.name)
+
+    @unittest.skipUnless(PROMTOOL, "promtool is not here (scripts/setup test)")
+    def test_promtool_has_nothing_to_say(self):
+        self.machine.start("--cap", "8GiB")
+        file = self.machine.folder / "curb.prom"
+        self.text("--textfile", str(file))
+        run = subprocess.run([PROMTOOL, "check", "metrics"], input=file.read_text(), capture_output=True, text=True, check=False)
+        self.assertEqual((run.returncode, run.stdout + run.stderr), (0, ""))
+
+    def test_a_process_that_does_not_answer_is_counted_and_not_waited_for(self):
+        process = self.machine.start("--cap", "8GiB")
+        os.kill(process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        families = self.families()
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(values(families, "curb_processes", state="silent"), [1])
+        self.assertEqual(values(families, "curb_held_bytes"), [])
+        self.assertEqual(len(values(families, "curb_nvml_used_bytes", pid=str(process.pid))), 1)
+        os.kill(process.pid, signal.SIGCONT)
+
+    def test_a_process_may_be_called_what_it_likes(self):
+        process = self.machine.start("--cap", "8GiB", program=[sys.executable, "-c", STRANGE])
+        names = {
+            sample.labels["command"]
+            for family in self.families()
+            for sample in family.samples
+            if sample.labels.get("pid") == str(process.pid)
+        }
+        self.assertEqual(len(names), 1)
+        self.assertIn('a"b\\c', names.pop())
+
+    def test_without_nvml_its_figures_are_absent(self):
+        self.machine.environment.pop("LD_LIBRARY_PATH")
+        families = self.families()
+        if values(families, "curb_nvml_up") == [1]:
+            self.skipTest("this machine has NVML")
+        self.assertEqual(values(families, "curb_nvml_up"), [0])
+        for name in ("curb_gpu_used_bytes", "curb_gpu_free_bytes", "curb_nvml_used_bytes"):
+            self.assertEqual(values(families, name), [])
+
+    def test_a_reader_that_goes_away_is_no_error_and_a_full_disk_is_one(self):
+        curb = [self.machine.curb, "metrics"]
+        early = subprocess.run(
+            ["bash", "-c", 'set -o pipefail; "$@" | :; exit "${PIPESTATUS[0]}"', "bash", *curb],
+            env=self.machine.environment, capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+        self.assertEqual(early.stderr, "")
+        ignored = subprocess.run(
+            ["bash", "-c", "trap '' PIPE; exec 3> >(:); sleep 0.2; \"$@\" >&3", "bash", *curb],
+            env=self.machine.environment, capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+        self.assertEqual((ignored.returncode, ignored.stderr), (1, ""))
+        with open("/dev/full", "w", encoding="ascii") as full:
+            run = subprocess.run(curb, env=self.machine.environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(run.returncode, 1)
+        self.assertEqual(run.stderr, "curb: metrics: standard output cannot be written: No space left on device\n")
+
+    def test_a_file_that_cannot_be_written_is_told_of(self):
+        run = self.machine.ask("metrics", "--textfile", "/nonexistent/curb.prom")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("/nonexistent/curb.prom", run.stderr)
+        run = self.machine.ask("metrics", "--textfile", "x", "--json")
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("curb metrics --help", run.stderr)
+
+
+if __name__ == "__main__":
+    CURB, SIM, SCENARIOS = sys.argv[1:4]
+    del sys.argv[1:4]
+    unittest.main()

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""`curb metrics` as Prometheus stores it: prometheus_test.py CURB SIMULATED-DRIVER SCENARIOS
+
+A Prometheus scrapes it in both ways that docs/METRICS.md names, from a server that runs `curb metrics` and from
+node_exporter's textfile collector, and a stand-in for dcgm-exporter; then that document's queries are asked.
+"""
+
+import contextlib
+import http.server
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from machine import MIB, Machine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FETCHED = ROOT / ".prometheus" / "usr" / "bin"
+DOCUMENT = ROOT / "docs" / "METRICS.md"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE = 30
+
+CONFIGURATION = """\
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - job_name: direct
+    static_configs: [{{targets: ["127.0.0.1:{direct}"]}}]
+  - job_name: node
+    static_configs: [{{targets: ["127.0.0.1:{node}"]}}]
+  - job_name: dcgm
+    static_configs: [{{targets: ["127.0.0.1:{dcgm}"]}}]
+"""
+
+
+def program(name):
+    return shutil.which(name) or shutil.which(name, path=FETCHED)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(type_, text):
+    """An HTTP server whose answer is text()."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = text().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", type_)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def running(log, *command):
+    with open(log, "w", encoding="utf-8") as said:
+        child = subprocess.Popen(command, stdout=said, stderr=said)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+class Scraped(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with contextlib.ExitStack() as stack:
+            machine = cls.machine = stack.enter_context(Machine(CURB, SIM, SCENARIOS))
+            cls.process = machine.start("--cap", "8GiB")
+            cls.process.tell("pool")
+            cls.bare = machine.start(capped=False)
+            cls.changing = machine.start("--cap", "8GiB", CUDA_VISIBLE_DEVICES="1")
+            cls.changing.tell("pool")
+            folder = machine.folder / "textfiles"
+            folder.mkdir()
+            written = machine.ask("metrics", "--textfile", str(folder / "curb.prom"))
+            assert written.returncode == 0, written.stderr
+            uuids = re.findall(r'curb_gpu_info\{gpu="\d+",uuid="([^"]+)"', (folder / "curb.prom").read_text())
+            dcgm = "".join(
+                f'# TYPE {name} gauge\n' + "".join(f'{name}{{gpu="{at}",UUID="{uuid}"}} {value}\n' for at, uuid in enumerate(uuids))
+                for name, value in (("DCGM_FI_DEV_FB_USED", 1024), ("DCGM_FI_DEV_GPU_UTIL", 0))
+            )
+            direct = stack.enter_context(serving(OPENMETRICS, lambda: machine.ask("metrics").stdout))
+            other = stack.enter_context(serving(CLASSIC, lambda: dcgm))
+            node, cls.port = free_port(), free_port()
+            collector = ["--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={folder}"]
+            cls.logs = machine.folder / "logs"
+            cls.logs.mkdir()
+            stack.enter_context(
+                running(cls.logs / "node", program("prometheus-node-exporter"), *collector, f"--web.listen-address=127.0.0.1:{node}")
+            )
+            (machine.folder / "prometheus.yml").write_text(CONFIGURATION.format(direct=direct, node=node, dcgm=other))
+            stack.enter_context(
+                running(
+                    cls.logs / "prometheus",
+                    program("prometheus"),
+                    f"--config.file={machine.folder}/prometheus.yml",
+                    f"--storage.tsdb.path={machine.folder}/data",
+                    f"--web.listen-address=127.0.0.1:{cls.port}",
+                )
+            )
+            cls.wait_for_three_targets()
+            cls.addClassCleanup(stack.pop_all().close)
+
+    @classmethod
+    def wait_for_three_targets(cls):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, KeyError):
+                if len(cls.asked('up == 1')) == 3 and cls.asked('curb_info{job="direct"}'):
+                    return
+            time.sleep(0.1)
+        raise AssertionError("Prometheus has not scraped everything:\n" + (cls.logs / "prometheus").read_text()[-3000:])
+
+    @classmethod
+    def api(cls, path, **parameters):
+        url = f"http://127.0.0.1:{cls.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)["data"]
+
+    @classmethod
+    def asked(cls, query):
+        """What a query says: (labels, value) each."""
+        return [(one["metric"], float(one["value"][1])) for one in cls.api("query", query=query)["result"]]
+
+    def values(self, query):
+        return [value for _, value in self.asked(query)]
+
+    def test_both_ways_have_the_figures_of_the_drivers_books(self):
+        device = self.machine.books()[0]
+        held = {process["pid"]: process["bytes"] for process in device["processes"]}
+        for job in ("direct", "node"):
+            with self.subTest(job):
+                self.assertEqual(self.values(f'curb_held_bytes{{job="{job}",gpu="0"}}'), [held[self.process.pid]])
+                self.assertEqual(self.values(f'curb_cap_bytes{{job="{job}",gpu="0"}}'), [8 << 30])
+                self.assertEqual(self.values(f'curb_gpu_used_bytes{{job="{job}",gpu="0"}}'), [device["used"]])
+                self.assertEqual(
+                    self.values(f'curb_nvml_used_bytes{{job="{job}",pid="{self.bare.pid}"}}'), [held[self.bare.pid]]
+                )
+                self.assertEqual(len(self.values(f'curb_kind_bytes{{job="{job}",gpu="0"}}')), 9)
+
+    def test_a_value_that_changes_is_followed(self):
+        query = f'curb_released_bytes_total{{job="direct",pid="{self.changing.pid}",gpu="1",step="pools"}}'
+        self.assertEqual(self.values(query), [0])
+        self.assertEqual(self.machine.ask("release", str(self.changing.pid)).returncode, 0)
+        deadline = time.monotonic() + PATIENCE
+        while self.values(query) != [256 * MIB]:
+            self.assertLess(time.monotonic(), deadline, f"{self.values(query)} was counted")
+            time.sleep(0.1)
+
+    def test_what_the_families_are_is_known_to_it(self):
+        families = self.api("metadata")
+        held = families["curb_held_bytes"]
+        self.assertEqual({one["type"] for one in held}, {"gauge"})
+        self.assertIn("bytes", {one["unit"] for one in held})  # the file's format has no units
+        self.assertIn("books", held[0]["help"])
+        refused = [one["type"] for name in ("curb_refused", "curb_refused_total") for one in families.get(name, [])]
+        self.assertEqual(set(refused), {"counter"})
+
+    def test_node_exporter_has_no_complaint(self):
+        self.assertEqual(self.values('node_textfile_scrape_error'), [0])
+        self.assertNotIn("level=error", (self.logs / "node").read_text())
+
+    def test_the_documents_queries_are_understood_and_find_what_they_are_for(self):
+        queries = re.findall(r"^```promql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+        self.assertGreater(len(queries), 8)
+        answers = {}
+        for query in queries:
+            with self.subTest(query):
+                # One of the two ways in is enough on a real machine; here each series is there twice.
+                answers[query] = self.asked(re.sub(r"\b(curb_\w+)(?!\w)", r'\1{job="node"}', query))
+        for part, found in (("/ curb_cap_bytes", 1), ("unless", 1), ("group_left curb_held", 1), ("FB_USED", 1), ("GPU_UTIL", 1)):
+            (answer,) = [answers[query] for query in queries if part in query]
+            self.assertGreaterEqual(len(answer), found, part)
+        (answer,) = [answers[query] for query in queries if "FB_USED" in query]
+        (share,) = [value for labels, value in answer if labels["pid"] == str(self.process.pid) and labels["gpu"] == "0"]
+        held = self.values('curb_held_bytes{job="node",gpu="0"}')[0]
+        self.assertAlmostEqual(share, held / (1024 << 20))
+
+
+if __name__ == "__main__":
+    CURB, SIM, SCENARIOS = sys.argv[1:4]
+    del sys.argv[1:4]
+    missing = [name for name in ("prometheus", "prometheus-node-exporter") if not program(name)]
+    if missing:
+        print(f"prometheus_test: skipped: {', '.join(missing)} not here, and could not be fetched (scripts/setup test)")
+        sys.exit(77)
+    unittest.main()

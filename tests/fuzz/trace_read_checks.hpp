@@ -1,0 +1,72 @@
+// What holds of a file that is read as a trace, whatever is in it: it is read or refused with a word, however it is cut
+// into pieces; the fast reader says what the parser says; and what was read can be summed up, drawn and replayed.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "pages.hpp"
+#include "replay.hpp"
+
+namespace curb::fuzz {
+
+inline policy::Result<cli::Recording, std::string> read_trace_text(std::string_view text, std::size_t piece) {
+    cli::TraceReader reader("fuzz.json");
+    for (std::size_t at = 0; at < text.size(); at += piece)
+        if (!reader.take(text.substr(at, piece))) break;
+    return std::move(reader).done();
+}
+
+// Empty: on this line both agree, or the fast one leaves it to the other.
+inline std::string disagreement(std::string_view line) {
+    cli::Moment fast;
+    std::string_view text;
+    if (!cli::scan(line, fast, text)) return {};
+    const auto parsed = control::trace::parse(line);
+    if (!parsed || !parsed->event) return "the parser refuses what the fast reader reads: " + std::string(line);
+    const control::trace::Event &event = *parsed->event;
+    const bool memory = fast.moves_memory();
+    const bool same = fast.ns == event.ns && fast.what == event.what && fast.kind == event.kind &&
+                      fast.bytes == event.bytes && fast.of_kind == event.of_kind && fast.held == event.held &&
+                      fast.thread == event.thread && int{fast.gpu} == event.gpu && text == event.text &&
+                      (memory ? fast.pointer == event.pointer && fast.charge == event.charge
+                              : fast.duration_ns() == event.duration_ns && fast.limit() == event.limit);
+    return same ? std::string() : "the two readers read this line differently: " + std::string(line);
+}
+
+// What does not hold of this file; empty: all does.
+inline std::string broken_trace(std::string_view text) {
+    const auto whole = read_trace_text(text, text.size() + 1);
+    const auto pieces = read_trace_text(text, 7);
+    if (whole.ok() != pieces.ok()) return "in pieces it is read otherwise than whole";
+    if (!whole) return whole.error().empty() || whole.error() != pieces.error() ? "not one word of why" : std::string();
+    if (whole->events != pieces->events || whole->missing != pieces->missing || whole->texts != pieces->texts)
+        return "in pieces it says something else than whole";
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = std::min(text.find('\n', begin), text.size());
+        if (std::string wrong = disagreement(text.substr(begin, end - begin)); !wrong.empty()) return wrong;
+        begin = end + 1;
+    }
+    const cli::Summary summary = cli::summarise(*whole);
+    const std::string page = cli::html_page(*whole, summary);
+    if (page.find("</html>") == std::string::npos) return "the page has no end";
+    if (cli::svg_picture(*whole, summary).find("</svg>") == std::string::npos) return "the picture has no end";
+    if (cli::text_report(*whole, summary).empty()) return "there are no lines";
+    for (const cli::GpuSummary &gpu : summary.gpus) {
+        cli::ReplayTerms terms;
+        terms.total = gpu.total;
+        terms.gpu.cap = gpu.peak / 2;
+        terms.gpu.growth.wait = policy::Duration(1'000);
+        const cli::Replayed out = cli::replay(*whole, gpu.gpu, terms);
+        if (out.refused > out.requests) return "more is refused than asked for";
+        if (out.refusals.size() != std::min(out.refused, cli::kMostListed)) return "refusals are not listed";
+        const auto least = cli::smallest_cap(*whole, gpu.gpu, gpu.total);
+        if (!least) continue;
+        terms.gpu = {};
+        terms.gpu.cap = *least;
+        if (cli::replay(*whole, gpu.gpu, terms).refused != 0) return "the smallest cap refuses something";
+    }
+    return {};
+}
+
+}  // namespace curb::fuzz

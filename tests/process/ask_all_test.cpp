@@ -1,0 +1,299 @@
+// All capped processes are asked at once. Here they are stand-ins that behave as badly as processes can, each at its
+// own control socket.
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <deque>
+#include <optional>
+
+#include "capped.hpp"
+#include "connect.hpp"
+#include "control/client.hpp"
+#include "control/runtime_dir.hpp"
+
+using namespace curb;
+using control::Failure;
+using control::Status;
+using control::StatusRequest;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+int listening(const fs::path &path, int backlog = 16) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.string().copy(address.sun_path, sizeof address.sun_path - 1);
+    const int out = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (::bind(out, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 || ::listen(out, backlog) != 0)
+        return -1;
+    return out;
+}
+
+// The user's runtime directory, for as long as it lives.
+class Runtime {
+  public:
+    Runtime() {
+        fs::create_directory(folder());
+        fs::permissions(folder(), fs::perms::owner_all);
+        ::setenv("XDG_RUNTIME_DIR", dir_.path().c_str(), 1);
+    }
+    ~Runtime() { ::unsetenv("XDG_RUNTIME_DIR"); }
+    [[nodiscard]] fs::path folder() const { return dir_ / "curb"; }
+    [[nodiscard]] const fs::path &path() const { return dir_.path(); }
+    [[nodiscard]] std::size_t sockets() const {
+        return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()));
+    }
+
+  private:
+    TempDir dir_;
+};
+
+// A process that listens under its own name and does `what` with its socket.
+class StandIn {
+  public:
+    using What = std::function<void(int listening)>;
+    StandIn(const Runtime &runtime, const What &what, const std::function<void()> &before = {}) {
+        int ready[2];
+        REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ::signal(SIGPIPE, SIG_IGN);
+            if (before) before();
+            const int socket = listening(runtime.folder() / control::socket_name(*control::name_of(::getpid())));
+            if (socket < 0 || ::write(ready[1], "", 1) != 1) ::_exit(1);
+            what(socket);
+            for (;;) ::pause();
+        }
+        ::close(ready[1]);
+        char byte = 0;
+        REQUIRE(::read(ready[0], &byte, 1) == 1);
+        ::close(ready[0]);
+    }
+    ~StandIn() {
+        ::kill(pid_, SIGKILL);
+        ::waitpid(pid_, nullptr, 0);
+    }
+    StandIn(const StandIn &) = delete;
+    StandIn &operator=(const StandIn &) = delete;
+    [[nodiscard]] int pid() const { return pid_; }
+    void stop() const {
+        ::kill(pid_, SIGSTOP);
+        ::waitpid(pid_, nullptr, WUNTRACED);
+    }
+
+  private:
+    pid_t pid_ = -1;
+};
+
+int client_of(int listening) { return ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC); }
+// Takes the whole request, so that hanging up loses nothing.
+int asked(int listening) {
+    const int client = client_of(listening);
+    char block[4096];
+    while (::recv(client, block, sizeof block, 0) > 0 && std::string_view(block).find('\n') == std::string::npos) {
+    }
+    return client;
+}
+void say(int client, const std::string &text) {
+    for (std::size_t at = 0; at < text.size();) {
+        const ssize_t more = ::send(client, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+        if (more <= 0) return;
+        at += static_cast<std::size_t>(more);
+    }
+}
+std::string status_line() {
+    Status status;
+    status.pid = ::getpid();
+    status.version = "stand-in";
+    return control::text(control::Reply(status)) + "\n";
+}
+void answers(int listening) {
+    for (;;) say(asked(listening), status_line());
+}
+
+struct Told {
+    std::map<int, control::Reply> replies;
+    Clock::duration took{};
+    [[nodiscard]] std::string failure(int pid) const {
+        const auto found = replies.find(pid);
+        if (found == replies.end()) return "not asked";
+        const auto *failure = std::get_if<Failure>(&found->second);
+        return failure ? failure->message : "answered";
+    }
+};
+Told ask_all(std::chrono::milliseconds patience) {
+    Told out;
+    const auto begin = Clock::now();
+    auto answers = control::ask_all(StatusRequest(), patience);
+    out.took = Clock::now() - begin;
+    CHECK(std::is_sorted(answers.begin(), answers.end(), [](const auto &a, const auto &b) { return a.pid < b.pid; }));
+    for (control::Answer &one : answers) CHECK(out.replies.emplace(one.pid, std::move(one.reply)).second);
+    return out;
+}
+
+// Processes of other tests may run beside this one, and root asks them too: what is told of ours counts.
+constexpr auto kPatience = 300ms;
+constexpr auto kSlack = 2s;  // of a machine with other things to do
+
+}  // namespace
+
+TEST_CASE("all are asked at the same time, and the answers come in the order of their pids") {
+    const Runtime runtime;
+    std::deque<StandIn> processes;
+    for (int i = 0; i < 20; ++i)
+        processes.emplace_back(runtime, [](int listening) {
+            const int client = asked(listening);
+            ::usleep(200'000);
+            say(client, status_line());
+        });
+    const Told told = ask_all(20s);
+    for (const StandIn &one : processes) {
+        CHECK(told.failure(one.pid()) == "answered");
+        CHECK(std::get<Status>(told.replies.at(one.pid())).pid == one.pid());
+    }
+    CHECK(told.took < 2s);  // one after the other it would be 4 s
+    const auto named = control::processes();
+    for (const StandIn &one : processes) CHECK(std::binary_search(named.begin(), named.end(), one.pid()));
+}
+
+TEST_CASE("what does not answer is told apart, and keeps nobody waiting longer than the patience") {
+    const Runtime runtime;
+    const StandIn good(runtime, answers);
+    const StandIn silent(runtime, [](int listening) { asked(listening); });
+    const StandIn stopped(runtime, answers);
+    stopped.stop();
+    const StandIn gibberish(runtime, [](int listening) { say(asked(listening), "gibberish\n"); });
+    const StandIn endless(runtime, [](int listening) {
+        const int client = asked(listening);
+        for (const std::string block(1 << 16, 'x');;) say(client, block);
+    });
+    const StandIn slow(runtime, [](int listening) {
+        for (const int client = asked(listening);; ::usleep(500)) say(client, "x");
+    });
+    const StandIn rude(runtime, [](int listening) { ::close(asked(listening)); });
+    const StandIn dying(runtime, [](int listening) {
+        asked(listening);
+        ::_exit(0);
+    });
+    const StandIn other(runtime, [](int listening) {
+        say(asked(listening), control::text(control::Reply(Failure{"of its own accord"})) + "\n");
+    });
+    const StandIn busy(runtime, [](int) {});
+    std::vector<control::Descriptor> callers;
+    const std::string path = runtime.folder() / control::socket_name(*control::name_of(busy.pid()));
+    for (int error = 0; error == 0;) callers.push_back(control::connect_to(path, error));
+
+    const Told told = ask_all(kPatience);
+    CHECK(told.took < kPatience + kSlack);
+    CHECK(told.failure(good.pid()) == "answered");
+    const auto text = [](const StandIn &one) { return "process " + std::to_string(one.pid()); };
+    CHECK(told.failure(silent.pid()) ==
+          text(silent) + " has not answered for 300 ms: it may be stuck, or the machine overloaded");
+    CHECK(told.failure(stopped.pid()) ==
+          text(stopped) + " has not answered for 300 ms: it is stopped; kill -CONT " + std::to_string(stopped.pid()));
+    CHECK_THAT(told.failure(gibberish.pid()), contains(text(gibberish) + " answers what cannot be read: "));
+    CHECK(told.failure(endless.pid()) == text(endless) + " answers more than an answer can be long");
+    CHECK_THAT(told.failure(slow.pid()), contains(text(slow) + " has not answered for 300 ms"));
+    CHECK(told.failure(rude.pid()) == text(rude) + " closed the connection without an answer; try again");
+    CHECK(told.failure(dying.pid()) == text(dying) + " ended before it answered");
+    CHECK(told.failure(other.pid()) == "of its own accord");
+    CHECK_THAT(told.failure(busy.pid()), contains(text(busy) + " takes no more requests"));
+}
+
+TEST_CASE("one that takes nobody in at first is asked as soon as it does") {
+    const Runtime runtime;
+    const StandIn busy(runtime, [](int listening) {
+        ::usleep(300'000);
+        for (;;) {  // those before us, who say nothing, and then ourselves
+            const int client = client_of(listening);
+            char byte = 0;
+            if (::recv(client, &byte, 1, 0) == 1) say(client, status_line());
+        }
+    });
+    std::vector<control::Descriptor> callers;
+    const std::string path = runtime.folder() / control::socket_name(*control::name_of(busy.pid()));
+    for (int error = 0; error == 0;) callers.push_back(control::connect_to(path, error));
+    for (const auto &one : callers) ::shutdown(one.number(), SHUT_WR);
+    const Told told = ask_all(20s);
+    CHECK(told.failure(busy.pid()) == "answered");
+    CHECK(told.took >= 100ms);
+}
+
+TEST_CASE("ten thousand sockets of dead processes are deleted while the living are asked") {
+    const Runtime runtime;
+    const StandIn good(runtime, answers);
+    const fs::path dead = runtime.folder() / "1-1.sock";
+    ::close(listening(dead));
+    for (int i = 2; i <= 10'000; ++i) fs::create_hard_link(dead, runtime.folder() / (std::to_string(i) + "-1.sock"));
+    REQUIRE(runtime.sockets() == 10'001);
+    const Told told = ask_all(10s);
+    CHECK(runtime.sockets() == 1);
+    CHECK(told.failure(good.pid()) == "answered");
+    CHECK(told.replies.count(1) == 0);
+    CHECK(told.took < 2s);
+    WARN("10,000 dead sockets took " << std::chrono::duration_cast<std::chrono::milliseconds>(told.took).count()
+                                     << " ms");
+}
+
+TEST_CASE("a socket of another process with the same pid is not asked") {
+    const Runtime runtime;
+    const StandIn good(runtime, answers), other(runtime, answers);
+    const auto name = [](const StandIn &one) { return control::socket_name(*control::name_of(one.pid())); };
+    // As if the pid of `good` had been that of `other` once, or were in another namespace.
+    fs::rename(runtime.folder() / name(other), runtime.folder() / (std::to_string(good.pid()) + "-1.sock"));
+    const Told told = ask_all(10s);
+    CHECK(told.failure(good.pid()) == "answered");
+    CHECK(std::get<Status>(told.replies.at(good.pid())).pid == good.pid());
+    CHECK(told.failure(other.pid()) == "not asked");
+}
+
+TEST_CASE("a process of another user in the user's folder is not believed") {
+    if (::geteuid() != 0) {
+        WARN("only root can give another user's process a socket here");
+        return;
+    }
+    const Runtime runtime;
+    constexpr uid_t kOwner = 54'331, kOther = 54'332;
+    // The folder is kOwner's, in which kOther's process listens: root has opened the way for it.
+    REQUIRE(::chown(runtime.folder().c_str(), kOwner, kOwner) == 0);
+    fs::permissions(runtime.folder(), fs::perms::all);
+    REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
+    fs::permissions(runtime.path(), fs::perms::all);
+    const StandIn foreign(runtime, answers, [] {
+        if (::setuid(kOther) != 0) ::_exit(97);
+    });
+    ::chmod((runtime.folder() / control::socket_name(*control::name_of(foreign.pid()))).c_str(), 0777);
+    fs::permissions(runtime.folder(), fs::perms::owner_all);
+    const pid_t asking = ::fork();
+    if (asking == 0) {
+        if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) ::_exit(97);
+        for (const control::Answer &one : control::ask_all(StatusRequest(), 5s))
+            if (const auto *failure = std::get_if<Failure>(&one.reply); failure && one.pid == foreign.pid())
+                ::_exit(failure->message.find("belongs to user 54332") != std::string::npos ? 0 : 2);
+        ::_exit(1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(asking, &status, 0) == asking);
+    CHECK(status == 0);
+}
+
+TEST_CASE("more processes than files may be open are asked all the same") {
+    const Runtime runtime;
+    std::deque<StandIn> processes;
+    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answers);
+    const pid_t asking = ::fork();
+    if (asking == 0) {
+        const rlimit few{32, 32};
+        ::close_range(3, ~0U, 0);
+        ::setrlimit(RLIMIT_NOFILE, &few);
+        std::size_t answered = 0;
+        for (const control::Answer &one : control::ask_all(StatusRequest(), 10s))
+            answered += std::holds_alternative<Status>(one.reply) ? 1U : 0U;
+        ::_exit(answered >= 40 ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(asking, &status, 0) == asking);
+    CHECK(status == 0);
+}

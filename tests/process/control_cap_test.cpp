@@ -1,0 +1,392 @@
+// Caps and policies that change while a process runs: curb cap, curb policy reload, and edits beside them.
+
+#include <atomic>
+
+#include "start.hpp"
+#include "steered.hpp"
+
+using namespace steered;
+
+namespace {
+
+Outcome curb_command(const fs::path &runtime, Words words) {
+    words.insert(words.begin(), CURB_BINARY);
+    return start({words, {{"XDG_RUNTIME_DIR", runtime.string()}}, {}, {}, {}});
+}
+std::string text_of(int pid) { return std::to_string(pid); }
+std::uint64_t number(const std::string &text) { return std::stoull(text); }
+
+void rename_into_place(const TempDir &folder, const std::string &policy) {
+    fs::rename(folder.write("job.json.new", policy), folder / "job.json");
+}
+
+}  // namespace
+
+TEST_CASE("a cap is in force when the answer comes, higher or lower than the policy's, until it is taken away") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    const CapReport lower = set(process, cap("1GiB"));
+    REQUIRE(lower.gpus.size() == 1);
+    CHECK(lower.gpus[0].before == 2 * GiB);
+    CHECK(lower.gpus[0].now == 1 * GiB);
+    CHECK(lower.gpus[0].held == kContext);
+    CHECK(process("told") == std::to_string(1 * GiB));
+    CHECK(number(process("fill")) <= 1 * GiB);
+    set(process, cap("4GiB"));
+    CHECK(process("told") == std::to_string(4 * GiB));
+    const std::uint64_t held = number(process("fill"));
+    CHECK(held > 3 * GiB);
+    CHECK(held <= 4 * GiB);
+    CHECK(status(process).gpus.at(0).live_cap == policy::parse_size("4GiB").value());
+    const CapReport back = set(process, reset());
+    CHECK(back.gpus.at(0).before == 4 * GiB);
+    CHECK(back.gpus.at(0).now == 2 * GiB);
+    CHECK(!status(process).gpus.at(0).live_cap);
+    CHECK(process("take") == "refused");
+    CHECK(process("drop") == "ok");
+    CHECK(number(process("fill")) <= 2 * GiB);
+}
+
+TEST_CASE("a process without a policy can be capped, and let go again") {
+    const TempDir runtime;
+    Capped process(runtime.path(), how({}));
+    const CapReport report = set(process, cap("1GiB"));
+    CHECK(!report.gpus.at(0).before);
+    CHECK(report.gpus.at(0).held == kContext);
+    CHECK(number(process("fill")) <= 1 * GiB);
+    CHECK(process("drop") == "ok");
+    const CapReport free = set(process, reset());
+    CHECK(!free.gpus.at(0).now);
+    CHECK(process("told") == std::to_string(80 * GiB));
+}
+
+TEST_CASE("a share is one of the device, and a cap of CURB_CAP is replaced as well") {
+    const TempDir runtime;
+    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
+    CHECK(set(process, cap("50%")).gpus.at(0).now == 40 * GiB);
+    CHECK(status(process).policy.cap == "1GiB");
+    CHECK(set(process, reset()).gpus.at(0).now == 1 * GiB);
+}
+
+TEST_CASE("caps for several keys add up, and the most specific holds") {
+    const TempDir runtime;
+    Capped process(runtime.path(), how({{"CURB_SIM_GPUS", "2"}, {"CUDA_VISIBLE_DEVICES", "1,0"}}));
+    CHECK(set(process, cap("8GiB")).gpus.size() == 2);
+    // nvidia-smi's index 0 is this process's cuda:1.
+    const CapReport one = set(process, cap("2GiB", "nvml:0"));
+    REQUIRE(one.gpus.size() == 1);
+    CHECK(one.gpus[0].ordinal == 1);
+    CHECK(one.gpus[0].now == 2 * GiB);
+    const CapReport both = set(process, cap("4GiB"));
+    REQUIRE(both.gpus.size() == 2);
+    CHECK(both.gpus[0].now == 4 * GiB);
+    CHECK(both.gpus[1].now == 2 * GiB);
+    CHECK(both.gpus[1].live_cap == policy::parse_size("2GiB").value());
+    CHECK(!set(process, reset("cuda:0")).gpus.at(0).now);
+    CHECK(status(process).gpus.at(1).cap == 2 * GiB);
+    set(process, reset());
+    CHECK(!status(process).gpus.at(1).cap);
+}
+
+TEST_CASE("a key that names none of the process's devices, and a policy that cannot be used, are refused") {
+    const TempDir runtime;
+    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
+    CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
+               contains("process " + text_of(process.pid()) + ": gpu key \"cuda:1\" names none") &&
+                   contains("cuda:0 = ") && contains("GPU-"));
+    CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "nvml:7"), 10s)), contains("nvml:0"));
+    CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "gpu0"), 10s)), contains("did you mean \"cuda:0\"?"));
+    CHECK(status(process).gpus.at(0).cap == 1 * GiB);
+    Capped unusable(runtime.path(), under(runtime, "{"));
+    CHECK_THAT(refusal(ask(unusable.pid(), cap("2GiB"), 10s)), contains("everything is refused whatever the cap"));
+    CHECK(unusable("take") == "refused");
+}
+
+TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
+    const Ceiling ceiling(R"({ "version": 1, "gpu": { "*": { "cap": "2GiB" } } })");
+    if (!can_try(ceiling)) return;
+    const TempDir runtime;
+    Capped::How with = under(runtime, capped_at("1GiB"));
+    with.prepare = [&] {
+        if (!ceiling.put_in_place()) ::_exit(96);
+    };
+    Capped process(runtime.path(), with);
+    CHECK(status(process).policy.ceiling == "/etc/curb/policy.json");
+    CHECK(!status(process).gpus.at(0).ceiling);
+    const CapReport report = set(process, cap("8GiB"));
+    CHECK(report.gpus.at(0).now == 2 * GiB);
+    CHECK(report.gpus.at(0).ceiling);
+    CHECK(status(process).gpus.at(0).ceiling);
+    CHECK(number(process("fill")) <= 2 * GiB);
+    const Outcome typed = curb_command(runtime.path(), {"cap", text_of(process.pid()), "9GiB"});
+    CHECK_THAT(typed.out, contains("cuda:0 cap 2 GiB, as before; 9GiB was asked for, and the machine's ceiling"));
+    // Trusted again without a new text, the ceiling is read when that is asked for.
+    fs::permissions(ceiling.file(), fs::perms(0666));
+    CHECK_THAT(reload(process).errors.at(0), contains("/etc/curb/policy.json"));
+    fs::permissions(ceiling.file(), fs::perms(0644));
+    CHECK(reload(process).errors.empty());
+}
+
+TEST_CASE("a cap stays across edits, and the edit holds once it is taken away") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    set(process, cap("1GiB"));
+    rename_into_place(runtime, capped_at("3GiB"));
+    CHECK(within(5s, [&] { return process.log().find("\"3GiB\"") != std::string::npos; }));
+    CHECK(status(process).gpus.at(0).cap == 1 * GiB);
+    CHECK(reload(process).changes.empty());
+    CHECK(status(process).gpus.at(0).cap == 1 * GiB);
+    CHECK(set(process, reset()).gpus.at(0).now == 3 * GiB);
+}
+
+TEST_CASE("lowered below what is held, memory is released at once and requests are refused until it is under") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("4GiB")));
+    CHECK(process("pools") == "ok");
+    for (int i = 0; i < 4; ++i) CHECK(process("take") == "ok");
+    const CapReport report = set(process, cap("1GiB"));
+    CHECK(report.gpus.at(0).held == kContext + 448 * MiB + 256 * MiB);
+    CHECK(within(5s, [&] { return number(process("held")) == kContext + 256 * MiB; }));
+    REQUIRE(within(5s, [&] { return !status(process).releases.empty(); }));
+    CHECK(status(process).releases.back().report.trigger == "cap lowered");
+    CHECK_THAT(process.log(), contains("curb cap: cuda:0 cap 4 GiB -> 1 GiB, and 1.19 GiB is held"));
+    set(process, cap("700MiB"));
+    CHECK(process("take") == "refused");
+    CHECK_THAT(process.log(), contains("raise the cap: curb cap " + text_of(process.pid()) + " SIZE"));
+    CHECK(process("drop") == "ok");
+    CHECK(process("take") == "ok");
+}
+
+TEST_CASE("a raised cap lets a request that waits go on at once") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("1GiB", R"(, "growth": { "wait": "50s" })")));
+    set(process, cap("600MiB"));
+    CHECK(process("ask") == "ok");
+    CHECK(within(5s, [&] { return status(process).gpus.at(0).waited == 1; }));
+    CHECK(process("asked") == "waits");
+    set(process, cap("2GiB"));
+    CHECK(within(5s, [&] { return process("asked") == "granted"; }));
+}
+
+TEST_CASE("a growing allowance goes on under another cap") {
+    const TempDir runtime;
+    Capped process(runtime.path(),
+                   under(runtime, capped_at("4GiB", R"(, "growth": { "start": "1GiB", "step": "512MiB" })")));
+    process("fill");
+    const auto before = status(process).gpus.at(0).allowance;
+    CHECK(before > 3 * GiB);
+    set(process, cap("5GiB"));
+    CHECK(status(process).gpus.at(0).allowance == before);
+    CHECK(number(process("fill")) > 4 * GiB);
+}
+
+TEST_CASE("a cap is in force and answered at once while the device computes and a release waits for it") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("4GiB")));
+    CHECK(process("pools") == "ok");
+    CHECK(process("compute") == "ok");
+    std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
+    REQUIRE(within(2s, [&] { return status(process).releasing; }));
+    int size = 0;
+    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
+    CHECK(process("told") == std::to_string(3 * GiB));
+    CHECK(status(process).releasing);
+    releasing.join();
+}
+
+TEST_CASE("a cap is in force and answered at once while a release waits for Python's lock", "[foreign]") {
+    const TempDir runtime;
+    Capped process(runtime.path(),
+                   {{CURB_PYTHON, "-c", kHoldsTheLock}, {{"PYTHONUNBUFFERED", "1"}, {"CURB_CAP", "4GiB"}}, {}, true});
+    CHECK(process("hold") == "holding");
+    std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
+    REQUIRE(within(2s, [&] { return status(process).releasing; }));
+    int size = 0;
+    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
+    CHECK(status(process).gpus.at(0).cap == 3 * GiB);
+    process.tell("");
+    CHECK(process.line() == "free");
+    releasing.join();
+}
+
+TEST_CASE("a reload tells what an edit has changed that was made just before") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    for (const char *size : {"3GiB", "4GiB", "5GiB", "6GiB"}) {
+        rename_into_place(runtime, capped_at(size));
+        const ReloadReport report = reload(process);
+        CHECK(report.file == (runtime / "job.json").string());
+        CHECK(report.errors.empty());
+        REQUIRE(report.changes.size() == 1);
+        CHECK_THAT(report.changes[0], contains("/gpu/*/cap: ") && contains("-> \"" + std::string(size) + "\""));
+        CHECK(status(process).gpus.at(0).cap == policy::parse_size(size).value().on(80 * GiB));
+    }
+    CHECK(reload(process).changes.empty());
+}
+
+TEST_CASE("a reload tells every error, and the last good policy stays") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
+    const ReloadReport bad = reload(process);
+    CHECK(bad.errors.size() == 2);
+    CHECK(bad.changes.empty());
+    CHECK(status(process).gpus.at(0).cap == 2 * GiB);
+    CHECK(!status(process).policy.error.empty());
+    fs::remove(runtime / "job.json");
+    CHECK_THAT(reload(process).errors.at(0), contains("no such file"));
+    runtime.write("job.json", R"({ "version": 1, "gpu": { "cuda:5": { "cap": "2GiB" } } })");
+    const ReloadReport nowhere = reload(process);
+    CHECK(nowhere.errors.empty());
+    CHECK_THAT(nowhere.notes.at(0), contains("\"cuda:5\" names none"));
+    CHECK(reload(process).notes == nowhere.notes);
+    CHECK(status(process).policy.error.empty());
+}
+
+TEST_CASE("a reload of a policy that could not be used from the start brings it into force") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, "{"));
+    CHECK(!reload(process).errors.empty());
+    rename_into_place(runtime, capped_at("2GiB"));
+    CHECK(reload(process).errors.empty());
+    CHECK(process("take") == "ok");
+    CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
+}
+
+TEST_CASE("a process without a policy file and without a ceiling has nothing to reload, and says so") {
+    const TempDir runtime;
+    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
+    CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)), contains("has no policy file") &&
+                                                                      contains("curb cap " + text_of(process.pid())) &&
+                                                                      contains("curb run --policy FILE"));
+}
+
+TEST_CASE("a policy thread that is kept, and a log that nobody reads, keep neither caps nor questions waiting") {
+    const TempDir runtime;
+    Capped::How with = under(runtime, capped_at("2GiB"));
+    with.prepare = [] {  // stderr is a pipe that is full
+        int ends[2];
+        if (::pipe2(ends, O_NONBLOCK) != 0) ::_exit(97);
+        while (::write(ends[1], "x", 1) == 1) {
+        }
+        ::fcntl(ends[1], F_SETFL, 0);
+        ::dup2(ends[1], 2);
+    };
+    Capped process(runtime.path(), with);
+    rename_into_place(runtime, capped_at("3GiB"));  // which is logged once it is in force
+    CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 3 * GiB; }));
+    CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 300ms)), contains("has not answered for 300 ms"));
+    CHECK(quickest([&] {
+              CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
+              CHECK(set(process, cap("2GiB")).gpus.at(0).now == 2 * GiB);
+          }) < 100ms);
+    CHECK(status(process).gpus.at(0).cap == 2 * GiB);
+}
+
+TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold more than the highest cap") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    CHECK(process("storm") == "ok");
+    std::atomic<bool> end{false};
+    std::vector<std::thread> steering;
+    steering.emplace_back([&] {
+        for (int i = 0; !end; ++i) {
+            const char *sizes[] = {"1GiB", "1536MiB", "700MiB", "2GiB"};
+            ask(process.pid(), cap(sizes[i % 4]), 10s);
+        }
+    });
+    steering.emplace_back([&] {
+        for (int i = 0; !end; ++i) ask(process.pid(), i % 2 == 0 ? cap("1GiB", "cuda:0") : reset("cuda:0"), 10s);
+    });
+    steering.emplace_back([&] {
+        for (int i = 0; !end; ++i) {
+            rename_into_place(runtime, capped_at(i % 2 == 0 ? "1200MiB" : "2GiB"));
+            std::this_thread::sleep_for(20ms);
+        }
+    });
+    steering.emplace_back([&] {
+        while (!end) {
+            ask(process.pid(), ReloadRequest(), 20s);
+            ask(process.pid(), StatusRequest(), 10s);
+        }
+    });
+    std::this_thread::sleep_for(3s);
+    end = true;
+    for (std::thread &thread : steering) thread.join();
+    CHECK(number(process("most")) <= 2 * GiB);
+    set(process, reset());
+    // None of it was lost: the last of each kind holds.
+    rename_into_place(runtime, capped_at("1800MiB"));
+    set(process, cap("900MiB"));
+    reload(process);
+    CHECK(status(process).gpus.at(0).cap == 900 * MiB);
+    CHECK(set(process, reset()).gpus.at(0).now == 1800 * MiB);
+    set(process, cap("800MiB"));
+    process("most");  // requests that were judged by the cap before are done
+    CHECK(within(10s, [&] { return number(process("held")) <= 800 * MiB; }));
+    process("most");
+    std::this_thread::sleep_for(300ms);
+    CHECK(number(process("calm")) <= 800 * MiB);
+    CHECK(process.ends() == 0);
+}
+
+TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
+    const std::string pid = text_of(process.pid());
+    for (int i = 0; i < 8; ++i) CHECK(process("take") == "ok");
+    const Outcome typed = curb_command(runtime.path(), {"cap", pid, "1GiB"});
+    CHECK(typed.status == 0);
+    CHECK(typed.err.empty());
+    CHECK(typed.out == "process " + pid +
+                           ": cuda:0 cap 8 GiB -> 1 GiB; 1.01 GiB is held, so memory is released, and new requests "
+                           "wait or are refused until it is under\n");
+    CHECK(curb_command(runtime.path(), {"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
+          "process " + pid + ": cuda:0 cap 1 GiB -> 2 GiB\n");
+    CHECK_THAT(curb_command(runtime.path(), {"cap", pid, "4GiB"}).out,
+               contains("cuda:0 cap 2 GiB, as before; 2GiB was set for it by a key that is more specific"));
+    CHECK_THAT(curb_command(runtime.path(), {"cap", pid, "--reset", "--json"}).out,
+               contains(R"("before":2147483648,"now":8589934592,"live_cap":null,"ceiling":false,"held":)"));
+    CHECK(curb_command(runtime.path(), {"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
+    CHECK(curb_command(runtime.path(), {"cap", "2147483647", "1GiB"}).status == 1);
+}
+
+TEST_CASE("curb policy reload prints changes, notes and errors") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
+    const std::string pid = text_of(process.pid()), file = (runtime / "job.json").string();
+    rename_into_place(runtime, capped_at("6GiB"));
+    const Outcome changed = curb_command(runtime.path(), {"policy", "reload", pid});
+    CHECK(changed.status == 0);
+    CHECK(changed.out == "process " + pid + ": " + file + " is in force\n  /gpu/*/cap: \"8GiB\" -> \"6GiB\"\n");
+    CHECK(curb_command(runtime.path(), {"policy", "reload", pid}).out ==
+          "process " + pid + ": " + file + " says what was in force already\n");
+    runtime.write("job.json", "{");
+    const Outcome bad = curb_command(runtime.path(), {"policy", "reload", pid});
+    CHECK(bad.status == 1);
+    CHECK_THAT(bad.out, contains("the last good policy stays in force"));
+    CHECK_THAT(bad.err, contains("job.json:1:"));
+    CHECK_THAT(
+        curb_command(runtime.path(), {"policy", "reload", pid, "--json"}).out,
+        contains(R"({"pid":)" + pid + R"(,"file":")" + file + R"(","rule":"","changes":[],"notes":[],"errors":[")"));
+    const Outcome none = curb_command(runtime.path(), {"policy", "reload", "2147483647"});
+    CHECK(none.status == 1);
+    CHECK_THAT(none.err, contains("there is no process 2147483647"));
+}
+
+TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed") {
+    const TempDir runtime;
+    const auto complaint = [&](Words words) {
+        const Outcome outcome = curb_command(runtime.path(), std::move(words));
+        CHECK(outcome.status == 125);
+        CHECK(outcome.out.empty());
+        return outcome.err;
+    };
+    CHECK_THAT(complaint({"cap"}), contains("pid is required"));
+    CHECK_THAT(complaint({"cap", "4711"}), contains("which cap? curb cap PID SIZE, or --reset"));
+    CHECK_THAT(complaint({"cap", "x", "1GiB"}), contains("'x' is not the pid of a process"));
+    CHECK_THAT(complaint({"cap", "4711", "8Gib"}), contains("is not a size"));
+    CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
+    CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
+    CHECK_THAT(complaint({"policy", "reload", "0"}), contains("'0' is not the pid of a process"));
+}

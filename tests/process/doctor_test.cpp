@@ -1,0 +1,353 @@
+// curb doctor of real processes: those that are capped, and those that pass curb by, in each of the ways in which they
+// can. What counts most is that it finds nothing where nothing is wrong.
+
+#include <dlfcn.h>
+#include <sys/statvfs.h>
+
+#include "capped.hpp"
+#include "control/status.hpp"
+#include "start.hpp"
+
+using namespace curb;
+
+namespace {
+
+constexpr uid_t kNobody = 54'321;
+
+std::string plugin(const char *name) { return std::string(CURB_PLUGINS "/libplugin_") + name + ".so"; }
+
+std::string preload_before(const std::string &other) {
+    return std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + other;
+}
+
+// A machine that the processes of a test share.
+class Machine {
+  public:
+    std::map<std::string, std::string> environment(std::map<std::string, std::string> more = {}) const {
+        more.emplace("CURB_SIM_STATE", (runtime / "machine").string());
+        return more;
+    }
+    Capped capped(Words command, std::map<std::string, std::string> more = {}, bool socket = true) const {
+        return Capped(runtime.path(), {std::move(command), environment(std::move(more)), {}, socket});
+    }
+    Outcome doctor(Words words, std::map<std::string, std::string> more = {}) const {
+        words.insert(words.begin(), {CURB_BINARY, "doctor"});
+        more.emplace("XDG_RUNTIME_DIR", runtime.path().string());
+        more.emplace("LD_LIBRARY_PATH", CURB_SIM);
+        more.emplace("CURB_LIBRARY", CURB_LIBRARY);
+        return start({words, environment(std::move(more)), {}, {}, {}});
+    }
+    Outcome doctor(int pid) const { return doctor({std::to_string(pid)}); }
+
+    TempDir runtime;
+};
+
+void finds_nothing(const Outcome &outcome) {
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.status == 0);
+    CHECK(last_line(outcome.out).starts_with("no problems"));
+    CHECK(outcome.err.empty());
+}
+// The findings that are problems, each on a line.
+std::string problems(const Outcome &outcome) {
+    std::string out;
+    for (const std::string &line : lines(outcome.out))
+        if (line.starts_with("problem")) out += line + "\n";
+    return out;
+}
+void finds(const Outcome &outcome, const std::string &what) {
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.status == 1);
+    CHECK_THAT(problems(outcome), contains(what));
+    CHECK(lines(problems(outcome)).size() == 1);
+}
+
+// As proc(5) has it: 'T' is stopped, 'Z' a zombie.
+char state_of(int pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::size_t bracket = text.rfind(')');
+    return bracket + 2 < text.size() ? text[bracket + 2] : '?';
+}
+
+std::vector<control::Passed> passed_by(const Capped &process) {
+    const auto reply = control::ask(process.pid(), control::StatusRequest{true}, 10s);
+    REQUIRE(std::holds_alternative<control::Status>(reply));
+    return std::get<control::Status>(reply).passed;
+}
+
+}  // namespace
+
+TEST_CASE("nothing is wrong with a capped program, nor with one behind another preload") {
+    const Machine machine;
+    const std::string preload =
+        GENERATE(CURB_LIBRARY, CURB_LIBRARY ":" CURB_SECOND_PRELOAD, CURB_SECOND_PRELOAD " " CURB_LIBRARY);
+    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
+                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(preload)}});
+    CHECK(process("pool") == "ok");
+    const Outcome outcome = machine.doctor(process.pid());
+    finds_nothing(outcome);
+    CHECK(last_line(outcome.out) == "no problems, no notes");
+    CHECK_THAT(outcome.out,
+               contains("is under curb and answers") && contains("CURB_CAP 8GiB") && contains(" of 8 GiB"));
+    CHECK(passed_by(process).empty());
+}
+
+TEST_CASE("nothing is wrong with a framework: a Python program, the runtime, an allocator, plugins", "[foreign]") {
+    const Machine machine;
+    constexpr const char *kProgram = R"(
+import ctypes, sys
+torch = ctypes.CDLL(sys.argv[1])                     # libc10_cuda, which is linked with the runtime
+plugins = [ctypes.CDLL(one) for one in sys.argv[2:]]
+print('ready', flush=True)
+for plugin in plugins: assert plugin.plugin_allocates() == 0
+sys.stdin.readline()
+print('used', flush=True)
+sys.stdin.readline()
+)";
+    Capped process = machine.capped(
+        {CURB_PYTHON, "-c", kProgram, CURB_C10_CUDA, plugin("bound"), plugin("looks_up"), plugin("no_cuda")},
+        {{"CURB_CAP", "8GiB"}});
+    CHECK(process("") == "used");
+    finds_nothing(machine.doctor(process.pid()));
+    CHECK(passed_by(process).empty());
+}
+
+TEST_CASE("libraries that are opened as usual come through curb") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    for (const char *name : {"bound", "looks_up", "no_cuda"}) CHECK(process("plain " + plugin(name)) == "0");
+    finds_nothing(machine.doctor(process.pid()));
+}
+
+TEST_CASE("a library that is opened with RTLD_DEEPBIND and passes curb by is named", "[bare]") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    SECTION("its references are bound to the driver") {
+        CHECK(process("deep " + plugin("bound")) == "0");
+        finds(machine.doctor(process.pid()), plugin("bound") + ": its references to ");
+        REQUIRE(passed_by(process).size() == 1);
+        CHECK(passed_by(process)[0].library == plugin("bound"));
+        CHECK_THAT(passed_by(process)[0].how, contains(" and 2 more are bound to the driver itself"));
+    }
+    SECTION("it has looked them up by glibc's own dlsym") {
+        CHECK(process("deep " + plugin("looks_up")) == "0");
+        finds(machine.doctor(process.pid()),
+              plugin("looks_up") + ": it looked up cuMemAlloc_v2 of the driver past curb");
+    }
+    SECTION("not one that has looked up something else") {
+        CHECK(process("deep " + plugin("no_cuda")) == "0");
+        finds_nothing(machine.doctor(process.pid()));
+    }
+    SECTION("nor one that has not called the driver yet") {
+        CHECK(process("lazy " + plugin("bound")) == "0");
+        finds_nothing(machine.doctor(process.pid()));
+    }
+}
+
+TEST_CASE("a second driver, in a name space of its own, is named", "[bare]") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    CHECK(process("apart " + plugin("bound")) == "0");
+    finds(machine.doctor(process.pid()), "libcuda.so.1: it is a second CUDA driver");
+}
+
+TEST_CASE("a program that uses CUDA only past curb holds memory that nobody answers for", "[bare]") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_PLUGIN_HOST, "none"}, {{"CURB_CAP", "8GiB"}}, false);
+    finds_nothing(machine.doctor(process.pid()));
+    CHECK_THAT(machine.doctor(process.pid()).out, contains("it has not used CUDA yet"));
+    CHECK(process("apart " + plugin("bound")) == "0");
+    finds(machine.doctor(process.pid()), "holds GPU memory that curb does not answer for");
+    const Outcome all = machine.doctor(Words{});
+    CHECK_THAT(problems(all), contains("(plugin_host)") && contains("is under curb and does not say what it holds"));
+}
+
+TEST_CASE("a program into which nothing can be loaded is told apart") {
+    const Machine machine;
+    if (!*CURB_SANITIZER_RUNTIME) {
+        Capped process = machine.capped({CURB_WAITS_STATIC}, {}, false);
+        finds(machine.doctor(process.pid()), "its program is statically linked");
+    }
+    SECTION("because the environment was cleared on the way") {
+        Capped process = machine.capped({"/usr/bin/env", "-i", CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, false);
+        finds(machine.doctor(process.pid()), "LD_PRELOAD was not set when it was started");
+    }
+    SECTION("because LD_PRELOAD alone was taken out") {
+        Capped process =
+            machine.capped({"/usr/bin/env", "-u", "LD_PRELOAD", CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, false);
+        finds(machine.doctor(process.pid()),
+              "LD_PRELOAD was not set when it was started, though CURB_POLICY or CURB_CAP was");
+    }
+    SECTION("because other libraries have its place") {
+        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before(CURB_SECOND_PRELOAD)}}, false);
+        finds(machine.doctor(process.pid()), "LD_PRELOAD named other libraries alone");
+    }
+    SECTION("because the library is not where LD_PRELOAD says") {
+        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before("/nowhere/libcurb.so")}}, false);
+        finds(machine.doctor(process.pid()), "LD_PRELOAD names /nowhere/libcurb.so, which is not there");
+    }
+}
+
+TEST_CASE("a program with rights of its own is told apart, as whoever asks", "[bare]") {
+    const Machine machine;
+    struct statvfs system {};
+    REQUIRE(::statvfs(machine.runtime.path().c_str(), &system) == 0);
+    if (::geteuid() != 0 || (system.f_flag & ST_NOSUID) != 0) {
+        WARN("only root can make such programs, and not where they are not heeded");
+        return;
+    }
+    const TempDir folder;
+    fs::permissions(folder.path(), fs::perms(0755));
+    fs::permissions(machine.runtime.path(), fs::perms(01777));
+    const fs::path program = folder / "waits";
+    fs::copy_file(CURB_WAITS, program);
+    fs::permissions(program, fs::perms(04755));
+    const auto become = [] {
+        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(97);
+    };
+    Capped process(machine.runtime.path(), {{program.string()}, {}, become, false});
+    finds(machine.doctor(process.pid()), "its program has rights of its own (setuid, setgid or capabilities)");
+    const auto asked_by_nobody = [&](int pid) {
+        return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, become});
+    };
+    // Who started it may not look into it.
+    finds(asked_by_nobody(process.pid()), "its program has another user's rights (setuid)");
+    Capped of_root = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"});
+    finds(asked_by_nobody(of_root.pid()), "belongs to root, so it cannot be looked into");
+}
+
+TEST_CASE("what is no program that could be capped is said to be none") {
+    const Machine machine;
+    finds(machine.doctor(2147483647), "there is no process 2147483647");
+    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"});
+    std::string thread;
+    for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task"))
+        if (entry.path().filename() != std::to_string(process.pid())) thread = entry.path().filename();
+    finds(machine.doctor({thread}), "is a thread of process " + std::to_string(process.pid()));
+    ::kill(process.pid(), SIGKILL);
+    REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'Z'; }));
+    finds(machine.doctor(process.pid()), "has ended, and its parent has not taken notice");
+    if (fs::exists("/proc/2/stat") && !fs::exists("/proc/2/exe"))
+        CHECK_THAT(problems(machine.doctor(2)), contains("is a thread of the kernel"));
+}
+
+TEST_CASE("a policy that cannot be used, and an edit that is not in force, are found where they are") {
+    const Machine machine;
+    const std::string file =
+        machine.runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
+    const std::map<std::string, std::string> named{{"CURB_POLICY", file}};
+    finds(machine.doctor(Words{}, named), file + ":1:40: /gpu/*/cap");
+    CHECK_THAT(problems(machine.doctor(Words{}, {{"CURB_CAP", "8Gib"}})), contains("CURB_CAP"));
+    machine.runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
+    const Outcome valid = machine.doctor(Words{}, named);
+    finds_nothing(valid);
+    CHECK_THAT(valid.out, contains(file + " is valid"));
+}
+
+TEST_CASE("a process whose policy cannot be used, or whose last edit is not in force, is told what to mend") {
+    const Machine machine;
+    constexpr const char *kGood = R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })";
+    const std::string file = machine.runtime.write("job.json", "{");
+    Capped process = machine.capped({CURB_PLUGIN_HOST, "init"}, {{"CURB_POLICY", file}});
+    finds(machine.doctor(process.pid()),
+          "its policy cannot be used, so every GPU allocation is refused: " + file + ":1:");
+    CHECK_THAT(problems(machine.doctor(Words{})), contains("so it gets no GPU memory: " + file + ":1:"));
+    const auto says = [&](auto what) {
+        return within(20s, [&] {
+            const auto reply = control::ask(process.pid(), control::StatusRequest{}, 5s);
+            const auto *status = std::get_if<control::Status>(&reply);
+            return status != nullptr && what(status->policy);
+        });
+    };
+    machine.runtime.write("job.json", kGood);
+    REQUIRE(says([](const control::PolicyStatus &policy) { return !policy.unusable; }));
+    finds_nothing(machine.doctor(process.pid()));
+    machine.runtime.write("job.json", "{");
+    REQUIRE(says([](const control::PolicyStatus &policy) { return !policy.error.empty(); }));
+    finds(machine.doctor(process.pid()), "the last edit of its policy is not in force: " + file + ":1:");
+    CHECK_THAT(problems(machine.doctor(Words{})), contains("the last edit of the policy of process"));
+}
+
+TEST_CASE("a machine without a driver, without NVML or with a broken one is told what to do") {
+    const Machine machine;
+    if (::dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) {
+        const Outcome none = machine.doctor(Words{}, {{"LD_LIBRARY_PATH", ""}});
+        finds(none, "there is no CUDA driver here: libcuda.so.1");
+        CHECK_THAT(none.out, contains("-> ") && contains("driver"));
+    } else {
+        WARN("there is a real driver here");
+    }
+    if (::dlopen("libnvidia-ml.so.1", RTLD_LAZY) == nullptr)
+        finds(machine.doctor(Words{}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2"}}), "there is no NVML");
+    finds(machine.doctor(Words{}, {{"CURB_SIM_NVML", "broken"}}), "NVML cannot be initialised");
+    finds(machine.doctor(Words{}, {{"CURB_SIM_FAULT", "cuInit:1:100"}}), "CUDA_ERROR_NO_DEVICE");
+    finds(machine.doctor(Words{}, {{"CURB_SIM_FAULT", "cuInit:1:999"}}), "the CUDA driver cannot be initialised");
+}
+
+TEST_CASE("what makes no harm is noted: a sleeping or divided GPU, an older driver, processes beside curb") {
+    const Machine machine;
+    const auto notes = [&](std::map<std::string, std::string> more) {
+        const Outcome outcome = machine.doctor(Words{}, std::move(more));
+        finds_nothing(outcome);
+        return outcome.out;
+    };
+    CHECK_THAT(notes({{"CURB_SIM_PERSISTENCE", "off"}}), contains("GPU 0 is put to sleep whenever nobody uses it"));
+    CHECK_THAT(notes({{"CURB_SIM_MIG", "1"}}), contains("GPU 0 is divided (MIG)"));
+    CHECK_THAT(notes({{"CUDA_VISIBLE_DEVICES", ""}}), contains("programs that are started here see no GPU"));
+    CHECK_THAT(notes({{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}), contains("there is no curb suspend"));
+    CHECK_THAT(notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}), contains("is used instead of that in XDG_RUNTIME_DIR"));
+    Capped beside = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"LD_PRELOAD", preload_before("")}}, false);
+    CHECK_THAT(notes({}), contains("process " + std::to_string(beside.pid()) + " (plugin_host)") &&
+                              contains("is not under curb and holds 518 MiB of GPU 0"));
+    Capped blind = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    CHECK_THAT(notes({{"CURB_SIM_NVML", "nopids"}}),
+               contains("NVML does not list process " + std::to_string(blind.pid())));
+}
+
+TEST_CASE("a process that does not answer is a problem, and one that is stopped is not") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"}, {{"CURB_CAP", "8GiB"}});
+    ::kill(process.pid(), SIGSTOP);
+    REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'T'; }));
+    const Outcome outcome = machine.doctor(process.pid());
+    finds_nothing(outcome);
+    CHECK_THAT(outcome.out, contains("is stopped") && contains("kill -CONT"));
+    ::kill(process.pid(), SIGCONT);
+}
+
+TEST_CASE("a fork child is told apart from a program that has not used CUDA yet") {
+    const Machine machine;
+    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"}, {{"CURB_CAP", "8GiB"}});
+    const int child = std::stoi(process("fork and stay"));
+    const Outcome outcome = machine.doctor(child);
+    ::kill(child, SIGKILL);
+    finds_nothing(outcome);
+    CHECK_THAT(outcome.out, contains("was forked by process " + std::to_string(process.pid())));
+}
+
+TEST_CASE("a library that was replaced since is noted, for it runs on") {
+    const Machine machine;
+    const fs::path library = machine.runtime / "libcurb.so";
+    fs::copy_file(CURB_LIBRARY, library);
+    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
+                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(library.string())}});
+    fs::remove(library);
+    const Outcome outcome = machine.doctor(process.pid());
+    finds_nothing(outcome);
+    CHECK_THAT(outcome.out, contains(library.string() + " was replaced since"));
+}
+
+TEST_CASE("curb doctor --json has the same in stable keys, and a pid must be one") {
+    const Machine machine;
+    const Outcome outcome = machine.doctor({"--json", "2147483647"});
+    CHECK(outcome.status == 1);
+    CHECK(outcome.out ==
+          R"({"pid":2147483647,"healthy":false,"findings":[{"check":"process","result":"problem",)"
+          R"("message":"there is no process 2147483647","remedy":"curb ps lists those that use a GPU"}]})"
+          "\n");
+    CHECK_THAT(machine.doctor({"--json"}).out,
+               contains(R"({"pid":null,"healthy":true,"findings":[{"check":"driver",)"));
+    CHECK(machine.doctor({"x"}).status == 125);
+    CHECK(machine.doctor({"0"}).status == 125);
+}

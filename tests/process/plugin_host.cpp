@@ -1,0 +1,49 @@
+// A program that opens libraries as it is told: `CUDA`, `init` or `none` says whether it makes a context, initialises
+// the driver or does neither before it is ready; then each line has how a library is opened, and its path.
+#include <dlfcn.h>
+
+#include <iostream>
+#include <string>
+
+#include "cuda_abi.h"
+
+namespace {
+
+void *opened(const std::string &how, const std::string &path) {
+    if (how == "deep") return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    if (how == "lazy") return dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+    if (how == "apart") return dlmopen(LM_ID_NEWLM, path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+// Not linked with the driver, as the frameworks are not.
+bool use_cuda(bool make_context) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    const auto init = driver ? reinterpret_cast<decltype(&cuInit)>(dlsym(driver, "cuInit")) : nullptr;
+    const auto retain =
+        driver ? reinterpret_cast<decltype(&cuDevicePrimaryCtxRetain)>(dlsym(driver, "cuDevicePrimaryCtxRetain"))
+               : nullptr;
+    const auto set = driver ? reinterpret_cast<decltype(&cuCtxSetCurrent)>(dlsym(driver, "cuCtxSetCurrent")) : nullptr;
+    CUcontext context = nullptr;
+    if (!make_context) return init && init(0) == CUDA_SUCCESS;
+    return init && retain && set && init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS &&
+           set(context) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const std::string use = argc == 2 ? argv[1] : "none";
+    if (use != "none" && !use_cuda(use == "CUDA")) return 1;
+    std::cout << "ready" << std::endl;
+    for (std::string line; std::getline(std::cin, line);) {
+        const std::size_t blank = line.find(' ');
+        void *library = opened(line.substr(0, blank), line.substr(blank + 1));
+        const bool call = line.substr(0, blank) != "lazy";  // whose slots are to stay as they are
+        const auto allocates = library ? reinterpret_cast<int (*)()>(dlsym(library, "plugin_allocates")) : nullptr;
+        if (!allocates)
+            std::cout << dlerror() << std::endl;
+        else
+            std::cout << (call ? allocates() : 0) << std::endl;
+    }
+}

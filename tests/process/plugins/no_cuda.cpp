@@ -1,0 +1,11 @@
+// A plugin that looks something up, and not the driver.
+#include <dlfcn.h>
+
+namespace {
+void *found = nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) int plugin_allocates() {
+    found = dlsym(RTLD_DEFAULT, "malloc");
+    return found ? 0 : 1;
+}

@@ -1,0 +1,325 @@
+// `curb ps` on processes of the simulated driver: what it shows is held against that driver's own books.
+#include <sys/stat.h>
+
+#include "simulated.hpp"
+
+namespace {
+
+const Environment kTwoGpus{{"CURB_SIM_GPUS", "2"}};
+
+// A row of --csv by the names of its head.
+using CsvRow = std::map<std::string, std::string>;
+Words fields(const std::string &line) {
+    Words out{""};
+    bool quoted = false;
+    for (const char c : line) {
+        if (c == '"')
+            quoted = !quoted;
+        else if (c == ',' && !quoted)
+            out.emplace_back();
+        else if (c != '\r')
+            out.back() += c;
+    }
+    return out;
+}
+std::vector<CsvRow> rows_of(const std::string &csv) {
+    const Words all = lines(csv);
+    REQUIRE(!all.empty());
+    const Words names = fields(all[0]);
+    std::vector<CsvRow> out;
+    for (std::size_t i = 1; i < all.size(); ++i) {
+        const Words values = fields(all[i]);
+        REQUIRE(values.size() == names.size());
+        for (std::size_t column = 0; column < names.size(); ++column)
+            if (column == 0)
+                out.emplace_back()[names[0]] = values[0];
+            else
+                out.back()[names[column]] = values[column];
+    }
+    return out;
+}
+// On a machine with much else to do a process may not come to answer in 300 ms: then it is looked at again.
+std::vector<CsvRow> rows(const Machine &machine, const Environment &more = {}) {
+    std::vector<CsvRow> out;
+    const auto all_answered = [&] {
+        const Outcome outcome = machine.curb({"ps", "--csv"}, more);
+        INFO(outcome.err);
+        REQUIRE(outcome.status == 0);
+        out = rows_of(outcome.out);
+        return std::none_of(out.begin(), out.end(), [](const CsvRow &one) { return one.at("state") == "silent"; });
+    };
+    CHECK(within(20s, all_answered));
+    return out;
+}
+// The row of a process on a GPU ("": on none); empty: there is none.
+CsvRow row(const std::vector<CsvRow> &all, const Running &process, const std::string &gpu) {
+    for (const CsvRow &one : all)
+        if (one.at("pid") == process.id() && one.at("gpu") == gpu) return one;
+    return {};
+}
+
+std::string socket_of(const fs::path &folder, const Running &process) {
+    std::error_code error;
+    for (const auto &entry : fs::directory_iterator(folder, error))
+        if (const std::string name = entry.path().filename();
+            name.starts_with(process.id() + "-") && name.ends_with(".sock"))
+            return name;
+    return {};
+}
+// Root sees everybody's processes on this machine, those of other tests too: only those of a test count in it.
+std::ptrdiff_t rows_with(const std::vector<CsvRow> &all, const Running &process) {
+    return std::count_if(all.begin(), all.end(), [&](const CsvRow &one) { return one.at("pid") == process.id(); });
+}
+// The first line from `from` on that has `text`; the number of lines: there is none.
+std::size_t line_with(const Words &all, const std::string &text, std::size_t from = 0) {
+    while (from < all.size() && all[from].find(text) == std::string::npos) ++from;
+    return from;
+}
+
+// A user whose processes are all the test's own, where the test is root's.
+const uid_t kSomebody = 200'000 + static_cast<uid_t>(::getpid());
+void become_somebody() {
+    if (::geteuid() == 0 && (::setgid(kSomebody) != 0 || ::setuid(kSomebody) != 0)) ::_exit(97);
+}
+
+// A program that curb can ask, which is some milliseconds after its first call.
+class Capped : public Program {
+  public:
+    explicit Capped(const Machine &machine, const Environment &more = {}) : Program(machine, with(under_curb(), more)) {
+        REQUIRE(within(20s, [&] { return !socket_of(machine.folder() / "runtime/curb", *this).empty(); }));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("who holds what of two GPUs is what the books of the driver say, capped or not") {
+    const Machine machine(kTwoGpus);
+    Capped first(machine), second(machine);
+    Program bare(machine, {});
+    REQUIRE(first.answers("hold 2048 0") == "held");
+    REQUIRE(first.answers("hold 1024 1") == "held");
+    REQUIRE(second.answers("hold 512 1") == "held");
+    REQUIRE(bare.answers("hold 300 1") == "held");
+    const auto all = rows(machine);
+    for (const Running *process : std::vector<const Running *>{&first, &second, &bare}) {
+        for (const int device : {0, 1}) {
+            CAPTURE(process->id(), device);
+            CsvRow one = row(all, *process, std::to_string(device));
+            REQUIRE(!one.empty());
+            const std::string books = std::to_string(machine.held_of(device, process->pid()));
+            CHECK(one["nvml_bytes"] == books);
+            CHECK(one["held_bytes"] == (process == &bare ? "" : books));
+            CHECK(one["under_curb"] == (process == &bare ? "no" : "yes"));
+            CHECK(one["state"] == "running");
+            CHECK_THAT(one["command"], contains("scenarios does_as_it_is_told"));
+        }
+    }
+    for (const Running *process : std::vector<const Running *>{&first, &second, &bare})
+        CHECK(rows_with(all, *process) == 2);
+    const Outcome table = machine.curb({"ps"});
+    CHECK(table.err.empty());
+    const Words out = lines(table.out);
+    const std::size_t one = line_with(out, "GPU 0  NVIDIA H100 80GB HBM3"), two = line_with(out, "GPU 1  ");
+    REQUIRE(one < two);
+    REQUIRE(two < out.size());
+    CHECK_THAT(out[one], contains(" used, ") && contains(" free"));
+    for (const std::size_t gpu : {one, two}) {
+        const std::size_t largest = line_with(out, "  " + first.id() + "  ", gpu);
+        CHECK(largest < line_with(out, "  " + second.id() + "  ", gpu));
+        CHECK(largest < line_with(out, "  " + bare.id() + "  ", gpu));
+    }
+    CHECK(line_with(out, "  " + first.id() + "  ", one) < two);
+}
+
+TEST_CASE("a process that is stopped or stuck keeps nobody waiting, and what NVML says of it stands in") {
+    const Machine machine;
+    Capped good(machine), stopped(machine), computing(machine);
+    REQUIRE(stopped.answers("hold 1024") == "held");
+    REQUIRE(computing.answers("submit 0") == "submitting");  // its CUDA call does not return
+    stopped.kill(SIGSTOP);
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome outcome = machine.curb({"ps"});
+    CHECK(std::chrono::steady_clock::now() - begin < 300ms + 2s);
+    CHECK(outcome.status == 0);
+    CHECK_THAT(outcome.out, contains(stopped.id() +
+                                     " (scenarios) runs under curb, and has not answered for 300 ms: it is stopped; "
+                                     "kill -CONT " +
+                                     stopped.id() + "; NVML says that it holds 1.51 GiB of GPU 0"));
+    const auto all = rows(machine);
+    CHECK(row(all, stopped, "0").at("state") == "stopped");
+    CHECK(row(all, stopped, "0").at("held_bytes").empty());
+    CHECK(row(all, stopped, "0").at("nvml_bytes") == std::to_string(machine.held_of(0, stopped.pid())));
+    CHECK(row(all, computing, "0").at("held_bytes") == std::to_string(machine.held_of(0, computing.pid())));
+    CHECK(row(all, good, "0").at("state") == "running");
+    const Outcome one = machine.curb({"ps", stopped.id()});
+    CHECK(one.status == 1);
+    CHECK_THAT(one.out, contains("silent") && contains("it is stopped") && contains("NVML says   1.51 GiB"));
+    stopped.kill(SIGCONT);
+    CHECK(within(20s, [&] { return machine.curb({"ps", stopped.id()}).status == 0; }));
+    computing.tell("");
+    CHECK(computing.says() == "ended");
+}
+
+TEST_CASE("what was killed is gone, with its socket") {
+    const Machine machine;
+    Capped kept(machine), killed(machine);
+    killed.kill(SIGKILL);
+    CHECK(within(20s, [&] { return row(rows(machine), killed, "0").empty(); }));  // a zombie until it is waited for
+    killed.end();
+    CHECK(row(rows(machine), killed, "0").empty());
+    CHECK(!row(rows(machine), kept, "0").empty());
+    CHECK(socket_of(machine.folder() / "runtime/curb", killed).empty());
+    const Outcome gone = machine.curb({"ps", killed.id()});
+    CHECK(gone.status == 1);
+    CHECK(gone.out.empty());
+    CHECK(gone.err == "curb: there is no process " + killed.id() + "\n");
+}
+
+TEST_CASE("a suspended process is said to be") {
+    const Machine machine;
+    Capped program(machine);
+    REQUIRE(program.answers("hold 1024") == "held");
+    REQUIRE(machine.curb({"suspend", "--force", program.id()}).status == 0);
+    CHECK(row(rows(machine), program, "0").at("state") == "suspended");
+    CHECK(row(rows(machine), program, "0").at("nvml_bytes") == std::to_string(machine.held_of(0, program.pid())));
+    CHECK_THAT(machine.curb({"ps"}).out, contains(program.id() +
+                                                  " (scenarios) is suspended: what it held is in host "
+                                                  "memory until: curb resume " +
+                                                  program.id()));
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(row(rows(machine), program, "0").at("state") == "running");
+}
+
+TEST_CASE("a forked child of a capped process is not taken for one") {
+    const Machine machine;
+    Running parent({CURB_SCENARIOS, "does_what_it_is_told"}, with(machine.environment(), under_curb()));
+    REQUIRE(parent.says() == "ready");
+    REQUIRE(within(20s, [&] { return !row(rows(machine), parent, "0").empty(); }));
+    const pid_t child = std::stoi(parent.answers("fork and stay"));
+    const auto all = rows(machine);
+    CHECK(rows_with(all, parent) == 1);
+    CHECK(std::none_of(all.begin(), all.end(),
+                       [&](const CsvRow &one) { return one.at("pid") == std::to_string(child); }));
+    CHECK(row(all, parent, "0").at("under_curb") == "yes");
+    const Outcome one = machine.curb({"ps", std::to_string(child)});
+    CHECK(one.status == 1);
+    CHECK_THAT(one.out, contains("process " + std::to_string(child)) && contains("has no control socket"));
+    ::kill(child, SIGKILL);
+}
+
+TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
+    if (::getuid() != 0) {
+        WARN("only root can be somebody else");
+        return;
+    }
+    const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
+    const Machine machine;
+    Capped roots(machine);
+    fs::permissions(machine.folder(), fs::perms(0755));
+    fs::permissions(machine.state_file(), fs::perms(0666));
+    Environment theirs = machine.environment();
+    theirs.erase("XDG_RUNTIME_DIR");  // so it is below /tmp, where root looks too
+    Running users({CURB_SCENARIOS, "does_as_it_is_told"}, with(theirs, under_curb()), become_somebody);
+    REQUIRE(users.says() == "ready");
+    REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
+
+    CHECK(row(rows(machine), users, "0").at("under_curb") == "yes");
+    CHECK(row(rows(machine), users, "0").at("user") == std::to_string(kSomebody));
+    CHECK(row(rows(machine), roots, "0").at("user") == "root");
+    const auto as_user = [&](Words words) {
+        words.insert(words.begin(), {CURB_BINARY, "ps"});
+        return start({words, theirs, {}, {}, become_somebody});
+    };
+    const auto seen = rows_of(as_user({"--csv"}).out);
+    CHECK(row(seen, users, "0").at("held_bytes") == std::to_string(machine.held_of(0, users.pid())));
+    CHECK(row(seen, roots, "0").at("under_curb") == "no");
+    CHECK(row(seen, roots, "0").at("held_bytes").empty());
+    CHECK(row(seen, roots, "0").at("nvml_bytes") == std::to_string(machine.held_of(0, roots.pid())));
+    const Outcome foreign = as_user({roots.id()});
+    CHECK(foreign.status == 1);
+    CHECK_THAT(foreign.err, contains("belongs to user 0: ask as that user, or as root; NVML says that it holds "));
+    CHECK(users.finish() == 0);
+    fs::remove_all(folder);
+}
+
+TEST_CASE("what cannot be shown is said with the reason, and the rest is shown") {
+    const Machine machine;
+    Capped capped(machine);
+    Program bare(machine, {});
+    const Outcome outcome = machine.curb({"ps", capped.id(), bare.id(), "2147483647"});
+    CHECK(outcome.status == 1);
+    CHECK_THAT(outcome.out, contains("process " + capped.id() + " (scenarios) of ") && !contains(bare.id()));
+    CHECK(outcome.err == "curb: process " + bare.id() +
+                             " does not run under curb; start it by: curb run -- COMMAND; NVML says that it holds 518 "
+                             "MiB of GPU 0\ncurb: there is no process 2147483647\n");
+    const Outcome json = machine.curb({"ps", "--json", bare.id()});
+    CHECK(json.status == 1);
+    CHECK(json.err.empty());
+    CHECK_THAT(json.out, contains("\"gpus\":[],\"processes\":[],\"errors\":[{\"pid\":" + bare.id() + ",\"message\":"));
+    for (const Words &words : std::vector<Words>{{"0"},
+                                                 {"x"},
+                                                 {"--", "-1"},
+                                                 {"--json", "--csv"},
+                                                 {"--watch", "0"},
+                                                 {"--watch", "x"},
+                                                 {"--watch", "10ms"}}) {
+        CAPTURE(words.back());
+        Words all{"ps"};
+        all.insert(all.end(), words.begin(), words.end());
+        const Outcome wrong = machine.curb(all);
+        CHECK(wrong.status == 125);
+        CHECK(wrong.out.empty());
+        CHECK_THAT(wrong.err, contains("curb: ps: "));
+    }
+}
+
+TEST_CASE("without NVML there is what capped processes say, and where it lists nobody, too") {
+    const Machine machine;
+    Capped capped(machine);
+    Program bare(machine, {});
+    REQUIRE(capped.answers("hold 1024") == "held");
+    const Outcome blind = machine.curb({"ps"}, {{"CURB_SIM_NVML", "broken"}});
+    CHECK(blind.status == 0);
+    CHECK_THAT(blind.out, contains("GPU-c07b513d  80 GiB") && contains(capped.id() + "  ") && !contains(bare.id()) &&
+                              contains("NVML cannot be initialised") &&
+                              contains("so there is only what capped processes say"));
+    const auto all = rows(machine, {{"CURB_SIM_NVML", "nopids"}});
+    CHECK(row(all, capped, "0").at("held_bytes") == std::to_string(machine.held_of(0, capped.pid())));
+    CHECK(row(all, capped, "0").at("nvml_bytes").empty());
+    CHECK(row(all, bare, "0").empty());
+}
+
+TEST_CASE("an instance of a divided GPU stands under it, with its processes") {
+    const Environment mig{{"CURB_SIM_MIG", "1"}};
+    const Machine machine(mig);
+    Capped capped(machine);
+    REQUIRE(capped.answers("hold 1024") == "held");
+    const auto all = rows(machine);
+    REQUIRE(rows_with(all, capped) == 1);
+    const CsvRow one = row(all, capped, "0");
+    CHECK_THAT(one.at("uuid"), contains("MIG-"));
+    CHECK_THAT(one.at("parent"), contains("GPU-"));
+    CHECK(one.at("held_bytes") == std::to_string(machine.held_of(0, capped.pid())));
+    CHECK(one.at("nvml_bytes") == one.at("held_bytes"));
+    const Words out = lines(machine.curb({"ps"}).out);
+    const std::size_t gpu = line_with(out, "GPU 0  "), instance = line_with(out, "GPU 0 MIG 0  ");
+    CHECK(gpu < instance);
+    CHECK(instance < line_with(out, "  " + capped.id() + "  "));
+    CHECK(line_with(out, "  " + capped.id() + "  ") < out.size());
+}
+
+TEST_CASE("a machine on which nobody does anything is said to be one") {
+    const Machine machine;
+    fs::permissions(machine.folder(), fs::perms::all);
+    Environment environment = machine.environment();
+    environment.erase("XDG_RUNTIME_DIR");
+    const auto as_somebody = [&](Words words) {
+        words.insert(words.begin(), {CURB_BINARY, "ps"});
+        return start({words, environment, {}, {}, become_somebody});
+    };
+    const Outcome outcome = as_somebody({});
+    CHECK(outcome.status == 0);
+    CHECK_THAT(outcome.out, contains("GPU 0") && contains("no process is on a GPU, and none runs under curb"));
+    CHECK_THAT(as_somebody({"--json"}).out, contains("\"processes\":[],\"errors\":[]}"));
+    CHECK(lines(as_somebody({"--csv"}).out).size() == 1);
+}

@@ -1,0 +1,200 @@
+// `curb ps` where its answer goes: terminals of some width, pipes that nobody reads, again and again until Ctrl-C.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+
+#include <cstring>
+
+#include "simulated.hpp"
+
+namespace {
+
+// curb on a terminal of so many columns and lines.
+class OnTerminal {
+  public:
+    OnTerminal(const Machine &machine, Words words, unsigned short columns, unsigned short height = 24,
+               const Environment &more = {}) {
+        terminal_ = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        REQUIRE(terminal_ >= 0);
+        REQUIRE(::grantpt(terminal_) == 0);
+        REQUIRE(::unlockpt(terminal_) == 0);
+        const winsize size{height, columns, 0, 0};
+        REQUIRE(::ioctl(terminal_, TIOCSWINSZ, &size) == 0);
+        const std::string name = ::ptsname(terminal_);
+        words.insert(words.begin(), CURB_BINARY);
+        Words variables = environment_of(with(with(machine.environment(), {{"TERM", "xterm"}}), more));
+        const auto argv = pointers(words), envp = pointers(variables);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ::setsid();
+            const int end = ::open(name.c_str(), O_RDWR);
+            for (const int fd : {0, 1, 2}) ::dup2(end, fd);
+            ::execve(argv.front(), argv.data(), envp.data());
+            ::_exit(98);
+        }
+    }
+    ~OnTerminal() {
+        ::close(terminal_);
+        if (pid_ > 0) ::kill(pid_, SIGKILL);
+        if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+    }
+    OnTerminal(const OnTerminal &) = delete;
+    OnTerminal &operator=(const OnTerminal &) = delete;
+
+    void type(const char *text) const { REQUIRE(::write(terminal_, text, std::strlen(text)) > 0); }
+    void resize(unsigned short columns) const {
+        const winsize size{24, columns, 0, 0};
+        REQUIRE(::ioctl(terminal_, TIOCSWINSZ, &size) == 0);
+    }
+    // All that came until there is `text`, or nothing more comes.
+    const std::string &until(const std::string &text) {
+        const std::size_t from = said_.size();
+        for (char block[4096]; said_.find(text, from) == std::string::npos;) {
+            pollfd readable{terminal_, POLLIN, 0};
+            if (::poll(&readable, 1, 20'000) <= 0) break;
+            const ssize_t got = ::read(terminal_, block, sizeof block);
+            if (got <= 0) break;
+            said_.append(block, static_cast<std::size_t>(got));
+        }
+        return said_;
+    }
+    const std::string &all() { return until("\xFF"); }
+    int ends() {
+        int status = 0;
+        REQUIRE(::waitpid(std::exchange(pid_, -1), &status, 0) > 0);
+        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
+
+  private:
+    int terminal_ = -1;
+    pid_t pid_ = -1;
+    std::string said_;
+};
+
+std::size_t count(const std::string &text, const std::string &what) {
+    std::size_t out = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; ++at) ++out;
+    return out;
+}
+
+Outcome in_shell(const Machine &machine, const std::string &script) {
+    return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}}), {}, {}, {}});
+}
+
+constexpr const char *kEnter = "\x1b[?1049h", *kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+}  // namespace
+
+TEST_CASE("on a terminal the answer has its width, and colours unless they are not wanted") {
+    const Machine machine;
+    Program program(machine, {});
+    const auto shown = [&](unsigned short columns, const Environment &more) {
+        OnTerminal curb(machine, {"ps"}, columns, 24, more);
+        const std::string text = curb.all();
+        CHECK(curb.ends() == 0);
+        return text;
+    };
+    CHECK_THAT(shown(120, {}), contains("RELEASED") && contains("\x1b[1mGPU 0") && contains("\x1b[2m"));
+    CHECK_THAT(shown(40, {}), !contains("RELEASED") && contains("COMMAND"));
+    CHECK_THAT(shown(120, {{"NO_COLOR", "1"}}), !contains("\x1b["));
+    CHECK_THAT(shown(120, {{"TERM", "dumb"}}), !contains("\x1b["));
+    const Outcome piped = machine.curb({"ps"});
+    CHECK_THAT(piped.out, contains("RELEASED") && !contains("\x1b["));
+    CHECK_THAT(machine.curb({"ps"}, {{"COLUMNS", "40"}}).out, !contains("RELEASED"));
+}
+
+TEST_CASE("--watch draws in place, and Ctrl-C leaves the terminal as it was") {
+    const Machine machine;
+    Program program(machine, {});
+    OnTerminal curb(machine, {"ps", "--watch", "0.1"}, 100);
+    curb.until("GPU 0");
+    curb.until("GPU 0");
+    curb.resize(40);
+    curb.until("\x1b[H");
+    curb.until("\x1b[J");
+    curb.type("\x03");
+    const std::string said = curb.all();
+    CHECK(curb.ends() == 0);
+    CHECK(said.starts_with(kEnter));
+    CHECK(count(said, kEnter) == 1);
+    CHECK(count(said, kLeave) == 1);
+    CHECK(said.find(kLeave) + std::strlen(kLeave) == said.size());
+    CHECK_THAT(said, contains("curb ps at 20"));
+}
+
+TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of it") {
+    const Machine machine;
+    OnTerminal curb(machine, {"ps", "--watch", "60"}, 100);
+    curb.until("\x1b[J");
+    curb.type("\x1c");  // SIGQUIT
+    CHECK_THAT(curb.all(), contains(kLeave));
+    CHECK(curb.ends() == 128 + SIGQUIT);
+}
+
+TEST_CASE("--watch shows as many lines as there is room for, and says how many more there are") {
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
+    OnTerminal curb(machine, {"ps", "--watch", "60"}, 100, 8);
+    const std::string said = curb.until("more lines");
+    CHECK_THAT(said, contains("GPU 0") && !contains("GPU 15") && contains("… "));
+    CHECK(count(said, "\x1b[K") == 7);
+}
+
+TEST_CASE("--watch where there is no terminal prints again with the time, until Ctrl-C") {
+    const Machine machine;
+    Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
+    for (int i = 0; i < 3; ++i) {
+        while (!curb.says().starts_with("curb ps at 20")) {
+        }
+        CHECK_THAT(curb.says(), contains("GPU 0"));
+    }
+    curb.kill(SIGINT);
+    CHECK(curb.end() == 0);
+}
+
+TEST_CASE("--watch of JSON is one document a line, of CSV rows below one head") {
+    const Machine machine;
+    Program program(machine, {});
+    Running json({CURB_BINARY, "ps", "--json", "--watch", "0.1"}, machine.environment());
+    for (int i = 0; i < 3; ++i) {
+        const std::string line = json.says();
+        CHECK(line.starts_with("{\"time\":"));
+        CHECK(line.ends_with("\"errors\":[]}"));
+    }
+    Running csv({CURB_BINARY, "ps", "--csv", "--watch", "0.1"}, machine.environment());
+    CHECK(csv.says().starts_with("time,"));
+    for (int i = 0; i < 3; ++i) CHECK(csv.says().starts_with("20"));
+}
+
+TEST_CASE("--watch of a process ends with it") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(within(20s, [&] { return machine.curb({"ps", program.id()}).status == 0; }));
+    int err[2];
+    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+    Running curb({CURB_BINARY, "ps", program.id(), "--watch", "0.1"}, machine.environment(), {}, err[1]);
+    ::close(err[1]);
+    while (!curb.says().starts_with("process " + program.id())) {
+    }
+    CHECK(program.finish() == 0);
+    CHECK(curb.end() == 1);
+    char text[256] = {};
+    CHECK(::read(err[0], text, sizeof text - 1) > 0);
+    ::close(err[0]);
+    CHECK(text == "curb: there is no process " + program.id() + "\n");
+}
+
+TEST_CASE("whoever reads may stop reading") {
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
+    for (const char *how : {"", "trap '' PIPE; "})
+        for (const char *options : {"", "--json", "--csv", "--watch 0.1"}) {
+            CAPTURE(how, options);
+            const Outcome outcome = in_shell(
+                machine, std::string(how) + "{ timeout 20 $CURB ps " + options + "; echo $? >&2; } | head -c 1 >&2");
+            CHECK_THAT(outcome.err, !contains("124") && !contains("curb:"));
+        }
+    CHECK(in_shell(machine, "$CURB ps >&-").err == "curb: ps: standard output is closed\n");
+    const Outcome full = in_shell(machine, "$CURB ps > /dev/full");
+    CHECK(full.status == 125);
+    CHECK_THAT(full.err, contains("could not be written to standard output: No space left on device"));
+}

@@ -1,0 +1,88 @@
+// Processes that are asked and steered by their control socket, and what they say.
+#pragma once
+
+#include <variant>
+
+#include "capped.hpp"
+#include "ceiling.hpp"
+#include "control/client.hpp"
+#include "policy/size.hpp"
+
+namespace steered {
+
+using namespace curb;
+using control::ask;
+using control::CapChange;
+using control::CapReport;
+using control::CapRequest;
+using control::Failure;
+using control::ReloadReport;
+using control::ReloadRequest;
+using control::Status;
+using control::StatusRequest;
+using policy::Bytes;
+using policy::GiB;
+using policy::MiB;
+using Clock = std::chrono::steady_clock;
+
+inline constexpr Bytes kContext = 518 * MiB;
+
+inline Capped::How how(std::map<std::string, std::string> environment) {
+    return {{CURB_SCENARIOS, "is_steered"}, std::move(environment), {}, true};
+}
+// Under a policy file in the runtime folder.
+inline Capped::How under(const TempDir &folder, const std::string &policy) {
+    return how({{"CURB_POLICY", folder.write("job.json", policy)}});
+}
+inline std::string capped_at(const std::string &size, const std::string &more = "") {
+    return R"({ "version": 1, "log": { "level": "info" }, "gpu": { "*": { "cap": ")" + size + "\"" + more + " } } }";
+}
+
+template <class One>
+One said(const control::Reply &reply) {
+    if (const auto *failure = std::get_if<Failure>(&reply)) FAIL(failure->message);
+    REQUIRE(std::holds_alternative<One>(reply));
+    return std::get<One>(reply);
+}
+inline std::string refusal(const control::Reply &reply) {
+    REQUIRE(std::holds_alternative<Failure>(reply));
+    return std::get<Failure>(reply).message;
+}
+
+inline Status status(const Capped &process) { return said<Status>(ask(process.pid(), StatusRequest(), 10s)); }
+inline CapRequest cap(const char *size, const char *gpu = "*") { return {policy::parse_size(size).value(), gpu}; }
+inline CapRequest reset(const char *gpu = "*") { return {std::nullopt, gpu}; }
+inline CapReport set(const Capped &process, const CapRequest &request) {
+    return said<CapReport>(ask(process.pid(), request, 10s));
+}
+inline ReloadReport reload(const Capped &process) {
+    return said<ReloadReport>(ask(process.pid(), ReloadRequest(), 20s));
+}
+
+// The shortest of several times that it takes.
+template <class What>
+Clock::duration quickest(What what) {
+    auto best = Clock::duration::max();
+    for (int i = 0; i < 20; ++i) {
+        const auto begin = Clock::now();
+        what();
+        best = std::min(best, Clock::now() - begin);
+    }
+    return best;
+}
+
+// Holds Python's lock for as long as the test wants: until its input has another line.
+inline constexpr const char *kHoldsTheLock = R"(
+import ctypes, sys
+cuda = ctypes.CDLL('libcuda.so.1')
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+print('ready', flush=True)
+sys.stdin.readline()
+print('holding', flush=True)
+ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # PyDLL keeps the lock
+print('free', flush=True)
+sys.stdin.readline()
+)";
+
+}  // namespace steered

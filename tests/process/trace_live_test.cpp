@@ -1,0 +1,304 @@
+// A traced process that runs beside the test, and what happens meanwhile to it, to its policy and to its trace's file.
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <optional>
+#include <random>
+
+#include "capped.hpp"
+#include "traces.hpp"
+
+using curb::control::Status;
+using curb::control::StatusRequest;
+using curb::control::TraceStatus;
+
+namespace {
+
+constexpr std::uint64_t MiB = 1ULL << 20;
+
+class Traced {
+  public:
+    explicit Traced(const std::string &file = "trace.json", std::function<void()> prepare = {}) {
+        ::setenv("XDG_RUNTIME_DIR", dir_.path().c_str(), 1);
+        edit(file);
+        Capped::How how;
+        how.command = {CURB_SCENARIOS, "traces_what_it_is_told"};
+        how.environment = {{"CURB_POLICY", (dir_ / "job.json").string()}};
+        how.prepare = std::move(prepare);
+        process_.emplace(dir_.path(), how);
+    }
+    Capped &operator*() { return *process_; }
+    Capped *operator->() { return &*process_; }
+
+    // The policy; empty: no trace. Relative files are in the test's folder.
+    void edit(const std::string &file, const std::string &more = "") const {
+        const std::string path = file.empty() || file.front() == '/' ? file : (dir_ / file).string();
+        dir_.write("job.json.new", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } }, "trace": { "file": ")" + path +
+                                       R"(" })" + more + " }");
+        fs::rename(dir_ / "job.json.new", dir_ / "job.json");
+    }
+    [[nodiscard]] fs::path file(const std::string &name = "trace.json") const { return dir_ / name; }
+    [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
+
+    [[nodiscard]] std::optional<TraceStatus> status() const {
+        const auto reply = curb::control::ask(process_->pid(), StatusRequest(), 5s);
+        const auto *status = std::get_if<Status>(&reply);
+        REQUIRE(status);
+        return status->trace;
+    }
+    // Until the status is as wanted.
+    template <class Wanted>
+    [[nodiscard]] bool comes_to(Wanted wanted) const {
+        return within(10s, [&] { return wanted(status()); });
+    }
+    // Until the file has so many allocations.
+    [[nodiscard]] bool has_taken(std::size_t allocations, const std::string &name = "trace.json") const {
+        return within(10s, [&] {
+            std::error_code none;
+            return fs::exists(file(name), none) && plain(read_trace(file(name))) >= allocations;
+        });
+    }
+    // Until the trace in this file has begun: what happens from then on is in it.
+    [[nodiscard]] bool begins(const std::string &name = "trace.json") const {
+        return within(10s, [&] {
+            std::error_code none;
+            return fs::exists(file(name), none) && !read_trace(file(name)).of(What::policy).empty();
+        });
+    }
+    [[nodiscard]] static std::size_t plain(const ReadTrace &read) { return read.of(What::alloc, Kind::plain).size(); }
+
+  private:
+    TempDir dir_;
+    std::optional<Capped> process_;
+};
+
+bool is_well(const std::optional<TraceStatus> &status) { return status && status->error.empty(); }
+
+}  // namespace
+
+TEST_CASE("a traced process says of its trace where it is and how much is in it") {
+    Traced traced;
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1));
+    CHECK(traced.comes_to([&](const auto &status) {
+        return is_well(status) && status->file == traced.file().string() && status->dropped == 0 &&
+               status->events == read_trace(traced.file()).events.size();
+    }));
+    CHECK(traced->ends() == 0);
+}
+
+TEST_CASE("a process killed at any moment leaves whole lines and at most a piece of one") {
+    std::mt19937 random(4711);
+    for (int run = 0; run < 12; ++run) {
+        const TempDir dir;
+        const std::string policy = dir.write(
+            "job.json", R"({ "version": 1, "trace": { "file": ")" + (dir / "trace.json").string() + R"(" } })");
+        Capped::How how;
+        how.command = {CURB_SCENARIOS, "traces_until_it_is_killed"};
+        how.environment = {{"CURB_POLICY", policy}};
+        how.socket = false;
+        Capped process(dir.path(), how);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 150'000));
+        CHECK(process.killed() == 128 + SIGKILL);
+        if (!fs::exists(dir / "trace.json")) continue;
+        const ReadTrace read = read_trace(dir / "trace.json");  // judges every line but the last
+        CHECK(read.rest.find('\n') == std::string::npos);
+        const auto parsed = trace::parse(read.rest);
+        if (!read.rest.empty() && read.header) CHECK((!parsed || read.rest.ends_with(",")));
+    }
+}
+
+TEST_CASE("an edit begins a trace, ends it, and begins another", "[own-descriptors]") {
+    Traced traced("");
+    REQUIRE((*traced)("take") == "ok");
+    CHECK_FALSE(traced.status());
+    const std::string threads = (*traced)("threads");
+
+    traced.edit("first.json");
+    REQUIRE(traced.begins("first.json"));
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1, "first.json"));
+    CHECK((*traced)("threads") == std::to_string(std::stoi(threads) + 1));
+    for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(traced->pid()) + "/fd")) {
+        std::error_code closed;  // meanwhile
+        CHECK(fs::read_symlink(entry.path(), closed) != traced.file("first.json"));
+    }
+
+    traced.edit("second.json");
+    REQUIRE(traced.begins("second.json"));
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1, "second.json"));
+
+    traced.edit("");
+    REQUIRE(traced.comes_to([](const auto &status) { return !status; }));
+    REQUIRE((*traced)("take") == "ok");
+    traced.edit("third.json");
+    REQUIRE(traced.begins("third.json"));
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1, "third.json"));
+    const std::string held = (*traced)("held");
+    CHECK(traced->ends() == 0);
+
+    // Each begins with what was held then, and knows of nothing that was taken before it or after it.
+    std::uint64_t before = 0;
+    for (const std::string name : {"first.json", "second.json", "third.json"}) {
+        CAPTURE(name);
+        const ReadTrace read = read_trace(traced.file(name));
+        before += name == "third.json" ? 4 * MiB : 2 * MiB;
+        REQUIRE(read.of(What::books, Kind::plain).size() == 1);
+        CHECK(read.of(What::books, Kind::plain)[0].of_kind == before);
+        CHECK(read.of(What::books, Kind::contexts).size() == 1);
+        CHECK(Traced::plain(read) == 1);
+        CHECK(books_of(read).at(0).sum() == books_of(read).at(0).held);
+    }
+    CHECK(std::to_string(books_of(read_trace(traced.file("third.json"))).at(0).held) == held);
+}
+
+TEST_CASE("each policy that is put in force is in the trace") {
+    Traced traced;
+    traced.edit("trace.json", R"(, "rules": [ { "name": "all", "match": {}, "gpu": { "*": { "cap": "4GiB" } } } ])");
+    REQUIRE(within(10s, [&] { return read_trace(traced.file()).of(What::policy).size() == 2; }));
+    const auto policies = read_trace(traced.file()).of(What::policy);
+    CHECK(policies[0].limit == 8192 * MiB);
+    CHECK(policies[1].limit == 4096 * MiB);
+    CHECK_THAT(policies[1].text, contains("job.json") && contains("\"all\""));
+    CHECK(traced->ends() == 0);
+}
+
+TEST_CASE("a fork child writes nothing into its parent's trace, and ends as fast as without", "[fork-child]") {
+    Traced traced;
+    CHECK((*traced)("fork") == "0");
+    REQUIRE((*traced)("take") == "ok");
+    CHECK(traced->ends() == 0);
+    const ReadTrace read = read_trace(traced.file());
+    CHECK(Traced::plain(read) == 1);
+    for (const Event &event : read.events) CHECK(event.thread != 0);
+    CHECK(read.missing() == 0);
+}
+
+TEST_CASE("the program that takes a process over begins its own trace") {
+    Traced traced;
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1));
+    CHECK((*traced)("exec") == "ready");
+    REQUIRE(within(10s, [&] { return Traced::plain(read_trace(traced.file())) == 0; }));
+    CHECK((*traced)("take") == "ok");
+    CHECK(traced->ends() == 0);
+    CHECK(Traced::plain(read_trace(traced.file())) == 1);
+}
+
+TEST_CASE("a program that closes every descriptor keeps its trace, and its own files are untouched",
+          "[own-descriptors]") {
+    Traced traced;
+    REQUIRE(traced.comes_to(is_well));
+    CHECK((*traced)("close") == "ok");
+    CHECK((*traced)("much") == "ok");
+    REQUIRE(traced.has_taken(2000));
+    CHECK((*traced)("look") == "untouched");
+    CHECK(traced->ends() == 0);
+    CHECK(read_trace(traced.file()).rest.empty());
+}
+
+TEST_CASE("a pipe that the program closes is closed, though it was open when the trace began") {
+    Traced traced("");
+    CHECK((*traced)("pipe") == "ok");
+    traced.edit("trace.json");
+    REQUIRE(traced.begins());
+    CHECK((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1));
+    CHECK((*traced)("close the pipe") == "0");
+    CHECK(traced->ends() == 0);
+}
+
+TEST_CASE("a trace whose file is removed, replaced or changed by others ends, which an edit mends") {
+    const std::string how = GENERATE("removed", "replaced", "emptied", "written to");
+    CAPTURE(how);
+    Traced traced;
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1));
+    if (how == "removed") fs::remove(traced.file());
+    if (how == "replaced") {
+        std::ofstream(traced.file("theirs")) << "theirs";
+        fs::rename(traced.file("theirs"), traced.file());
+    }
+    if (how == "emptied") fs::resize_file(traced.file(), 0);
+    if (how == "written to") std::ofstream(traced.file(), std::ios::app) << "theirs";
+    const std::string left = contents(traced.file());
+    CHECK((*traced)("much") == "ok");
+    REQUIRE(traced.comes_to([](const auto &status) { return status && !status->error.empty(); }));
+    CHECK_THAT(traced.status()->error, contains(traced.file().string()) && contains("An edit of the policy begins it"));
+    CHECK(contents(traced.file()) == left);
+    REQUIRE(within(10s, [&] { return traced->log().find("the trace has ended") != std::string::npos; }));
+
+    fs::remove(traced.file());
+    traced.edit("trace.json", R"(, "release": { "idle": "1h" })");
+    REQUIRE(traced.begins());
+    REQUIRE((*traced)("take") == "ok");
+    REQUIRE(traced.has_taken(1));
+    CHECK(traced->ends() == 0);
+    CHECK(books_of(read_trace(traced.file())).at(0).kinds.at(Kind::plain) == 4 * MiB);
+}
+
+TEST_CASE("a trace that reaches the limit of a file's size stops in whole lines, and goes on when there is room") {
+    constexpr rlim_t kLeast = 100'000;
+    const auto limit = [](pid_t pid, rlim_t bytes) {
+        const rlimit set{bytes, RLIM_INFINITY};
+        REQUIRE(::prlimit(pid, RLIMIT_FSIZE, &set, nullptr) == 0);
+    };
+    Traced traced;
+    REQUIRE(traced.comes_to(is_well));
+    limit(traced->pid(), kLeast);
+    CHECK((*traced)("much") == "ok");  // SIGXFSZ would have killed it
+    REQUIRE(traced.comes_to([](const auto &status) { return status && !status->error.empty(); }));
+    CHECK_THAT(traced.status()->error, contains("File too large"));
+    const ReadTrace stopped = read_trace(traced.file());
+    CHECK(stopped.rest.empty());
+    CHECK(stopped.events.size() > 100);
+    CHECK(fs::file_size(traced.file()) <= kLeast);
+    CHECK((*traced)("take") == "ok");  // is missing too
+
+    limit(traced->pid(), RLIM_INFINITY);
+    REQUIRE(traced.comes_to([](const auto &status) { return is_well(status) && status->dropped != 0; }));
+    const TraceStatus status = *traced.status();
+    const std::string held = (*traced)("held");
+    CHECK(traced->ends() == 0);
+    const ReadTrace read = read_trace(traced.file());
+    CHECK(read.missing() == status.dropped);
+    CHECK(read.rest.empty());
+    // A reader ends with the books all the same.
+    CHECK(std::to_string(books_of(read).at(0).held) == held);
+    CHECK(books_of(read).at(0).sum() == books_of(read).at(0).held);
+}
+
+TEST_CASE("a full disk costs events and nothing else") {
+    const TempDir disk;
+    const auto mount_it = [&] {
+        return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               ::mount("none", disk.path().c_str(), "tmpfs", 0, "size=128k") == 0;
+    };
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(mount_it() ? 0 : 1);
+    int tried = 0;
+    REQUIRE(::waitpid(child, &tried, 0) == child);
+    if (tried != 0) {
+        WARN("this user may not mount: what a full disk does to a trace is not checked here");
+        return;
+    }
+    Traced traced((disk / "trace.json").string(), [&] {
+        if (!mount_it()) ::_exit(96);
+        std::ofstream(disk / "ballast") << std::string(64 << 10, 'x');
+    });
+    const fs::path seen = "/proc/" + std::to_string(traced->pid()) + "/root" + disk.path().string();
+    CHECK((*traced)("much") == "ok");
+    REQUIRE(traced.comes_to([](const auto &status) { return status && !status->error.empty(); }));
+    CHECK_THAT(traced.status()->error, contains("No space left on device"));
+    CHECK(read_trace(seen / "trace.json").rest.empty());
+    fs::remove(seen / "ballast");
+    std::this_thread::sleep_for(1s);  // as long as it does not try again
+    CHECK((*traced)("take") == "ok");
+    REQUIRE(traced.comes_to(is_well));
+    REQUIRE(within(10s, [&] { return read_trace(seen / "trace.json").missing() != 0; }));
+    CHECK(traced->ends() == 0);
+}

@@ -1,0 +1,210 @@
+// A program whose trace trace_shim_test.cpp reads back. What the simulated driver's own books say is written to stderr,
+// a line "held N" each time, for the test to compare.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "kept_blocks.hpp"
+#include "live.hpp"
+
+using namespace scenario;
+
+namespace {
+
+// `managed`: which the device's figure leaves out, and curb's books do not.
+void say_held(std::uint64_t managed = 0) {
+    std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0) + managed));
+}
+
+// Takes a block and gives it back, so often.
+void take_and_free(int times, std::uint64_t bytes) {
+    for (int i = 0; i < times; ++i) MUST(cuMemFree_v2(take(bytes)));
+}
+
+}  // namespace
+
+SCENARIO_NAMED(every_kind_of_memory_comes_and_goes) {
+    start();
+    say_held();
+    CUdeviceptr plain = take(100), pitched = 0, managed = 0, of_pool = 0;
+    say_held();
+    std::size_t pitch = 0;
+    MUST(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 4096, 4));
+    MUST(cuMemAllocManaged(&managed, 3 * MiB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocAsync(&of_pool, 40 * MiB, nullptr));
+    say_held(4 * MiB);
+    CUarray array = nullptr;
+    const CUDA_ARRAY3D_DESCRIPTOR description = floats(4096, 1024, 0, 0);
+    MUST(cuArray3DCreate_v2(&array, &description));
+    CUmemGenericAllocationHandle handle = 0;
+    const CUmemAllocationProp properties = on_device(0);
+    MUST(cuMemCreate(&handle, 6 * MiB, &properties, 0));
+    const AllocatingGraph graph(16 * MiB);
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    std::size_t stack = 0;
+    MUST(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack + 1024));
+    say_held(4 * MiB);
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&none, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack));
+    MUST(cuMemFreeAsync(graph.block, nullptr));
+    MUST(cuMemRelease(handle));
+    MUST(cuArrayDestroy(array));
+    MUST(cuMemFreeAsync(of_pool, nullptr));
+    MUST(cuMemFree_v2(pitched));
+    MUST(cuMemFree_v2(plain));
+    MUST(cuStreamSynchronize(nullptr));
+    MUST(cuDeviceGraphMemTrim(0));
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetMemPool(&pool, 0));
+    MUST(cuMemPoolTrimTo(pool, 0));
+    say_held(4 * MiB);
+    MUST(cuDevicePrimaryCtxReset_v2(0));  // with the managed block
+    say_held();
+}
+
+SCENARIO_NAMED(kept_blocks_are_reused) {
+    start();
+    const CUdeviceptr block = keep(64 * MiB);
+    EXPECT_EQ(take(64 * MiB), block);
+    MUST(cuMemFree_v2(block));
+    kill(getpid(), SIGUSR1);
+    EXPECT(within(std::chrono::seconds(5), [] { return curb_sim_held(0) == kContext; }));
+    say_held();
+}
+
+SCENARIO_NAMED(frees_at_the_very_end) {
+    struct Last {
+        CUdeviceptr block = 0;
+        ~Last() { cuMemFree_v2(block); }
+    };
+    static Last last;
+    start();
+    last.block = take(64 * MiB);
+}
+
+SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
+    const CUcontext context = start();
+    constexpr int kThreads = 8, kTimes = 20'000;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i)
+        threads.emplace_back([=] {
+            MUST(cuCtxSetCurrent(context));
+            take_and_free(kTimes, 2 * MiB);
+        });
+    for (std::thread &thread : threads) thread.join();
+    say_held();
+}
+
+// Two threads free their last blocks at once, again and again; in between, memory of another kind comes and goes.
+SCENARIO_NAMED(threads_free_at_the_same_moment) {
+    const CUcontext context = start();
+    constexpr int kRounds = 3000;
+    std::atomic<int> ready{0}, done{0}, looked{0};
+    const auto meet = [](std::atomic<int> &at, int round) {
+        at.fetch_add(1);
+        while (at.load() < 2 * (round + 1)) sched_yield();
+    };
+    const auto take_part = [&](int round) {
+        const CUdeviceptr block = take(2 * MiB);
+        meet(ready, round);
+        MUST(cuMemFree_v2(block));
+        meet(done, round);
+    };
+    std::thread other([&] {
+        MUST(cuCtxSetCurrent(context));
+        for (int round = 0; round < kRounds; ++round) {
+            take_part(round);
+            meet(looked, round);
+        }
+    });
+    for (int round = 0; round < kRounds; ++round) {
+        CUdeviceptr managed = 0;
+        take_part(round);
+        MUST(cuMemAllocManaged(&managed, MiB, CU_MEM_ATTACH_GLOBAL));
+        MUST(cuMemFree_v2(managed));
+        meet(looked, round);
+    }
+    other.join();
+}
+
+SCENARIO_NAMED(traces_until_it_is_killed) {
+    start();
+    std::cout << "ready" << std::endl;
+    for (;;) take_and_free(1, 2 * MiB);
+}
+
+// Does what it is told, line by line, as does_what_it_is_told; here about the trace.
+SCENARIO_NAMED(traces_what_it_is_told) {
+    start();
+    std::vector<CUdeviceptr> blocks;
+    std::vector<int> theirs;
+    int ends[2] = {-1, -1};
+    const std::map<std::string, std::function<std::string()>> commands = {
+        {"take",
+         [&] {
+             blocks.push_back(take(2 * MiB));
+             return std::string("ok");
+         }},
+        {"much",
+         [&] {
+             take_and_free(2000, 2 * MiB);
+             return std::string("ok");
+         }},
+        {"held", [] { return std::to_string(curb_sim_held(0)); }},
+        {"close",
+         [&] {  // and takes every number that may have been curb's
+             close_range(3, ~0U, 0);
+             for (int i = 0; i < 40; ++i) theirs.push_back(memfd_create("theirs", 0));
+             return std::string("ok");
+         }},
+        {"look",
+         [&] {
+             for (const int fd : theirs)
+                 if (lseek(fd, 0, SEEK_END) != 0) return std::string("disturbed");
+             return std::string("untouched");
+         }},
+        {"fork",
+         [] {
+             const pid_t child = fork();
+             if (child == 0) {
+                 CUdeviceptr none = 0;
+                 for (int i = 0; i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
+                 std::exit(0);
+             }
+             int status = 0;
+             waitpid(child, &status, 0);
+             return std::to_string(status);
+         }},
+        {"exec",
+         []() -> std::string {
+             execl("/proc/self/exe", "scenarios", "traces_what_it_is_told", nullptr);
+             return "not executed";
+         }},
+        {"threads", [] { return std::to_string(entries("/proc/self/task")); }},
+        {"pipe", [&] { return std::string(pipe2(ends, O_CLOEXEC) == 0 ? "ok" : "no pipe"); }},
+        {"close the pipe",
+         [&] {  // and see whether whoever reads from it is told that nobody writes any more
+             close(ends[1]);
+             pollfd readable{ends[0], POLLIN, 0};
+             char none = 0;
+             if (poll(&readable, 1, 5000) != 1) return std::string("somebody keeps it open");
+             return std::to_string(read(ends[0], &none, 1));
+         }},
+        {"_exit", []() -> std::string { _exit(0); }},
+    };
+    std::cout << "ready" << std::endl;
+    for (std::string line; std::getline(std::cin, line);) std::cout << commands.at(line)() << std::endl;
+}

@@ -1,0 +1,322 @@
+// The trace that libcurb.so writes of real processes on the simulated driver, held against what they did and against
+// the simulated driver's own books.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "job.hpp"
+#include "traces.hpp"
+
+namespace {
+
+constexpr std::uint64_t MiB = 1ULL << 20, GiB = 1ULL << 30;
+constexpr std::uint64_t kContext = 518 * MiB;
+
+std::string traced(const std::string &gpu, const std::string &more = "") {
+    return R"({ "version": 1, "gpu": { "*": { )" + gpu + R"( } }, "trace": { "file": "trace-%p.json" })" + more + " }";
+}
+
+// The one trace that is there.
+ReadTrace trace_in(const fs::path &folder) {
+    std::vector<fs::path> found;
+    for (const auto &entry : fs::directory_iterator(folder))
+        if (entry.path().filename().string().starts_with("trace-")) found.push_back(entry.path());
+    REQUIRE(found.size() == 1);
+    return read_trace(found.front());
+}
+
+ReadTrace run(Job &job, const std::string &scenario) {
+    succeeds(job.in_its_folder().run(scenario));
+    ReadTrace read = trace_in(job.folder());
+    CHECK(read.header);
+    CHECK(read.rest.empty());
+    return read;
+}
+
+// What the simulated driver said it had handed out.
+std::vector<std::uint64_t> said_held(const std::string &err) {
+    std::vector<std::uint64_t> out;
+    std::istringstream lines(err);
+    for (std::string line; std::getline(lines, line);)
+        if (line.starts_with("held ")) out.push_back(std::stoull(line.substr(5)));
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("of whatever a program does with memory, a reader of its trace ends with the books") {
+    const std::string scenario = GENERATE(
+        "plain_memory_stops_at_the_cap_and_comes_back",
+        "sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them",
+        "pitched_memory_is_charged_by_the_pitch", "managed_memory_is_charged_in_full",
+        "stream_ordered_memory_stops_at_the_cap", "explicit_pools_are_charged_where_they_live",
+        "a_destroyed_pool_is_held_until_its_last_allocation_is_freed",
+        "pool_memory_that_came_back_unseen_is_not_lost_to_the_cap", "mapped_memory_is_held_by_references_and_mappings",
+        "arrays_are_charged_as_the_driver_backs_them", "small_arrays_share_granules_and_stop_at_the_cap",
+        "graph_memory_stops_at_the_cap_and_comes_back", "a_captured_graph_is_charged_when_it_is_launched",
+        "a_stack_is_charged_for_every_resident_thread", "local_memory_of_a_kernel_is_charged_at_its_launch",
+        "a_context_that_would_not_fit_is_refused", "a_module_that_would_not_fit_is_unloaded_again_and_refused",
+        "memory_of_a_green_context_goes_with_the_primary_one", "every_form_of_a_context_is_counted",
+        "every_form_of_loading_code_is_measured", "whatever_is_freed_how_the_books_end_at_what_the_device_says",
+        "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
+        "senseless_arguments_get_the_drivers_answer_and_leave_the_books", "errno_is_the_programs_own",
+        "a_fork_child_passes_and_the_parent_goes_on", "threads_never_take_more_than_the_cap_together",
+        "threads_that_take_every_kind_never_hold_more_than_the_cap_together");
+    const std::string cache = GENERATE(R"()", R"(, "cache": { "max": "256MiB" })");
+    CAPTURE(scenario, cache);
+    Job job;
+    job.policy(traced(R"("cap": "1GiB")" + cache));
+    const Outcome outcome = job.in_its_folder().run(scenario);
+    if (cache.empty()) succeeds(outcome);  // some are about the driver's frees
+    const ReadTrace read = trace_in(job.folder());
+    CHECK(read.rest.empty());
+    CHECK(read.missing() == 0);
+    CHECK(read.of(What::alloc).size() > 0);
+    for (const auto &[gpu, books] : books_of(read)) {
+        CAPTURE(gpu);
+        CHECK(books.sum() == books.held);
+        CHECK(books.charges == static_cast<std::int64_t>(books.held));
+        if (scenario.starts_with("threads_")) CHECK(books.peak <= 1 * GiB);
+    }
+}
+
+TEST_CASE("memory of every kind is in the trace with what was asked for and what it cost, and goes again") {
+    Job job;
+    job.policy(traced(R"("cap": "2GiB")"));
+    const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
+    REQUIRE(outcome.status == 0);
+    const ReadTrace read = trace_in(job.folder());
+    const auto one = [&](What what, Kind kind, std::size_t index = 0) {
+        const std::vector<Event> found = read.of(what, kind);
+        CAPTURE(curb::policy::kind_name(kind), trace::name_of(what));
+        REQUIRE(found.size() > index);
+        return found[index];
+    };
+    const auto agrees = [&](Kind kind, std::int64_t bytes, std::int64_t charge, std::size_t index = 0) {
+        const Event taken = one(What::alloc, kind, index), given = one(What::free, kind, index);
+        CHECK(taken.bytes == bytes);
+        CHECK(taken.charge == charge);
+        CHECK(taken.pointer != 0);
+        CHECK(given.bytes == bytes);
+        CHECK(given.charge == -charge);
+        CHECK(given.pointer == taken.pointer);
+        CHECK(given.ns >= taken.ns);
+    };
+    agrees(Kind::contexts, kContext, kContext);
+    agrees(Kind::managed, 3 * MiB, 4 * MiB);
+    agrees(Kind::vmm, 6 * MiB, 6 * MiB);
+    agrees(Kind::arrays, 16 * MiB, 16 * MiB);
+    CHECK(one(What::alloc, Kind::plain).bytes == 100);
+    CHECK(one(What::alloc, Kind::plain).charge == 2 * MiB);
+    CHECK(one(What::alloc, Kind::plain, 1).bytes == 1024 * 4096);  // the pitch is 1024
+    CHECK(read.of(What::free, Kind::plain).size() == 2);
+    // A pool's memory is charged to the pool, and its free changes nothing by itself.
+    CHECK(one(What::alloc, Kind::pools).bytes == 40 * MiB);
+    CHECK(one(What::alloc, Kind::pools).charge == 64 * MiB);
+    CHECK(one(What::free, Kind::pools).bytes == 40 * MiB);
+    CHECK(one(What::free, Kind::pools).charge == 0);
+    CHECK(one(What::free, Kind::pools).pointer == one(What::alloc, Kind::pools).pointer);
+    CHECK(one(What::free, Kind::pools).of_kind == 64 * MiB);
+    CHECK(one(What::alloc, Kind::graphs).charge > 0);
+    CHECK(one(What::books, Kind::graphs).of_kind == 0);
+    CHECK(one(What::alloc, Kind::stack).charge == -one(What::free, Kind::stack).charge);
+    CHECK(one(What::alloc, Kind::stack).charge > 0);
+    const Event refused = one(What::refuse, Kind::plain);
+    CHECK(refused.bytes == 2 * GiB);
+    CHECK(refused.why == curb::policy::Obstacle::cap);
+    CHECK(refused.limit == 2 * GiB);
+    CHECK(read.of(What::refuse).size() == 1);
+    // The same as the driver held, also at the peak.
+    const std::map<int, Books> books = books_of(read);
+    const std::vector<std::uint64_t> said = said_held(outcome.err);
+    REQUIRE(said.size() == 6);
+    CHECK(books.at(0).held == said.back());
+    CHECK(books.at(0).peak == *std::max_element(said.begin(), said.end()));
+    std::vector<std::uint64_t> held;
+    for (const Event &event : read.events) held.push_back(event.held);
+    for (const std::uint64_t each : said) CHECK(std::find(held.begin(), held.end(), each) != held.end());
+}
+
+TEST_CASE("the header says whose trace it is, and the first events which policy is in force") {
+    Job job;
+    job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
+    const ReadTrace read = run(job, "frees_at_the_very_end");
+    REQUIRE(read.header);
+    CHECK_THAT(read.header->command, contains("scenarios frees_at_the_very_end"));
+    REQUIRE(read.header->gpus.size() == 2);
+    CHECK(read.header->gpus[1].uuid == "GPU-c07b513d-0000-4000-8000-000000000001");
+    CHECK(read.header->gpus[1].total == 80 * GiB);
+    CHECK_THAT(read.header->gpus[1].name, contains("H100"));
+    REQUIRE(read.events.size() > 2);
+    for (int gpu = 0; gpu < 2; ++gpu) {
+        const Event &policy = read.events[static_cast<std::size_t>(gpu)];
+        CHECK(policy.what == What::policy);
+        CHECK(policy.gpu == gpu);
+        CHECK(policy.limit == 1 * GiB);
+        CHECK(policy.of_kind == 700 * MiB);
+        CHECK_THAT(policy.text, contains("job.json"));
+    }
+    for (const Event &event : read.events) CHECK(event.thread != 0);
+}
+
+TEST_CASE("what a program frees in its last destructors is in the trace") {
+    Job job;
+    job.policy(traced(R"("cap": "1GiB")"));
+    const ReadTrace read = run(job, "frees_at_the_very_end");
+    REQUIRE(read.of(What::free, Kind::plain).size() == 1);
+    CHECK(read.of(What::free, Kind::plain)[0].bytes == 64 * MiB);
+    CHECK(read.counters > 0);
+}
+
+TEST_CASE("blocks that curb keeps are freed and served without a charge, and their end shows in the books") {
+    Job job;
+    job.policy(traced(R"("cap": "1GiB", "cache": { "max": "256MiB" })"));
+    job.in_its_folder();
+    const Outcome outcome = job.run("kept_blocks_are_reused");
+    REQUIRE(outcome.status == 0);
+    const ReadTrace read = trace_in(job.folder());
+    const auto taken = read.of(What::alloc, Kind::plain), given = read.of(What::free, Kind::plain),
+               gone = read.of(What::books, Kind::plain);
+    REQUIRE(taken.size() == 2);
+    REQUIRE(given.size() == 2);
+    REQUIRE(gone.size() == 1);
+    CHECK_FALSE(taken[0].reused);
+    CHECK(taken[1].reused);
+    CHECK(taken[1].charge == 0);
+    CHECK(taken[1].pointer == taken[0].pointer);
+    for (const Event &event : given) {
+        CHECK(event.reused);
+        CHECK(event.charge == 0);
+        CHECK(event.of_kind == 64 * MiB);
+    }
+    CHECK(gone[0].charge == -64 * static_cast<std::int64_t>(MiB));
+    CHECK(books_of(read).at(0).held == said_held(outcome.err).back());
+}
+
+TEST_CASE("growth steps, waits and refusals are in the trace with the limit that they met") {
+    Job job;
+    job.policy(
+        traced(R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"));
+    succeeds(job.with("CURB_SIM_STATE", (job.folder() / "machine").string())
+                 .with("CURB_SIM_MEMORY", "8GiB")
+                 .in_its_folder()
+                 .run("a_request_is_held_until_a_step_is_due"));
+    const ReadTrace read = trace_in(job.folder());
+    const auto waits = read.of(What::wait), granted = read.of(What::granted), steps = read.of(What::allowance);
+    REQUIRE_FALSE(waits.empty());
+    REQUIRE(granted.size() == waits.size());
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+        CHECK(waits[i].why == curb::policy::Obstacle::allowance);
+        CHECK(granted[i].bytes == waits[i].bytes);
+        CHECK(granted[i].duration_ns <= granted[i].ns - waits[i].ns + 20'000'000);
+        CHECK(granted[i].duration_ns > 0);
+    }
+    REQUIRE_FALSE(steps.empty());
+    CHECK(steps[0].limit == 1536 * MiB);
+    for (std::size_t i = 1; i < steps.size(); ++i) CHECK(steps[i].limit == steps[i - 1].limit + 512 * MiB);
+}
+
+TEST_CASE("each step of a release is in the trace, with what asked for it and what it gave back") {
+    Job job;
+    job.policy(traced(R"("cap": "1GiB")"));
+    const ReadTrace read = run(job, "usr1_trims_what_pools_keep");
+    const auto steps = read.of(What::step);
+    REQUIRE(steps.size() >= 4);
+    CHECK(steps[0].step == curb::policy::Step::cache);
+    CHECK(steps[1].step == curb::policy::Step::pools);
+    CHECK(steps[1].bytes == 256 * MiB);
+    CHECK(steps[1].text == "SIGUSR1");
+    CHECK(steps[1].duration_ns > 0);
+    CHECK(steps[1].ns > steps[1].duration_ns);
+}
+
+TEST_CASE("of threads that trace faster than can be written each event is in the trace, or counted as missing") {
+    Job job;
+    job.policy(traced(R"("cap": "4GiB")"));
+    const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
+    REQUIRE(outcome.status == 0);
+    const ReadTrace read = trace_in(job.folder());
+    std::uint64_t taken = read.of(What::alloc, Kind::plain).size(), given = read.of(What::free, Kind::plain).size();
+    CHECK(taken + given + read.missing() == 8 * 20'000 * 2);
+    const Books books = books_of(read).at(0);
+    CHECK(books.held == said_held(outcome.err).back());
+    CHECK(books.sum() == books.held);
+    CHECK(read.rest.empty());
+}
+
+TEST_CASE("of two threads that change a figure at once the last line has what it came to") {
+    Job job;
+    job.policy(traced(R"("cap": "4GiB")"));
+    const ReadTrace read = run(job, "threads_free_at_the_same_moment");
+    REQUIRE(read.missing() == 0);
+    int looked = 0, stale = 0;
+    std::uint64_t plain = 0;
+    for (const Event &event : read.events) {
+        if (has_books(event) && event.kind == Kind::plain) plain = event.of_kind;
+        if (event.what != What::alloc || event.kind != Kind::managed) continue;
+        ++looked;
+        stale += plain != 0;
+    }
+    CHECK(looked == 3000);
+    CHECK(stale == 0);
+}
+
+TEST_CASE("a program without CUDA has no trace, nor has one without a usable policy") {
+    Job job;
+    job.policy(traced(R"("cap": "1GiB")")).in_its_folder();
+    succeeds(job.run("a_program_without_cuda_stays_one", CURB_NO_CUDA));
+    Job other;
+    other.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json" }, "gpu": 1 })").in_its_folder();
+    succeeds(other.run("a_policy_that_cannot_be_used_refuses_every_allocation"));
+    for (const fs::path &folder : {job.folder(), other.folder()})
+        for (const auto &entry : fs::directory_iterator(folder))
+            CHECK_THAT(entry.path().filename().string(), !contains("trace-"));
+}
+
+TEST_CASE("a file that cannot be made is said once, and the program runs as without") {
+    Job job;
+    const fs::path folder = job.folder();
+    const std::string kind = GENERATE("missing", "folder", "pipe", "link", "link to nothing");
+    CAPTURE(kind);
+    std::ofstream(folder / "target") << "theirs";
+    if (kind == "folder") fs::create_directory(folder / "t");
+    if (kind == "pipe") REQUIRE(::mkfifo((folder / "t").c_str(), 0666) == 0);
+    if (kind == "link") fs::create_symlink("target", folder / "t");
+    if (kind == "link to nothing") fs::create_symlink("nothing", folder / "t");
+    const std::string file = kind == "missing" ? "missing/t" : "t";
+    const Outcome outcome = job.policy(R"({ "version": 1, "trace": { "file": ")" + file + R"(" } })")
+                                .in_its_folder()
+                                .run("frees_at_the_very_end");
+    succeeds(outcome);
+    CHECK(lines(outcome.err) == 1);
+    CHECK_THAT(outcome.err, contains("trace.file \"" + (folder / file).string() + "\""));
+    CHECK_THAT(outcome.err, contains(kind == "missing" ? "No such file or directory" : "not a regular file"));
+    CHECK(contents(folder / "target") == "theirs");
+    CHECK_FALSE(fs::exists(folder / "nothing"));
+}
+
+TEST_CASE("a trace takes the place of a file, and leaves what else has that file as it is") {
+    Job job;
+    const fs::path file = job.folder() / "trace-1", link = job.folder() / "another-name";
+    std::ofstream(file) << std::string(100'000, 'x');
+    fs::create_hard_link(file, link);
+    job.policy(R"({ "version": 1, "trace": { "file": "trace-1" } })");
+    CHECK(run(job, "frees_at_the_very_end").of(What::alloc).size() == 2);
+    CHECK(contents(link) == std::string(100'000, 'x'));
+}
+
+TEST_CASE("viewers are given what they expect") {
+    Job job;
+    job.policy(traced(R"("cap": "2GiB", "cache": { "max": "64MiB" })"));
+    const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
+    REQUIRE(outcome.status == 0);
+    for (const auto &entry : fs::directory_iterator(job.folder())) {
+        if (!entry.path().filename().string().starts_with("trace-")) continue;
+        const std::string command =
+            std::string("'" CURB_PYTHON "' '" CURB_TRACE_FORMAT "' '") + entry.path().string() + "'";
+        CHECK(std::system(command.c_str()) == 0);
+        return;
+    }
+    FAIL("no trace");
+}

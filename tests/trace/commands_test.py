@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""curb report and curb replay as commands: commands_test.py CURB
+
+What they print, write and refuse, and their JSON answers against cli/schemas/.
+"""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from recorded import curb, generated
+
+try:
+    from jsonschema import Draft202012Validator
+except ImportError:
+    print("commands_test: skipped: python3-jsonschema >= 4 is not installed (scripts/setup test)")
+    sys.exit(77)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GiB = 1 << 30
+RMM = """Thread,Time,Action,Pointer,Size,Stream
+70,15:47:02.841961,allocate,0x7f8a40000000,1073741824,0x0
+70,15:47:02.841977,allocate,0x7f8a80000000,2147483648,0x0
+70,15:47:03.100000,free,0x7f8a40000000,1073741824,0x0
+71,15:47:04.500000,allocate failure,0x0,8589934592,0x0
+"""
+POLICY = {
+    "version": 1,
+    "gpu": {"*": {"cap": "20GiB", "growth": {"start": "2GiB", "step": "1GiB", "every": "10s", "keep_free": "4GiB"}}},
+    "rules": [
+        {"match": {"user": "alice"}, "gpu": {"*": {"cap": "3GiB"}}},
+        {"name": "bert", "match": {"exe": "python3*", "args": "*train_bert*"}, "gpu": {"*": {"cap": "6GiB"}}},
+    ],
+}
+
+
+class Commands(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.trace, cls.counts = generated(cls.folder.name, gpus=2)
+        cls.rmm = cls.file("rmm.csv", RMM)
+        cls.policy = cls.file("job.json", json.dumps(POLICY))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def file(cls, name, text=None):
+        path = Path(cls.folder.name) / name
+        if text is not None:
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def answer(self, command, *words):
+        schema = json.loads((ROOT / "cli" / "schemas" / f"{command}.schema.json").read_text())
+        Draft202012Validator.check_schema(schema)
+        answer = json.loads(curb(CURB, command, "--json", *words).stdout)
+        errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(answer)]
+        self.assertEqual(errors, [])
+        return schema, answer
+
+    # ---- report ----
+
+    def test_the_figures_are_those_of_the_trace(self):
+        _, answer = self.answer("report", self.trace)
+        self.assertEqual(answer["events"], sum(self.counts.values()))
+        self.assertEqual(sum(gpu["allocations"] for gpu in answer["gpus"]), self.counts["alloc"])
+        self.assertEqual(sum(gpu["refused"]["count"] for gpu in answer["gpus"]), self.counts["refuse"])
+        self.assertEqual(sum(gpu["waited"]["count"] for gpu in answer["gpus"]), self.counts["wait"])
+        self.assertEqual(sum(len(release["steps"]) for release in answer["releases"]), self.counts["step"])
+        self.assertEqual([release["trigger"] for release in answer["releases"]], ["SIGUSR1", "idle"])
+        for gpu in answer["gpus"]:
+            self.assertEqual(sum(gpu["peak"]["by_kind"].values()), gpu["peak"]["bytes"])
+            self.assertEqual(sum(gpu["refused"]["by"].values()), gpu["refused"]["count"])
+
+    def test_the_schema_holds_for_every_kind_of_trace(self):
+        cut = self.file("cut.json", self.trace.read_bytes()[:50_000])
+        self.assertEqual(len(self.answer("report", cut)[1]["missing"]), 1)
+        _, answer = self.answer("report", self.rmm)
+        self.assertEqual((answer["format"], answer["pid"], answer["gpus"][0]["total"]), ("rmm", None, None))
+        header = self.file("header.json", b"\n".join(self.trace.read_bytes().split(b"\n")[:2]))
+        self.assertEqual(self.answer("report", header)[1]["events"], 0)
+
+    def test_the_schemas_refuse_what_is_not_in_them(self):
+        for command, words in (("report", [self.trace]), ("replay", [self.trace, "--cap", "4GiB"])):
+            schema, answer = self.answer(command, *words)
+            validator = Draft202012Validator(schema)
+            for change in (
+                lambda a: a.update(more=1),
+                lambda a: a.pop("events"),
+                lambda a: a["gpus"][0].update(more=1),
+                lambda a: a["gpus"][0]["refused"]["first"][0].update(why="the moon"),
+                lambda a: a["gpus"][0]["peak"].update(bytes=-1),
+            ):
+                changed = copy.deepcopy(answer)
+                change(changed)
+                self.assertFalse(validator.is_valid(changed))
+
+    def test_standard_input_is_read(self):
+        with open(self.trace) as trace:
+            said = curb(CURB, "report", "-", stdin=trace).stdout
+        self.assertEqual(said.splitlines()[2:], curb(CURB, "report", self.trace).stdout.splitlines()[2:])
+
+    def test_a_picture_is_well_formed(self):
+        out = self.file("run.svg")
+        self.assertEqual(curb(CURB, "report", self.trace, "-o", out).stdout, "")
+        titles = [element.text for element in ElementTree.parse(out).iter("{http://www.w3.org/2000/svg}title")]
+        refused = [title for title in titles if re.match(r"[0-9:]{8} refused [23] GiB", title)]
+        self.assertEqual(len(refused), self.counts["refuse"])
+
+    def test_pages_are_written_whole_or_not_at_all(self):
+        out = self.file("kept.html", "kept")
+        curb(CURB, "report", self.file("no.json", "nonsense"), "-o", out, status=1)
+        self.assertEqual(out.read_text(), "kept")
+        curb(CURB, "report", self.trace, "-o", out)
+        self.assertTrue(out.read_text().startswith("<!DOCTYPE html>"))
+        self.assertEqual([path.name for path in out.parent.glob("*.part")], [])
+        failed = curb(CURB, "report", self.trace, "-o", "/nonexistent/run.html", status=125)
+        self.assertIn("'/nonexistent/run.html' cannot be written: No such file or directory", failed.stderr)
+
+    def test_a_file_that_says_not_what_to_write_is_refused(self):
+        said = curb(CURB, "report", self.trace, "-o", "run.pdf", status=125).stderr
+        self.assertRegex(said, r"'run.pdf' .* \.html .* \.svg")
+
+    def test_the_trace_itself_is_not_written_over(self):
+        same = self.file("same.html", self.trace.read_bytes())
+        self.assertIn("is the trace itself", curb(CURB, "report", same, "-o", same, status=125).stderr)
+        self.assertEqual(same.read_bytes(), self.trace.read_bytes())
+
+    def test_what_is_no_trace_is_refused_in_one_line(self):
+        for text in (b"", b"\x7fELF\0\0", b"{}\n", b'[\n{"ph":"M","name":"curb","pid":1,"args":{"trace":99}},\n'):
+            said = curb(CURB, "report", self.file("no.json", text), status=1).stderr
+            self.assertRegex(said, r"\Acurb: report: '.*no\.json' is .*\n\Z")
+
+    def test_what_is_missing_is_said_on_standard_error(self):
+        cut = self.file("cut.json", self.trace.read_bytes()[:50_000])
+        self.assertIn("It ends in the middle of line", curb(CURB, "report", cut, "-o", self.file("cut.html")).stderr)
+
+    def test_a_reader_that_goes_away_is_no_failure(self):
+        for ignored in (False, True):
+            ends = os.pipe()
+            os.close(ends[0])
+            done = subprocess.run(
+                [CURB, "report", self.trace], stdout=ends[1], stderr=subprocess.PIPE, restore_signals=not ignored
+            )
+            os.close(ends[1])
+            self.assertEqual(done.stderr, b"")
+            self.assertIn(done.returncode, (0, -13))
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([CURB, "report", self.trace], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr), (125, "curb: what was found could not be written to standard output: No space left on device\n"))
+
+    # ---- replay ----
+
+    def test_the_rule_for_the_recorded_command_is_laid_over(self):
+        _, answer = self.answer("replay", self.trace, "--policy", self.policy)
+        self.assertEqual(answer["rule"], 'rule 2 "bert"')
+        self.assertEqual({gpu["cap"] for gpu in answer["gpus"]}, {6 * GiB})
+        self.assertTrue(any("user" in note for note in answer["notes"]))
+        self.assertTrue(any("keep_free" in note for note in answer["notes"]))
+        for gpu in answer["gpus"]:
+            self.assertGreater(gpu["growth"]["steps"], 0)
+            self.assertGreater(gpu["refused"]["count"], 0)
+            self.assertLessEqual(gpu["peak"]["bytes"], 6 * GiB)
+
+    def test_the_smallest_cap_serves_the_run_and_a_mebibyte_less_does_not(self):
+        _, answer = self.answer("replay", self.trace, "--cap", "1GiB")
+        for gpu in answer["gpus"]:
+            for less, refuses in ((0, False), (1 << 20, True)):
+                again = self.answer("replay", self.trace, "--cap", str(gpu["smallest_cap"] - less))[1]
+                self.assertEqual(again["gpus"][gpu["gpu"]]["refused"]["count"] > 0, refuses)
+
+    def test_a_cap_is_laid_over_the_policy(self):
+        _, answer = self.answer("replay", self.trace, "--policy", self.policy, "--cap", "3GiB")
+        self.assertEqual({gpu["cap"] for gpu in answer["gpus"]}, {3 * GiB})
+
+    def test_rmm_is_replayed_in_bytes_and_not_in_percent(self):
+        _, answer = self.answer("replay", self.rmm, "--cap", "10GiB")
+        self.assertEqual(answer["gpus"][0]["refused"]["first"][0]["recorded"], True)
+        self.assertGreater(answer["gpus"][0]["smallest_cap"], 10 * GiB)
+        self.assertIn("percent", curb(CURB, "replay", self.rmm, "--cap", "75%", status=125).stderr)
+
+    def test_a_policy_from_standard_input(self):
+        said = curb(CURB, "replay", self.trace, "--policy", "-", input=json.dumps(POLICY)).stdout
+        self.assertIn('under -, rule 2 "bert"', said)
+
+    def test_what_cannot_be_replayed_is_refused_with_a_remedy(self):
+        self.assertIn("add --policy FILE or --cap SIZE", curb(CURB, "replay", self.trace, status=125).stderr)
+        bad = self.file("bad.json", '{"version": 1, "gpu": {"*": {"cap": "8Gib8"}}}')
+        self.assertIn("bad.json:1:", curb(CURB, "replay", self.trace, "--policy", bad, status=1).stderr)
+        curb(CURB, "replay", self.trace, "--policy", "/nonexistent", status=2)
+        curb(CURB, "replay", "-", "--policy", "-", status=125, input="")
+        curb(CURB, "replay", "/nonexistent", "--cap", "1GiB", status=1)
+
+    def test_the_words_have_the_figures(self):
+        said = curb(CURB, "replay", self.trace, "--policy", self.policy).stdout
+        _, answer = self.answer("replay", self.trace, "--policy", self.policy)
+        for gpu in answer["gpus"]:
+            self.assertRegex(said, rf"refused +{gpu['refused']['count']},")
+        self.assertIn("would have served it", said)
+
+
+if __name__ == "__main__":
+    CURB = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,225 @@
+// What curb metrics makes of a view of the machine, and the texts of it.
+#include <algorithm>
+
+#include "catch.hpp"
+#include "families.hpp"
+#include "policy/kinds.hpp"
+
+using namespace curb;
+using namespace curb::cli;
+using policy::GiB;
+using policy::MiB;
+
+namespace {
+
+constexpr const char *kUuid = "GPU-8f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8";
+
+control::Status status_of(int pid) {
+    control::Status status;
+    status.pid = pid;
+    control::GpuStatus &gpu = status.gpus.emplace_back();
+    gpu.uuid = kUuid;
+    gpu.held = 3 * GiB;
+    gpu.kinds[static_cast<std::size_t>(policy::Kind::plain)] = 2 * GiB;
+    gpu.kinds[static_cast<std::size_t>(policy::Kind::contexts)] = GiB;
+    gpu.cap = 8 * GiB;
+    gpu.refused[static_cast<std::size_t>(policy::Obstacle::cap)] = 7;
+    gpu.released[static_cast<std::size_t>(policy::Step::pools)] = 256 * MiB;
+    return status;
+}
+
+ViewProcess process(int pid, const char *user, const char *name, const char *command) {
+    ViewProcess out;
+    out.pid = pid;
+    out.user = user;
+    out.name = name;
+    out.command = command;
+    return out;
+}
+
+// A capped process and one that is not, on one GPU.
+View two_processes() {
+    View view;
+    view.processes.push_back(process(4711, "alice", "python3", "python3 train.py --lr 1"));
+    view.processes[0].under_curb = true;
+    view.processes[0].status = status_of(4711);
+    view.processes.push_back(process(4712, "bob", "julia", "julia"));
+    ViewGpu &gpu = view.gpus.emplace_back();
+    gpu.index = 0;
+    gpu.uuid = kUuid;
+    gpu.name = "NVIDIA H100 80GB HBM3";
+    gpu.total = 80 * GiB;
+    gpu.free = 70 * GiB;
+    gpu.used = 10 * GiB;
+    gpu.uses = {{1, std::nullopt, 7 * GiB}, {0, 0, 3 * GiB}};
+    return view;
+}
+
+const Family &family(const std::vector<Family> &families, const std::string &name) {
+    for (const Family &one : families)
+        if (one.metric.family == name) return one;
+    throw std::runtime_error("no family " + name);
+}
+std::vector<Sample> samples(const View &view, const std::string &name) {
+    return family(families_of(view, "1.2.3"), name).samples;
+}
+std::vector<Sample> samples_with(const View &view, const std::string &name, const std::string &label,
+                                 const std::string &value) {
+    std::vector<Sample> out;
+    for (const Sample &sample : samples(view, name))
+        if (std::count(sample.labels.begin(), sample.labels.end(), std::pair(label, value)) == 1) out.push_back(sample);
+    return out;
+}
+bool has_line(const std::string &text, const std::string &line) {
+    return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+const std::string kProcess =
+    R"({gpu="0",uuid=")" + std::string(kUuid) + R"(",pid="4711",user="alice",command="python3")";
+
+}  // namespace
+
+TEST_CASE("a capped process has its books and NVML's figure, another NVML's alone") {
+    const View view = two_processes();
+    CHECK(samples(view, "curb_held_bytes").size() == 1);
+    CHECK(samples(view, "curb_held_bytes").at(0).value == 3 * GiB);
+    CHECK(samples(view, "curb_cap_bytes").at(0).value == 8 * GiB);
+    CHECK(samples_with(view, "curb_nvml_used_bytes", "pid", "4711").at(0).value == 3 * GiB);
+    CHECK(samples_with(view, "curb_nvml_used_bytes", "pid", "4712").at(0).value == 7 * GiB);
+}
+
+TEST_CASE("what is not known is absent") {
+    View view = two_processes();
+    CHECK(samples(view, "curb_allowance_bytes").empty());
+    CHECK(samples(view, "curb_trace_events").empty());
+    view.nvml_fault = "there is no NVML";
+    view.gpus[0].index.reset();
+    view.gpus[0].used.reset();
+    view.gpus[0].free.reset();
+    for (ViewUse &use : view.gpus[0].uses) use.nvml.reset();
+    for (const char *name : {"curb_gpu_used_bytes", "curb_gpu_free_bytes", "curb_nvml_used_bytes"})
+        CHECK(samples(view, name).empty());
+    CHECK(samples(view, "curb_nvml_up").at(0).value == 0);
+    CHECK(samples_with(view, "curb_processes", "state", "uncapped").empty());
+    CHECK(samples(view, "curb_held_bytes").at(0).labels.front().first == "uuid");  // and no index
+}
+
+TEST_CASE("a process that does not answer is counted and has no books") {
+    View view = two_processes();
+    view.processes[0].status.reset();
+    view.processes[0].trouble = "stopped";
+    view.gpus[0].uses[1].books.reset();
+    CHECK(samples_with(view, "curb_processes", "state", "silent").at(0).value == 1);
+    CHECK(samples_with(view, "curb_processes", "state", "capped").at(0).value == 0);
+    CHECK(samples_with(view, "curb_processes", "state", "uncapped").at(0).value == 1);
+    CHECK(samples(view, "curb_held_bytes").empty());
+    CHECK(samples(view, "curb_policy_unusable").empty());
+    CHECK(samples(view, "curb_nvml_used_bytes").size() == 2);
+}
+
+TEST_CASE("each kind, obstacle and step is a series of its own") {
+    const View view = two_processes();
+    CHECK(samples(view, "curb_kind_bytes").size() == policy::kKinds);
+    CHECK(samples_with(view, "curb_kind_bytes", "kind", "plain").at(0).value == 2 * GiB);
+    CHECK(samples(view, "curb_refused").size() == policy::kObstacles);
+    CHECK(samples_with(view, "curb_refused", "why", "cap").at(0).value == 7);
+    CHECK(samples(view, "curb_released_bytes").size() == control::kSteps);
+    CHECK(samples_with(view, "curb_released_bytes", "step", "pools").at(0).value == 256 * MiB);
+}
+
+TEST_CASE("a policy that is not in force and a trace are told of per process") {
+    View view = two_processes();
+    CHECK(samples(view, "curb_policy_unusable").at(0).value == 0);
+    CHECK(samples(view, "curb_policy_rejected").at(0).value == 0);
+    view.processes[0].status->policy.unusable = true;
+    view.processes[0].status->policy.error = "job.json:1:1: …";
+    view.processes[0].status->trace = control::TraceStatus{"t.json", 100, 3, ""};
+    view.processes[0].suspended = true;
+    for (const char *name : {"curb_policy_unusable", "curb_policy_rejected", "curb_suspended"}) {
+        REQUIRE(samples(view, name).size() == 1);
+        CHECK(samples(view, name)[0].value == 1);
+    }
+    CHECK(samples(view, "curb_trace_events").at(0).value == 100);
+    CHECK(samples(view, "curb_trace_dropped").at(0).value == 3);
+}
+
+TEST_CASE("command lines are in no label") {
+    for (const Family &one : families_of(two_processes(), "1.2.3"))
+        for (const Sample &sample : one.samples)
+            for (const auto &[name, value] : sample.labels) CHECK(value.find("train.py") == std::string::npos);
+}
+
+TEST_CASE("an instance has a UUID of its own and the index of its GPU") {
+    View view = two_processes();
+    ViewGpu &instance = view.gpus.emplace_back();
+    instance.index = 3;
+    instance.uuid = "MIG-c1d2";
+    instance.parent = kUuid;
+    const auto found = samples_with(view, "curb_gpu", "uuid", "MIG-c1d2");
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].labels.front() == std::pair<std::string, std::string>("gpu", "0"));
+    CHECK(found[0].labels.back() == std::pair<std::string, std::string>("parent", kUuid));
+}
+
+TEST_CASE("no two series of a family have the same labels") {
+    View view = two_processes();
+    view.gpus.push_back(view.gpus[0]);
+    view.gpus[1].index = 1;
+    view.gpus[1].uuid = "GPU-other";
+    for (const Family &one : families_of(view, "1.2.3"))
+        for (const Sample &sample : one.samples)
+            CHECK(std::count_if(one.samples.begin(), one.samples.end(),
+                                [&](const Sample &other) { return other.labels == sample.labels; }) == 1);
+}
+
+TEST_CASE("OpenMetrics names families without the suffix of their samples, and ends") {
+    const std::string text = openmetrics_text(families_of(two_processes(), "1.2.3"));
+    CHECK(has_line(text, "# TYPE curb_held_bytes gauge"));
+    CHECK(has_line(text, "# UNIT curb_held_bytes bytes"));
+    CHECK(has_line(text, "curb_held_bytes" + kProcess + "} 3221225472"));
+    CHECK(has_line(text, "# TYPE curb_released_bytes counter"));
+    CHECK(has_line(text, "curb_released_bytes_total" + kProcess + R"(,step="pools"} 268435456)"));
+    CHECK(has_line(text, "# TYPE curb info"));
+    CHECK(has_line(text, R"(curb_info{version="1.2.3"} 1)"));
+    CHECK(has_line(text, "curb_nvml_up 1"));
+    CHECK(text.ends_with("\n# EOF\n"));
+    CHECK(text.find("# EOF") == text.size() - 6);
+}
+
+TEST_CASE("the classic text names what the samples are called") {
+    const std::string text = classic_text(families_of(two_processes(), "1.2.3"));
+    CHECK(has_line(text, "# TYPE curb_released_bytes_total counter"));
+    CHECK(has_line(text, "curb_released_bytes_total" + kProcess + R"(,step="pools"} 268435456)"));
+    CHECK(has_line(text, "# TYPE curb_info gauge"));
+    CHECK(text.find("# UNIT") == std::string::npos);
+    CHECK(text.find("# EOF") == std::string::npos);
+}
+
+TEST_CASE("whatever a process is called stays within its label") {
+    View view = two_processes();
+    view.processes[0].name = "a\"b\\c\nd\xFF";
+    const auto families = families_of(view, "1.2.3");
+    for (const std::string &text : {openmetrics_text(families), classic_text(families)})
+        CHECK(text.find(R"(command="a\"b\\c\\x0Ad)"
+                        "\xEF\xBF\xBD\"} ") != std::string::npos);
+    CHECK(json_text(families).find(R"("command":"a\"b\\c\\x0Ad)"
+                                   "\xEF\xBF\xBD\"") != std::string::npos);
+}
+
+TEST_CASE("line ends in a label's value are escaped") {
+    const std::vector<Family> families = {{{"a", MetricType::gauge, "", "l", "h"}, {{{{"l", "1\n2\"\\"}}, 1}}}};
+    CHECK(has_line(openmetrics_text(families), R"(a{l="1\n2\"\\"} 1)"));
+    CHECK(has_line(classic_text(families), R"(a{l="1\n2\"\\"} 1)"));
+}
+
+TEST_CASE("the table says units and names as OpenMetrics wants them") {
+    for (const Family &one : families_of({}, "1.2.3")) {
+        const std::string name = one.metric.family, unit = one.metric.unit;
+        INFO(name);
+        CHECK((name == "curb" || name.starts_with("curb_")));
+        CHECK((unit.empty() || name.ends_with("_" + unit)));
+        CHECK_FALSE((name.ends_with("_total") || name.ends_with("_info")));
+        CHECK(std::string(one.metric.help).find_first_of("\"\\\n") == std::string::npos);
+        CHECK_FALSE(std::string(one.metric.help).ends_with("."));
+    }
+}

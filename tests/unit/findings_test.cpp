@@ -1,0 +1,554 @@
+// What curb doctor makes of facts: one row a finding, each against a machine or a process with which nothing is wrong.
+#include <elf.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "catch.hpp"
+#include "doctor.hpp"
+#include "temp_dir.hpp"
+#include "within.hpp"
+
+using namespace curb::cli;
+using curb::policy::GiB;
+using curb::policy::MiB;
+
+namespace {
+
+const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
+constexpr int kPid = 4711;
+
+View view() {
+    View out;
+    ViewProcess process;
+    process.pid = kPid;
+    process.user = "alice";
+    process.name = "python3";
+    process.under_curb = true;
+    process.status.emplace().gpus.resize(1);
+    process.status->gpus[0].contexts = 1;
+    process.status->gpus[0].held = 2 * GiB;
+    ViewGpu gpu;
+    gpu.index = 0;
+    gpu.uuid = "GPU-1";
+    gpu.uses = {{0, 0, 2 * GiB}};
+    out.processes = {process};
+    out.gpus = {gpu};
+    return out;
+}
+
+MachineCondition machine() {
+    MachineCondition out;
+    out.user = 1000;
+    out.driver.cuda = 13000;
+    out.driver.has_checkpoint = true;
+    out.driver.version = out.driver.kernel = "580.159.04";
+    out.driver.has_device_files = true;
+    out.nvml.gpus = {{0, false, true, 0}};
+    out.library.path = "/usr/lib/curb/libcurb.so";
+    out.library.elf = Elf{64, EM_X86_64, true, {}};
+    out.library.command = kOurs;
+    out.library.mode = 0644;
+    out.library.folder_mode = 0755;
+    out.runtime.folder = "/run/user/1000/curb";
+    out.runtime.xdg = "/run/user/1000";
+    out.view = view();
+    return out;
+}
+
+ProcessCondition process() {
+    ProcessCondition out;
+    out.pid = kPid;
+    out.user = out.owner = out.acts_as = 1000;
+    out.owner_name = "alice";
+    out.there = out.readable = true;
+    out.name = "process 4711 (python3)";
+    out.program = out.library = kOurs;
+    out.version = "0.1.0";
+    out.listed = std::vector<int>{kPid};
+    return out;
+}
+ProcessCondition capped() {
+    ProcessCondition out = process();
+    out.curb = {{"/usr/lib/curb/libcurb.so", 0x7f00'0000'0000, false}};
+    out.driver = {{"/usr/lib/libcuda.so.580", 0x7f10'0000'0000, false}};
+    curb::control::Status &status = out.status.emplace();
+    status.version = "0.1.0";
+    status.policy.file = "/home/alice/job.json";
+    status.gpus.resize(1);
+    status.gpus[0].contexts = 1;
+    status.gpus[0].held = 2 * GiB;
+    status.gpus[0].cap = 8 * GiB;
+    return out;
+}
+ProcessCondition silent() {
+    ProcessCondition out = capped();
+    out.status.reset();
+    out.silence = "process 4711 has not answered for 5 s: it may be stuck";
+    return out;
+}
+
+std::string text_of(const Findings &findings) {
+    std::string out;
+    for (const Finding &one : findings)
+        out += std::string(verdict_name(one.verdict)) + " " + one.check + ": " + one.text + " -> " + one.remedy + "\n";
+    return out;
+}
+const Finding *found(const Findings &findings, Verdict verdict, const std::string &text) {
+    const auto at = std::find_if(findings.begin(), findings.end(), [&](const Finding &one) {
+        return one.verdict == verdict && one.text.find(text) != std::string::npos;
+    });
+    return at == findings.end() ? nullptr : &*at;
+}
+std::ptrdiff_t count_of_worse(const Findings &findings) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [](const Finding &one) { return one.verdict != Verdict::ok; });
+}
+
+// What is changed in facts that are otherwise in order, and the one finding that comes of it.
+template <class Facts>
+struct Row {
+    std::function<void(Facts &)> change;
+    Verdict verdict;
+    std::string text;
+    std::string remedy;  // a part of it; empty: there is none
+};
+template <class Facts>
+void tries(const Facts &in_order, const std::vector<Row<Facts>> &rows) {
+    for (const Row<Facts> &row : rows) {
+        Facts facts = in_order;
+        row.change(facts);
+        const Findings findings = examine(facts);
+        INFO(row.text << "\nin\n" << text_of(findings));
+        const Finding *finding = found(findings, row.verdict, row.text);
+        CHECK(has_problem(findings) == (row.verdict == Verdict::problem));
+        CHECK(count_of_worse(findings) == (row.verdict == Verdict::ok ? 0 : 1));
+        REQUIRE(finding != nullptr);
+        CHECK(finding->remedy.empty() == row.remedy.empty());
+        CHECK(finding->remedy.find(row.remedy) != std::string::npos);
+    }
+}
+
+constexpr auto ok = Verdict::ok, note = Verdict::note, problem = Verdict::problem;
+
+}  // namespace
+
+TEST_CASE("of a machine with which nothing is wrong nothing is noted") {
+    const Findings findings = examine(machine());
+    INFO(text_of(findings));
+    CHECK(count_of_worse(findings) == 0);
+    CHECK(found(findings, ok, "580.159.04, CUDA 13.0") != nullptr);
+    CHECK(found(findings, ok, "the one under curb answers") != nullptr);
+}
+
+TEST_CASE("what is wrong with the driver is told with the remedy for it") {
+    using M = MachineCondition;
+    const auto init = [](int code) {
+        return [=](M &m) {
+            m.driver.init = static_cast<CUresult>(code);
+            m.driver.init_text = "CUDA_ERROR_SOMETHING (something)";
+        };
+    };
+    tries<M>(machine(),
+             {
+                 {[](M &m) { m.driver.fault = "libcuda.so.1: no such file"; }, problem,
+                  "there is no CUDA driver here: libcuda.so.1: no such file", "--gpus all"},
+                 {[](M &m) {
+                      m.driver.fault = "libcuda.so.1: no such file";
+                      m.driver.kernel.clear();
+                      m.nvml.fault = "there is no NVML either";  // is not told as well
+                  },
+                  problem, "there is no CUDA driver here", "install NVIDIA's driver"},
+                 {[](M &m) { m.driver.silent = true; }, problem, "has not answered cuInit", "dmesg"},
+                 {init(34), problem, "stub", "LD_LIBRARY_PATH"},
+                 {init(802), problem, "not ready", "nvidia-fabricmanager"},
+                 {init(803), problem, "different versions", "restart the machine"},
+                 {init(804), problem, "newer than the kernel's module", "compat"},
+                 {init(999), problem, "cannot be initialised: CUDA_ERROR_SOMETHING (something)", "nvidia-smi"},
+                 {[&](M &m) {
+                      init(100)(m);
+                      m.driver.has_device_files = false;
+                  },
+                  problem, "there is no /dev/nvidiactl", "--gpus all"},
+                 {[&](M &m) {
+                      init(100)(m);
+                      m.driver.has_device_files = false;
+                      m.driver.kernel.clear();
+                  },
+                  problem, "there is no /dev/nvidiactl", "modprobe nvidia"},
+                 {[&](M &m) {
+                      init(304)(m);
+                      m.driver.closed = {"/dev/nvidia0", "/dev/nvidiactl"};
+                  },
+                  problem, "may not open /dev/nvidia0, /dev/nvidiactl", "group"},
+                 {[](M &m) { m.driver.closed = {"/dev/nvidia1"}; }, note, "may not open /dev/nvidia1", "group"},
+                 {[](M &m) { m.driver.visible = "-1"; }, note, "CUDA_VISIBLE_DEVICES is \"-1\" here", "unset"},
+                 {[](M &m) { m.driver.visible = ""; }, note, "CUDA_VISIBLE_DEVICES is \"\" here", "unset"},
+                 {[](M &m) { m.driver.visible = "0,1"; }, ok, "CUDA 13.0", ""},
+                 {[](M &m) { m.driver.cuda = 12070; }, note, "there is no curb suspend", "570"},
+                 {[](M &m) { m.driver.has_checkpoint = false; }, note, "there is no curb suspend", "570"},
+                 {[](M &m) { m.driver.cuda = 12080; }, ok, "CUDA 12.8", ""},
+             });
+    MachineCondition old = machine();
+    old.driver.cuda = 11020;
+    CHECK(found(examine(old), note, "CUDA 11.2 is older than 11.4") != nullptr);
+}
+
+TEST_CASE("what NVML does not tell, and how GPUs are set up") {
+    using M = MachineCondition;
+    tries<M>(
+        machine(),
+        {
+            {[](M &m) { m.nvml.fault = "there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"; },
+             problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility"},
+            {[](M &m) { m.view->gpus[0].uses[0].nvml.reset(); }, note, "NVML does not list process 4711", "--pid=host"},
+            {[](M &m) {
+                 m.view->gpus[0].uses[0].nvml.reset();
+                 m.view->processes[0].suspended = true;  // holds nothing there
+             },
+             ok, "tells what processes hold", ""},
+            {[](M &m) {
+                 m.view->gpus[0].uses[0].nvml.reset();
+                 m.view->processes[0].status->gpus[0].contexts = 0;  // has not begun
+             },
+             ok, "tells what processes hold", ""},
+            {[](M &m) { m.nvml.gpus[0].mig = true; }, note, "GPU 0 is divided (MIG)", ""},
+            {[](M &m) { m.nvml.gpus[0].mps_clients = 1; }, note, "shared through MPS by 1 process,", ""},
+            {[](M &m) { m.nvml.gpus[0].mps_clients = 3; }, note, "shared through MPS by 3 processes", ""},
+            {[](M &m) { m.nvml.gpus[0].kept_awake = false; }, note, "put to sleep", "nvidia-smi -pm 1"},
+        });
+}
+
+TEST_CASE("libcurb.so must be there, for this machine, and nobody else's to write") {
+    using M = MachineCondition;
+    tries<M>(machine(),
+             {
+                 {[](M &m) { m.library.fault = "there is no libcurb.so (looked for /a, /b); set CURB_LIBRARY"; },
+                  problem, "there is no libcurb.so (looked for /a, /b)", "set CURB_LIBRARY"},
+                 {[](M &m) { m.library.elf.reset(); }, problem, "cannot be read by this user", "chmod a+r"},
+                 {[](M &m) { m.library.elf->machine = EM_AARCH64; }, problem,
+                  "is for aarch64, and this command for x86-64", "for x86-64"},
+                 {[](M &m) { m.library.elf->bits = 32; }, problem, "is for x32", "for x86-64"},
+                 {[](M &m) { m.library.no_exec = true; }, problem, "noexec", "elsewhere"},
+                 {[](M &m) { m.library.mode = 0646; }, problem, "can be written by everybody",
+                  "chmod o-w /usr/lib/curb/libcurb.so"},
+                 {[](M &m) { m.library.folder_mode = 0777; }, problem, "in a folder that everybody can write to",
+                  "chmod o-w /usr/lib/curb"},
+                 {[](M &m) { m.library.folder_mode = 01777; }, ok, "/usr/lib/curb/libcurb.so", ""},
+                 {[](M &m) { m.library.mode = 0640; }, note, "cannot be read by everybody", "chmod a+r"},
+                 {[](M &m) {
+                      m.library.not_carried = "LD_PRELOAD cannot carry the path '/a b'; install curb under another";
+                  },
+                  problem, "LD_PRELOAD cannot carry the path '/a b'", "install curb under another"},
+                 {[](M &m) {
+                      m.preload_file = {true, ""};
+                  },
+                  note, "every program of this machine is under curb", ""},
+                 {[](M &m) {
+                      m.preload_file = {true, "/gone/libcurb.so"};
+                  },
+                  problem, "names /gone/libcurb.so", "/etc/ld.so.preload"},
+             });
+}
+
+TEST_CASE("the folder for sockets, the policy of this environment and the ceiling") {
+    using M = MachineCondition;
+    const auto fault = [](const char *file) {
+        return [=](M &m) {
+            m.policy.source.file = "job.json";
+            m.policy.source.named = true;
+            m.policy.faults = {{file, 4, 14, "/gpu/*/cap", "it is no size"}};
+        };
+    };
+    tries<M>(
+        machine(),
+        {
+            {[](M &m) {
+                 m.runtime = {"", "/tmp/curb-1000: it belongs to user 0", "", ""};
+             },
+             problem,
+             "no folder for control sockets, so processes started here cannot be asked: /tmp/curb-1000: it belongs",
+             "XDG_RUNTIME_DIR"},
+            {[](M &m) {
+                 m.runtime = {"/tmp/curb-1000", "", "/run/user/0", "/run/user/0: it belongs to user 0"};
+             },
+             note, "/tmp/curb-1000 is used instead of that in XDG_RUNTIME_DIR: /run/user/0", ""},
+            {[](M &m) {
+                 m.runtime = {"/tmp/curb-1000", "", "", ""};
+             },
+             ok, "(XDG_RUNTIME_DIR is not set)", ""},
+            {fault("job.json"), problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses"},
+            {fault("/etc/curb/policy.json"), problem, "/etc/curb/policy.json:4:14", "as root"},
+            {[](M &m) { m.policy.source.cap = "8GiB"; }, ok, "CURB_CAP is 8GiB", ""},
+            {[](M &) {}, ok, "none here: programs are watched", ""},
+            {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
+        });
+}
+
+TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work as it should") {
+    using M = MachineCondition;
+    const auto bare = [](M &m) {
+        m.view->processes[0].under_curb = false;
+        m.view->processes[0].status.reset();
+        m.view->gpus[0].uses[0].books.reset();
+    };
+    const auto mute = [](M &m) {
+        m.view->processes[0].status.reset();
+        m.view->gpus[0].uses[0].books.reset();
+        m.view->processes[0].trouble = "has not answered for 2 s";
+    };
+    tries<M>(machine(), {
+                            {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
+                             "curb doctor 4711"},
+                            {[&](M &m) {
+                                 bare(m);
+                                 m.view->processes[0].elsewhere = true;
+                                 m.view->processes[0].name = m.view->processes[0].user = "";
+                             },
+                             note, "process 4711 of another pid namespace holds 2 GiB", ""},
+                            {[&](M &m) {
+                                 bare(m);
+                                 m.view->gpus[0].uses[0].nvml = 0;
+                             },
+                             ok, "none is under curb", ""},
+                            {[&](M &m) {
+                                 bare(m);
+                                 m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
+                             },
+                             note, "holds 2 GiB of GPU-1", "curb doctor 4711"},
+                            {mute, problem, "does not say what it holds: has not answered for 2 s", "curb doctor 4711"},
+                            {[&](M &m) {
+                                 mute(m);
+                                 m.view->processes[0].stopped = true;
+                             },
+                             note, "does not say what it holds", ""},
+                            {[](M &m) {
+                                 m.view->processes[0].status->policy.unusable = true;
+                                 m.view->processes[0].status->policy.error = "job.json:1:1: no";
+                             },
+                             problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
+                            {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
+                             "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
+                        });
+}
+
+TEST_CASE("of a capped process with which nothing is wrong nothing is noted") {
+    const Findings findings = examine(capped());
+    INFO(text_of(findings));
+    CHECK(count_of_worse(findings) == 0);
+    CHECK(found(findings, ok, "cuda:0: 2 GiB of 8 GiB") != nullptr);
+}
+
+TEST_CASE("a process that cannot be looked into is told from one that is not there") {
+    using P = ProcessCondition;
+    const auto closed = [](P &p) {
+        p.readable = false;
+        p.program.reset();
+    };
+    tries<P>(process(),
+             {
+                 {[](P &p) { p.there = false; }, problem, "there is no process 4711", "curb ps"},
+                 {[](P &p) { p.ended = true; }, problem, "has ended", ""},
+                 {[](P &p) { p.kernel_thread = true; }, problem, "a thread of the kernel", "program"},
+                 {[](P &p) { p.thread_of = 4700; }, problem, "4711 is a thread of process 4700", "curb doctor 4700"},
+                 {[&](P &p) {
+                      closed(p);
+                      p.owner = 1001;
+                      p.owner_name = "bob";
+                  },
+                  problem, "belongs to bob", "as bob, or as root"},
+                 {[&](P &p) {
+                      closed(p);
+                      p.acts_as = 0;
+                  },
+                  problem, "another user's rights (setuid)", "ld.so.preload"},
+                 {[&](P &p) {
+                      closed(p);
+                      p.user = 0;
+                  },
+                  problem, "cannot be looked into by root either", "outside the container"},
+                 {closed, problem, "does not let its own user look into it", "as root"},
+             });
+}
+
+TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") {
+    using P = ProcessCondition;
+    const auto preloads = [](P &p) {
+        p.preload = "/opt/curb/libcurb.so";
+        p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, true, {}}}};
+    };
+    tries<P>(
+        process(),
+        {
+            {[](P &p) {
+                 p.program = Elf{32, EM_386, false, "/lib/ld-linux.so.2"};
+             },
+             problem, "its program is for 32-bit x86, and libcurb.so for x86-64", "no 32-bit programs"},
+            {[](P &p) {
+                 p.program = Elf{64, EM_AARCH64, true, "/lib/ld-linux-aarch64.so.1"};
+             },
+             problem, "its program is for aarch64", "install curb for aarch64"},
+            {[](P &p) {
+                 p.program->interpreter.clear();
+                 p.secure = true;  // would not matter
+             },
+             problem, "statically linked", "dynamically"},
+            {[](P &p) { p.program->interpreter = "/lib/ld-musl-x86_64.so.1"; }, problem, "musl", "glibc"},
+            {[&](P &p) {
+                 preloads(p);
+                 p.secure = true;
+             },
+             problem, "rights of its own", "ld.so.preload"},
+            {[](P &) {}, problem, "LD_PRELOAD was not set when it was started", "sudo curb run -- COMMAND"},
+            {[](P &p) { p.preload = ""; }, problem, "LD_PRELOAD was not set", "curb run"},
+            {[](P &p) { p.has_settings = true; }, problem,
+             "was not set when it was started, though CURB_POLICY or CURB_CAP was", "curb run"},
+            {[](P &p) { p.preload = "/lib/other.so"; }, problem, "LD_PRELOAD named other libraries alone", "curb run"},
+            {[&](P &p) {
+                 preloads(p);
+                 p.preloaded[0].there = false;
+             },
+             problem, "names /opt/curb/libcurb.so, which is not there", "correct the path"},
+            {[&](P &p) {
+                 preloads(p);
+                 p.preloaded[0].there = false;
+                 p.inner_pid = 17;
+             },
+             problem, "which is not there", "into the container"},
+            {[&](P &p) {
+                 preloads(p);
+                 p.preloaded[0].elf->machine = EM_AARCH64;
+             },
+             problem, "which is for aarch64 and the program for x86-64", "for x86-64"},
+            {preloads, problem, "the loader did not take it", "stderr"},
+        });
+}
+
+TEST_CASE("why a process that has libcurb.so does not answer") {
+    using P = ProcessCondition;
+    const auto unlisted = [](P &p) { p.listed->clear(); };
+    tries<P>(silent(), {
+                           {[](P &p) { p.has_socket = true; }, problem, "has not answered for 5 s", "restart"},
+                           {[](P &p) { p.has_socket = p.stopped = true; }, note, "is stopped", "kill -CONT 4711"},
+                           {[](P &) {}, problem, "holds GPU memory that curb does not answer for", "log.level"},
+                           {unlisted, note, "has not initialised it through curb yet", "dlmopen"},
+                           {[](P &p) { p.listed.reset(); }, note, "has not initialised it through curb yet", "dlmopen"},
+                           {[&](P &p) {
+                                unlisted(p);
+                                p.driver.clear();
+                            },
+                            ok, "it has not used CUDA yet", ""},
+                           {[&](P &p) {
+                                unlisted(p);
+                                p.forked_from = 4700;
+                            },
+                            note, "was forked by process 4700", "spawn"},
+                           {[&](P &p) {
+                                unlisted(p);
+                                p.inner_pid = 17;
+                            },
+                            note, "in a container of its own", "process 17"},
+                       });
+}
+
+TEST_CASE("what is not as it should be in a process where curb is in effect") {
+    using P = ProcessCondition;
+    tries<P>(capped(),
+             {
+                 {[](P &p) { p.curb[0].deleted = true; }, note, "was replaced since", "restart"},
+                 {[](P &p) {
+                      p.curb.push_back({"/opt/libcurb.so", 1, false});
+                  },
+                  problem, "two libraries of curb", "one of them"},
+                 {[](P &p) { p.status->version = "0.0.9"; }, note, "is of version 0.0.9, and this command of 0.1.0",
+                  "restart"},
+                 {[](P &p) { p.status->policy = {}; }, note, "it has no policy", "curb cap 4711"},
+                 {[](P &p) {
+                      p.status->policy = {};
+                      p.status->policy.cap = "8GiB";
+                  },
+                  ok, "CURB_CAP 8GiB", ""},
+                 {[](P &p) {
+                      p.status->policy = {};
+                      p.status->policy.ceiling = "/etc/curb/policy.json";
+                  },
+                  ok, "ceiling /etc/curb/policy.json", ""},
+                 {[](P &p) {
+                      p.status->policy.unusable = true;
+                      p.status->policy.error = "job.json:4:14: no size";
+                  },
+                  problem, "every GPU allocation is refused: job.json:4:14: no size",
+                  "mend /home/alice/job.json; it is read at once"},
+                 {[](P &p) { p.status->policy.error = "job.json:4:14: no size"; }, problem,
+                  "the last edit of its policy is not in force", "the last good one"},
+                 {[](P &p) {
+                      p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
+                  },
+                  problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND"},
+                 {[](P &p) {
+                      p.status->trace = {"/tmp/trace", 5, 0, "No space left on device"};
+                  },
+                  problem, "/tmp/trace is not written any more: No space left", "make room"},
+                 {[](P &p) {
+                      p.status->trace = {"/tmp/trace", 5, 3, ""};
+                  },
+                  note, "3 events are missing in its trace", "disk"},
+                 {[](P &p) {
+                      p.status->trace = {"/tmp/trace", 5, 0, ""};
+                  },
+                  ok, "answers", ""},
+                 {[](P &p) { p.listed->clear(); }, note, "NVML does not list it", "--pid=host"},
+                 {[](P &p) { p.listed.reset(); }, ok, "answers", ""},
+                 {[](P &p) {
+                      p.listed->clear();
+                      p.status->gpus[0].contexts = 0;
+                  },
+                  ok, "answers", ""},
+             });
+}
+
+TEST_CASE("a call that does not return is given up, and nothing is said of processes that could not be seen") {
+    using namespace std::chrono_literals;
+    CHECK(within(10s, [] { return 7; }) == 7);
+    CHECK_FALSE(a_call_hangs());
+    CHECK_FALSE(within(10ms, [] {
+        for (;;) std::this_thread::sleep_for(1h);
+        return 7;
+    }));
+    CHECK(a_call_hangs());
+    MachineCondition hangs = machine();
+    hangs.nvml.fault = "NVML has not answered for 10 s";
+    hangs.view.reset();
+    const Findings findings = examine(hangs);
+    CHECK(found(findings, problem, "NVML has not answered for 10 s") != nullptr);
+    CHECK(text_of(findings).find("processes") == std::string::npos);
+}
+
+TEST_CASE("an ELF file says who can load it, and another file nothing") {
+    const TempDir folder;
+    const auto header = [](int bits, unsigned machine) {
+        std::string out(bits == 64 ? sizeof(Elf64_Ehdr) : sizeof(Elf32_Ehdr), '\0');
+        out.replace(0, SELFMAG, ELFMAG);
+        out[EI_CLASS] = bits == 64 ? ELFCLASS64 : ELFCLASS32;
+        out[EI_DATA] = ELFDATA2LSB;
+        out[offsetof(Elf64_Ehdr, e_type)] = ET_DYN;
+        out[offsetof(Elf64_Ehdr, e_machine)] = static_cast<char>(machine);
+        return out;
+    };
+    const auto read = [&](const std::string &text) { return read_elf(folder.write("file", text)); };
+    CHECK(read(header(32, EM_386)) == Elf{32, EM_386, true, ""});
+    CHECK(read(header(64, EM_AARCH64)) == Elf{64, EM_AARCH64, true, ""});
+    CHECK_FALSE(read(header(64, EM_X86_64).substr(0, 40)));
+    CHECK_FALSE(read("#!/bin/sh\n"));
+    CHECK_FALSE(read(""));
+    CHECK_FALSE(read_elf("/nonexistent"));
+    std::string lies = header(64, EM_X86_64);  // headers that are not there
+    lies[offsetof(Elf64_Ehdr, e_phnum)] = 100;
+    lies[offsetof(Elf64_Ehdr, e_phentsize)] = 56;
+    CHECK(read(lies) == Elf{64, EM_X86_64, true, ""});
+    const auto self = read_elf("/proc/self/exe");
+    REQUIRE(self);
+    CHECK_FALSE(self->interpreter.empty());
+    CHECK(architecture_of(Elf{32, EM_386, false, ""}) == "32-bit x86");
+    CHECK(architecture_of(Elf{64, 243, false, ""}) == "machine 243 (64 bits)");
+}

@@ -1,0 +1,224 @@
+// Who holds what, laid side by side from made-up facts.
+#include "join.hpp"
+
+#include "catch.hpp"
+
+using namespace curb;
+using namespace curb::cli;
+using policy::Bytes;
+using policy::GiB;
+using policy::MiB;
+
+namespace {
+
+GpuState gpu(int index, std::vector<GpuUser> users) {
+    GpuState out;
+    out.index = index;
+    out.uuid = "GPU-" + std::to_string(index);
+    out.name = "NVIDIA H100 80GB HBM3";
+    out.total = 80 * GiB;
+    out.used = 20 * GiB;
+    out.free = 60 * GiB;
+    out.users = std::move(users);
+    return out;
+}
+GpuUser user(int pid, std::optional<Bytes> held) { return {pid, "", held}; }
+
+control::GpuStatus books(const std::string &uuid, Bytes held) {
+    control::GpuStatus out;
+    out.uuid = uuid;
+    out.total = 80 * GiB;
+    out.held = held;
+    out.contexts = held == 0 ? 0 : 1;
+    return out;
+}
+control::Answer answer(int pid, std::vector<control::GpuStatus> gpus) {
+    control::Status status;
+    status.pid = pid;
+    status.gpus = std::move(gpus);
+    return {pid, status};
+}
+ProcessFacts process(int pid) {
+    ProcessFacts out;
+    out.pid = pid;
+    out.lives = true;
+    out.user = "alice";
+    out.name = "python3";
+    out.command = "python3 train.py";
+    return out;
+}
+ViewFacts facts(std::vector<GpuState> gpus, std::vector<control::Answer> answers, std::vector<ProcessFacts> processes) {
+    return {std::move(gpus), std::move(answers), std::move(processes)};
+}
+
+const ViewProcess &process_of(const View &view, const ViewUse &use) { return view.processes.at(use.process); }
+Bytes held(const View &view, const ViewUse &use) {
+    return process_of(view, use).status.value().gpus.at(use.books.value()).held;
+}
+
+}  // namespace
+
+TEST_CASE("a process that says what it holds, and that NVML lists too, is one") {
+    const View view = join(facts({gpu(0, {user(7, 9 * GiB)})}, {answer(7, {books("GPU-0", 8 * GiB)})}, {process(7)}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(view.processes[0].under_curb);
+    CHECK(view.processes[0].trouble.empty());
+    CHECK(view.processes[0].user == "alice");
+    REQUIRE(view.gpus.size() == 1);
+    CHECK(view.gpus[0].index == 0);
+    CHECK(view.gpus[0].used == 20 * GiB);
+    REQUIRE(view.gpus[0].uses.size() == 1);
+    CHECK(held(view, view.gpus[0].uses[0]) == 8 * GiB);
+    CHECK(view.gpus[0].uses[0].nvml == 9 * GiB);
+}
+
+TEST_CASE("devices are joined by UUID, whatever the process's own order of them is") {
+    const View view = join(facts({gpu(0, {}), gpu(1, {user(7, GiB)})},
+                                 {answer(7, {books("GPU-1", 3 * GiB), books("GPU-0", 2 * GiB)})}, {process(7)}));
+    REQUIRE(view.gpus.size() == 2);
+    REQUIRE(view.gpus[0].uses.size() == 1);
+    REQUIRE(view.gpus[1].uses.size() == 1);
+    CHECK(held(view, view.gpus[0].uses[0]) == 2 * GiB);
+    CHECK(held(view, view.gpus[1].uses[0]) == 3 * GiB);
+    CHECK(view.gpus[0].uses[0].nvml == std::nullopt);
+}
+
+TEST_CASE("of the devices that a process sees it uses those on which it holds or was refused something") {
+    auto refused = books("GPU-2", 0);
+    refused.refused[0] = 1;
+    const View view = join(facts({gpu(0, {}), gpu(1, {}), gpu(2, {})},
+                                 {answer(7, {books("GPU-0", MiB), books("GPU-1", 0), refused})}, {process(7)}));
+    CHECK(view.gpus[0].uses.size() == 1);
+    CHECK(view.gpus[1].uses.empty());
+    CHECK(view.gpus[2].uses.size() == 1);
+}
+
+TEST_CASE("a process that holds nothing yet is there, on no device") {
+    const View view = join(facts({gpu(0, {})}, {answer(7, {books("GPU-0", 0)})}, {process(7)}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(view.processes[0].status.has_value());
+    CHECK(view.gpus[0].uses.empty());
+}
+
+TEST_CASE("a process that is not under curb is there with NVML's figure alone") {
+    const View view = join(facts({gpu(0, {user(9, 5 * GiB)})}, {}, {process(9)}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(!view.processes[0].under_curb);
+    CHECK(view.processes[0].trouble.empty());
+    REQUIRE(view.gpus[0].uses.size() == 1);
+    CHECK(view.gpus[0].uses[0].books == std::nullopt);
+    CHECK(view.gpus[0].uses[0].nvml == 5 * GiB);
+}
+
+TEST_CASE("a process that does not answer has NVML's figure and what is wrong with it") {
+    auto stopped = process(7);
+    stopped.stopped = true;
+    const View view =
+        join(facts({gpu(0, {user(7, 5 * GiB)})},
+                   {{7, control::Failure{"process 7 has not answered for 300 ms: it is stopped"}}}, {stopped}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(view.processes[0].under_curb);
+    CHECK(view.processes[0].stopped);
+    CHECK(view.processes[0].trouble == "has not answered for 300 ms: it is stopped");
+    CHECK(view.gpus[0].uses.size() == 1);
+}
+
+TEST_CASE("a process in which libcurb.so is mapped, but that has no socket, is under curb and says nothing") {
+    auto child = process(8);
+    child.preloaded = true;
+    const View view = join(facts({gpu(0, {user(8, GiB)})}, {}, {child}));
+    CHECK(view.processes.at(0).under_curb);
+    CHECK(!view.processes[0].trouble.empty());
+}
+
+TEST_CASE("a process in which libcurb.so is mapped and that answers is in no trouble") {
+    auto capped = process(7);
+    capped.preloaded = true;
+    CHECK(join(facts({}, {answer(7, {books("GPU-0", GiB)})}, {capped})).processes.at(0).trouble.empty());
+}
+
+TEST_CASE("an answer of another kind is trouble") {
+    const View view = join(facts({gpu(0, {})}, {{7, control::ReleaseReport()}}, {process(7)}));
+    CHECK(view.processes.at(0).trouble == "answers something else than was asked");
+}
+
+TEST_CASE("what has ended in between is left out, whoever still names it") {
+    ProcessFacts ended;
+    ended.pid = 7;
+    const View view =
+        join(facts({gpu(0, {user(7, GiB), user(8, GiB)})}, {answer(7, {books("GPU-0", GiB)})}, {ended, process(8)}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(view.processes[0].pid == 8);
+    REQUIRE(view.gpus[0].uses.size() == 1);
+    CHECK(view.gpus[0].uses[0].process == 0);
+}
+
+TEST_CASE("one of another pid namespace is there, and nothing is known of it but NVML's figure") {
+    const View view = join(facts({gpu(0, {user(12'345, 5 * GiB)})}, {}, {}));
+    REQUIRE(view.processes.size() == 1);
+    CHECK(view.processes[0].pid == 12'345);
+    CHECK(view.processes[0].elsewhere);
+    CHECK(view.processes[0].user.empty());
+    CHECK(view.gpus[0].uses.at(0).nvml == 5 * GiB);
+}
+
+TEST_CASE("the largest use comes first, by whichever figure is the larger, and equal ones by pid") {
+    const View view = join(facts({gpu(0, {user(1, GiB), user(2, 6 * GiB), user(4, GiB), user(3, std::nullopt)})},
+                                 {answer(1, {books("GPU-0", 7 * GiB)}), answer(3, {books("GPU-0", 2 * GiB)})},
+                                 {process(1), process(2), process(3), process(4)}));
+    std::vector<int> order;
+    for (const ViewUse &use : view.gpus[0].uses) order.push_back(process_of(view, use).pid);
+    CHECK(order == std::vector<int>{1, 2, 3, 4});
+}
+
+TEST_CASE("without NVML there is what the capped processes say") {
+    ViewFacts blind{std::string("there is no NVML"), {}, {process(7), process(8)}};
+    blind.answers = {answer(7, {books("GPU-b", GiB)}), answer(8, {books("GPU-b", 2 * GiB), books("GPU-a", GiB)})};
+    const View view = join(blind);
+    CHECK(view.nvml_fault == "there is no NVML");
+    REQUIRE(view.gpus.size() == 2);
+    for (const ViewGpu &gpu : view.gpus) {
+        CHECK(gpu.index == std::nullopt);
+        CHECK(gpu.used == std::nullopt);
+        CHECK(gpu.free == std::nullopt);
+        CHECK(gpu.total == 80 * GiB);
+    }
+    CHECK(view.gpus[0].uuid == "GPU-b");
+    CHECK(view.gpus[0].uses.size() == 2);
+    CHECK(view.gpus[1].uses.size() == 1);
+}
+
+TEST_CASE("an instance of a divided GPU stands under it, by its own UUID, with the processes that are on it") {
+    GpuState divided = gpu(0, {user(7, std::nullopt), user(9, std::nullopt), user(5, std::nullopt)});
+    divided.mig = true;
+    GpuState instance = gpu(0, {user(7, 3 * GiB), user(9, GiB)});
+    instance.uuid = "MIG-a";
+    instance.mig = true;
+    divided.instances = {instance};
+    auto own = books("MIG-a", 2 * GiB);
+    own.parent = "GPU-0";
+    const View view = join(facts({divided, gpu(1, {})}, {answer(7, {own})}, {process(5), process(7), process(9)}));
+    REQUIRE(view.gpus.size() == 3);
+    CHECK(view.gpus[1].uuid == "MIG-a");
+    CHECK(view.gpus[1].parent == "GPU-0");
+    REQUIRE(view.gpus[1].uses.size() == 2);
+    CHECK(held(view, view.gpus[1].uses[0]) == 2 * GiB);
+    REQUIRE(view.gpus[0].uses.size() == 1);  // whose instance nobody knows
+    CHECK(process_of(view, view.gpus[0].uses[0]).pid == 5);
+}
+
+TEST_CASE("an instance that NVML does not list stands under its GPU all the same") {
+    GpuState divided = gpu(0, {user(7, std::nullopt)});
+    divided.mig = true;
+    auto first = books("MIG-a", 2 * GiB), second = books("MIG-b", 0);
+    first.parent = second.parent = "GPU-0";
+    second.contexts = 1;
+    const View view = join(facts({divided, gpu(1, {})}, {answer(7, {first, second})}, {process(7)}));
+    REQUIRE(view.gpus.size() == 4);
+    CHECK(view.gpus[0].uses.empty());
+    CHECK(view.gpus[1].uuid == "MIG-a");
+    CHECK(view.gpus[1].index == std::nullopt);
+    CHECK(view.gpus[1].mig);
+    CHECK(view.gpus[2].uuid == "MIG-b");
+    CHECK(view.gpus[3].uuid == "GPU-1");
+}

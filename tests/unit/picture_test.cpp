@@ -1,0 +1,250 @@
+// What a recorded run comes to, how it is thinned for a picture, and what is written of it.
+#include "picture.hpp"
+
+#include <cstdlib>
+
+#include "pages.hpp"
+#include "recordings.hpp"
+
+using namespace curb;
+using namespace curb::cli;
+using policy::Kind;
+using policy::Obstacle;
+
+namespace {
+
+GpuSummary gpu_of(const Recording &recording) {
+    const Summary summary = summarise(recording);
+    REQUIRE(summary.gpus.size() == 1);
+    return summary.gpus.front();
+}
+
+Picture picture_of(const Recording &recording, std::size_t columns = 100) {
+    return draw(recording, summarise(recording), columns);
+}
+
+std::size_t occurrences(std::string_view text, std::string_view what) {
+    std::size_t out = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string_view::npos; ++at) ++out;
+    return out;
+}
+
+std::size_t marked(const std::vector<Mark> &marks) {
+    std::size_t out = 0;
+    for (const Mark &mark : marks) out += mark.count;
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("The peak is the most that was held, with what it was for and what was allowed then") {
+    const auto run = Run()
+                         .policy(0, 8 * GiB, 2 * GiB)
+                         .alloc(1, 0x10, GiB)
+                         .allowance(2, 4 * GiB)
+                         .alloc(3, 0x20, 2 * GiB, 1, Kind::vmm)
+                         .free(4, 0x10, GiB)
+                         .policy(5, 3 * GiB)
+                         .recording();
+    const GpuSummary gpu = gpu_of(run);
+    CHECK(gpu.peak == 3 * GiB);
+    CHECK(gpu.peak_ns == 3 * kSecond);
+    CHECK(gpu.at_peak[static_cast<std::size_t>(Kind::plain)] == GiB);
+    CHECK(gpu.at_peak[static_cast<std::size_t>(Kind::vmm)] == 2 * GiB);
+    CHECK(gpu.cap == 8 * GiB);
+    CHECK(gpu.allowance == 4 * GiB);
+    CHECK(gpu.growth_steps == 1);
+    CHECK(gpu.at_end == 2 * GiB);
+    CHECK(gpu.live == 1);
+    CHECK(gpu.live_bytes == 2 * GiB);
+}
+
+TEST_CASE("The allocations listed are the largest that lived at the peak") {
+    Run run;
+    for (unsigned i = 1; i <= 40; ++i) run.alloc(i, i, i * MiB);
+    run.free(41, 40, 40 * MiB).alloc(42, 100, 41 * MiB).free(43, 39, 39 * MiB);
+    const Recording recording = run.recording();  // which the summary points into
+    const GpuSummary gpu = gpu_of(recording);
+    REQUIRE(gpu.held_at_peak.size() == kLargest);
+    CHECK(gpu.held_at_peak[0]->bytes == 41 * MiB);
+    CHECK(gpu.held_at_peak[1]->bytes == 39 * MiB);
+    CHECK(gpu.requests[1]->bytes == 40 * MiB);
+}
+
+TEST_CASE("A wait lasts until the same thread is granted or refused what it asked for") {
+    const auto run = Run()
+                         .stop(1, What::wait, GiB, Obstacle::allowance, 1)
+                         .stop(2, What::wait, 2 * GiB, Obstacle::cap, 2)
+                         .stop(3, What::granted, GiB, Obstacle::cap, 1)
+                         .stop(6, What::refuse, 2 * GiB, Obstacle::cap, 2)
+                         .stop(7, What::wait, 3 * GiB, Obstacle::cap, 3)
+                         .recording();
+    const GpuSummary gpu = gpu_of(run);
+    REQUIRE(gpu.waits.size() == 3);
+    CHECK(gpu.waits[0].end == Waited::End::granted);
+    CHECK(gpu.waits[0].ended_ns == 3 * kSecond);
+    CHECK(gpu.waits[1].end == Waited::End::refused);
+    CHECK(gpu.waits[1].ended_ns == 6 * kSecond);
+    CHECK(gpu.waits[2].end == Waited::End::unknown);
+    CHECK(gpu.refusals.size() == 1);
+}
+
+TEST_CASE("Steps of one trigger that follow each other are one release") {
+    const auto run = Run()
+                         .step(1, policy::Step::pools, GiB, "SIGUSR1")
+                         .step(1.02, policy::Step::frameworks, 2 * GiB, "SIGUSR1")
+                         .step(1.04, policy::Step::pools, 5, "idle")
+                         .step(9, policy::Step::pools, 7, "idle")
+                         .recording();
+    const Summary summary = summarise(run);
+    REQUIRE(summary.releases.size() == 3);
+    CHECK(summary.releases[0].bytes == 3 * GiB);
+    CHECK(summary.releases[0].steps.size() == 2);
+    CHECK(summary.releases[1].bytes == 5);
+}
+
+TEST_CASE("The summary is said in sentences") {
+    ::setenv("TZ", "UTC", 1);
+    const auto run = Run()
+                         .policy(0, 8 * GiB)
+                         .alloc(64, 0x10, 7 * GiB + 307 * MiB)
+                         .stop(70, What::refuse, GiB)
+                         .stop(71, What::refuse, GiB)
+                         .step(80, policy::Step::frameworks, 3 * GiB, "SIGUSR1")
+                         .recording();
+    const auto said = sentences(run, summarise(run));
+    REQUIRE(said.size() == 2);
+    CHECK(said[0] == "Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.");
+    CHECK(said[1] == "3 GiB came back on SIGUSR1.");
+}
+
+TEST_CASE("Spans and negative sizes are written as they are read") {
+    CHECK(span_text(999) == "1 µs");
+    CHECK(span_text(850'000'000) == "850 ms");
+    CHECK(span_text(125 * kSecond) == "2 min 5 s");
+    CHECK(span_text(3720 * kSecond) == "1 h 2 min");
+    CHECK(bytes_text(-(std::int64_t{1} << 20)) == "-1 MiB");
+    CHECK(bytes_text(std::numeric_limits<std::int64_t>::min()) == "-8388608 TiB");
+}
+
+// ---- the picture ----
+
+TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one column are kept") {
+    Run run;
+    for (unsigned i = 0; i < 50'000; ++i) {
+        run.alloc(i * 0.001, 0x1000 + i, MiB).free(i * 0.001, 0x1000 + i, MiB);
+        if (i == 20'000) run.alloc(20.0001, 1, 5 * GiB).free(20.0002, 1, 5 * GiB);
+        if (i % 1000 == 0) run.stop(i * 0.001, What::refuse, GiB);
+    }
+    const Picture picture = picture_of(run.recording(), 50);
+    const Chart &chart = picture.charts.at(0);
+    CHECK(chart.samples.size() <= 4 * 50);
+    const auto highest = [](const Sample &a, const Sample &b) { return a.held < b.held; };
+    CHECK(std::max_element(chart.samples.begin(), chart.samples.end(), highest)->held == 5 * GiB + 0 * MiB);
+    CHECK(std::is_sorted(chart.samples.begin(), chart.samples.end(),
+                         [](const Sample &a, const Sample &b) { return a.ns < b.ns; }));
+    CHECK(marked(chart.refusals) == 50);
+    CHECK(chart.top > 5 * GiB);
+}
+
+TEST_CASE("The largest refusal of a column stands for all of it") {
+    const auto run = Run()
+                         .alloc(0, 1, MiB)
+                         .stop(1, What::refuse, GiB)
+                         .stop(1.1, What::refuse, 3 * GiB)
+                         .stop(1.2, What::refuse, 2 * GiB)
+                         .free(1000, 1, MiB)
+                         .recording();
+    const Picture picture = picture_of(run, 10);
+    REQUIRE(picture.charts[0].refusals.size() == 1);
+    const Mark &mark = picture.charts[0].refusals[0];
+    CHECK(mark.count == 3);
+    CHECK(mark.bytes == 6 * std::int64_t{1} << 30);
+    CHECK(mark.ns == 1'100'000'000);
+    CHECK_THAT(mark.text, contains("3 refusals, 6 GiB together; the largest: ") && contains("refused 3 GiB"));
+}
+
+TEST_CASE("A cap far above what is held is left out, and said") {
+    const auto run = Run().policy(0, 80 * GiB, 70 * GiB).alloc(1, 1, GiB).free(2, 1, GiB).recording();
+    const Picture picture = picture_of(run);
+    CHECK(picture.charts[0].cap_above);
+    CHECK(picture.charts[0].cap.empty());
+    CHECK(picture.charts[0].top < 2 * GiB);
+    CHECK_THAT(html_page(run, summarise(run)), contains("The cap, 80 GiB, is far above the picture"));
+}
+
+TEST_CASE("Areas and limits are drawn as steps") {
+    const auto run = Run()
+                         .policy(0, 4 * GiB)
+                         .alloc(0, 1, GiB)
+                         .alloc(5, 2, GiB)
+                         .policy(8, policy::kUnbounded)
+                         .free(10, 1, GiB)
+                         .recording();
+    const Picture picture = picture_of(run);
+    Canvas canvas{picture.begin_ns, picture.end_ns, 4 * GiB, 0, 0, 100, 40, 0};
+    CHECK(area(picture.charts[0], 1, canvas) == "M0 40H0V40H0V30H50V20H80V20H100V30H100V40Z");
+    CHECK(line(picture.charts[0].cap, canvas) == "M0 0H80");
+}
+
+TEST_CASE("Axes have round figures, few of them") {
+    CHECK(height_ticks(8 * GiB + GiB / 2) == std::vector<policy::Bytes>{0, 2 * GiB, 4 * GiB, 6 * GiB, 8 * GiB});
+    CHECK(height_ticks(0) == std::vector<policy::Bytes>{0});
+    CHECK(time_ticks(240 * kSecond, 8).back() == std::pair(240 * kSecond, std::string("4:00")));
+    CHECK(time_ticks(4 * 3600 * kSecond, 8)[1] == std::pair(3600 * kSecond, std::string("1:00:00")));
+    CHECK(time_ticks(5'000'000, 8)[1].second == "0.001 s");
+    for (std::uint64_t span = 1'000; span < 400 * 86'400 * kSecond; span = span * 3 + 1) {
+        const auto ticks = time_ticks(span, 8);
+        CHECK(ticks.size() >= 1);
+        CHECK(ticks.size() <= 8);
+        CHECK(ticks.back().first <= span);
+    }
+}
+
+// ---- pages ----
+
+TEST_CASE("Text from a trace does no harm in a page or a picture") {
+    const char *const evil = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&]]>";
+    const auto run = Run(evil).alloc(1, 1, GiB).step(2, policy::Step::pools, 5, evil).policy(2, GiB).recording();
+    for (const std::string &page : {html_page(run, summarise(run)), svg_picture(run, summarise(run))}) {
+        CHECK(occurrences(page, "alert(1)") > 0);
+        CHECK(occurrences(page, "<script>alert") == 0);
+        CHECK(occurrences(page, "<img") == 0);
+        CHECK(occurrences(page, "onerror=alert") == occurrences(page, "&lt;img src=x onerror=alert"));
+    }
+    CHECK(occurrences(html_page(run, summarise(run)), "</script>") == 2);
+    CHECK(within_script("[\"</script><!--\"]") == "[\"\\u003c/script>\\u003c!--\"]");
+}
+
+TEST_CASE("A page loads nothing from elsewhere") {
+    const auto run = Run().alloc(1, 1, GiB).recording();
+    const std::string page = html_page(run, summarise(run));
+    CHECK(occurrences(page, "http://") + occurrences(page, "https://") + occurrences(page, "//cdn") == 0);
+    CHECK(occurrences(page, "src=") == 0);
+    CHECK(occurrences(svg_picture(run, summarise(run)), "http") == 1);  // the namespace
+}
+
+TEST_CASE("A picture for papers has neither variables nor scripts") {
+    const auto run = Run().policy(0, 2 * GiB).alloc(1, 1, GiB).stop(2, What::refuse, 2 * GiB).recording();
+    const std::string svg = svg_picture(run, summarise(run));
+    CHECK(occurrences(svg, "var(") + occurrences(svg, "<script") + occurrences(svg, "class=") == 0);
+    CHECK_THAT(svg, contains("font-family=\"sans-serif\"") && contains("refused 2 GiB"));
+}
+
+TEST_CASE("Every page says what is missing") {
+    Run run;
+    run.alloc(1, 1, GiB).dropped(2, 17);
+    const auto recording = run.recording();
+    const Summary summary = summarise(recording);
+    for (const std::string &page :
+         {html_page(recording, summary), svg_picture(recording, summary), text_report(recording, summary)})
+        CHECK_THAT(page, contains("17 events were dropped"));
+}
+
+TEST_CASE("A trace without any memory is a page that says so") {
+    auto recording = Run().recording();
+    recording.header.gpus.clear();
+    CHECK_THAT(html_page(recording, summarise(recording)), contains("No memory of a GPU was used."));
+    CHECK(picture_of(recording).charts.empty());
+    CHECK(picture_of(Run().recording()).charts.size() == 1);
+}

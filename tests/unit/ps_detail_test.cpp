@@ -1,0 +1,112 @@
+// One process with all that is known of it, to the letter; and rows for spreadsheets.
+#include <cstdlib>
+
+#include "catch.hpp"
+#include "ps_text.hpp"
+#include "text_width.hpp"
+#include "views.hpp"
+
+using namespace views;
+
+namespace {
+
+std::string detail(const View &view, std::optional<std::size_t> width, std::size_t process = 0) {
+    ::setenv("TZ", "UTC", 1);
+    return ps_detail(view, process, {width, std::nullopt, false}, kNow);
+}
+
+}  // namespace
+
+TEST_CASE("all that a process says of itself is shown") {
+    CHECK("\n" + detail(busy(), std::nullopt) == R"(
+process 4711 (python3) of alice, under curb 0.1.0 for 2 h 3 min
+  command     python3 train_bert.py --lr 1e-4 --batch-size 256
+  policy      /home/alice/job.json, rule 2 "bert", in force since 12:30:34
+              the last edit is not in force: job.json:3:7: '8Gib' is no size
+  CURB_CAP    8GiB
+  ceiling     /etc/curb/policy.json
+  signal      SIGUSR1
+  trace       curb-4711.trace.json, 12345 events, 6 more were dropped
+GPU 0, NVIDIA H100 80GB HBM3, cuda:0, GPU-8f3a1b2c-0000-4000-8000-000000000000
+  held        7.5 GiB, 512 MiB more than its cap; a release is under way
+                    4 GiB  allocations
+                    3 GiB  stream-ordered pools (2 of them: 2 GiB, 1 GiB)
+                  518 MiB  contexts
+                 18.5 MiB  code and the driver's own
+  cached      512 MiB of it, for reuse
+  cap         7 GiB, set by curb cap (7GiB), the machine's ceiling
+  allowance   8 GiB, until the next growth step
+  refused     14: 12 met the cap, 2 met a full device
+  waited      3 requests were held for room
+  released    3.25 GiB: cache 256 MiB, pools 3 GiB
+  NVML says   7.63 GiB
+last refusals
+  12:30:04    2 GiB on cuda:0 met the cap, 8 GiB; 7.5 GiB was held
+last releases; another one is under way
+  12:29:04    3 GiB in 44 ms on SIGUSR1
+    cache       0 B in 0.2 ms: nothing cached
+    pools       3 GiB in 40 ms
+calls that pass by curb
+              /opt/lib/libodd.so: binds cuMemAlloc_v2 of the driver directly
+)");
+}
+
+TEST_CASE("long lines are wrapped below the place where their text begins") {
+    for (const std::size_t width : {40, 60, 80}) {
+        CAPTURE(width);
+        const std::string text = detail(busy(), width);
+        for (std::size_t at = 0; at < text.size();) {
+            const std::size_t end = text.find('\n', at);
+            const std::string line = text.substr(at, end - at);
+            if (line.starts_with("  ")) CHECK(width_of(line) <= width);
+            at = end + 1;
+        }
+    }
+    CHECK_THAT(detail(busy(), 40), contains("\n              1e-4 --batch-size 256\n"));
+}
+
+TEST_CASE("a process that does not answer has what others know of it") {
+    CHECK("\n" + detail(machine(), std::nullopt, 2) == R"(
+process 4800 (python3) of alice, under curb
+  command     python3 serve.py
+  silent      it has not answered for 300 ms: it is stopped; kill -CONT 4800
+GPU 0, NVIDIA H100 80GB HBM3, GPU-8f3a1b2c-0000-4000-8000-000000000000
+  NVML says   7 GiB
+)");
+}
+
+TEST_CASE("a policy that cannot be used, a process without one, and a trace that broke off are said") {
+    View view = busy();
+    control::Status &status = *view.processes[0].status;
+    status.policy = {"job.json", "", "", "", true, 0, "job.json:1:1: it is empty"};
+    status.trace->error = "No space left on device";
+    CHECK_THAT(detail(view, std::nullopt), contains("it cannot be used, so all that is asked for is refused") &&
+                                               contains("  job.json:1:1: it is empty\n") &&
+                                               contains("nothing is written any more: No space left on device"));
+    status.gpus[0].refused = {5};
+    CHECK_THAT(detail(view, std::nullopt), contains("refused     5 met the cap\n"));
+    status.policy = {};
+    status.trace.reset();
+    status.signal = "none";
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("policy      no file\n") && !contains("trace") && contains("none asks for a release"));
+}
+
+TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
+    View view = machine();
+    view.processes[0].command = "sh -c \"a, b\"";
+    CHECK("\n" + ps_csv_head() + ps_csv(view, kNow) ==
+          "\n"
+          "time,gpu,uuid,parent,pid,user,under_curb,state,held_bytes,nvml_bytes,cap_bytes,allowance_bytes,cached_bytes,"
+          "refused,released_bytes,command\r\n"
+          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4712,bob,no,running,,21474836480,,,,,,/opt/"
+          "conda/bin/python3 -m notebook\r\n"
+          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4711,alice,yes,running,8053063680,"
+          "8187281408,8589934592,8589934592,536870912,12,3221225472,\"sh -c \"\"a, b\"\"\"\r\n"
+          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4800,alice,yes,stopped,,7516192768,,,,,,"
+          "python3 serve.py\r\n");
+    View idle;
+    idle.processes = {process(7, "alice", "python3")};
+    idle.processes[0].under_curb = true;
+    CHECK(ps_csv(idle, kNow) == "2026-11-21T12:31:04Z,,,,7,alice,yes,silent,,,,,,,,python3\r\n");
+}

@@ -1,0 +1,323 @@
+// What `curb ps` shows of made-up machines, to the letter, at the widths that terminals have.
+#include <cstdlib>
+
+#include "catch.hpp"
+#include "policy/words.hpp"
+#include "ps_text.hpp"
+#include "text_width.hpp"
+#include "views.hpp"
+
+using namespace views;
+
+namespace {
+
+std::string table(const View &view, std::optional<std::size_t> width, bool colour = false) {
+    ::setenv("TZ", "UTC", 1);
+    return ps_table(view, {width, std::nullopt, colour}, kNow);
+}
+
+std::vector<std::string> lines(const std::string &text) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = text.find('\n', at);
+        out.push_back(text.substr(at, end - at));
+        at = end + 1;
+    }
+    return out;
+}
+
+// The process with one note about it, or none.
+std::string notes_of(View view) {
+    std::string out;
+    for (const std::string &note : ps_notes(view, kNow)) out += note + "\n";
+    return out;
+}
+View one_process() {
+    View view;
+    ViewGpu first = gpu(0, 8 * GiB);
+    view.processes = {process(7, "alice", "python3 a.py")};
+    give_books(view.processes[0], first, 4 * GiB, 8 * GiB);
+    first.uses = {{0, 0, 4 * GiB}};
+    view.gpus = {first};
+    return view;
+}
+control::GpuStatus &books(View &view) { return view.processes[0].status->gpus[0]; }
+
+}  // namespace
+
+TEST_CASE("where there is room, everything is shown") {
+    const std::string wide = table(machine(), std::nullopt);
+    CHECK("\n" + wide == R"(
+   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  COMMAND
+GPU 0  NVIDIA H100 80GB HBM3  35.5 GiB of 80 GiB used, 44.5 GiB free
+  4712  bob          -    20 GiB      -          -        -        -         -  /opt/conda/bin/python3 -m notebook
+  4711  alice  7.5 GiB  7.63 GiB  8 GiB      8 GiB  512 MiB       12     3 GiB  python3 train_bert.py --lr 1e-4 --batch-size 256
+  4800  alice        -     7 GiB      -          -        -        -         -  python3 serve.py
+GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
+
+4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB met the cap; help: raise it: curb cap 4711 10GiB
+4800 (python3) runs under curb, and has not answered for 300 ms: it is stopped; kill -CONT 4800; NVML says that it holds 7 GiB of GPU 0
+)");
+    CHECK(table(machine(), 400) == wide);
+}
+
+TEST_CASE("a narrow terminal loses the least important columns, and the ends of commands") {
+    CHECK("\n" + table(machine(), 120) == R"(
+   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  COMMAND
+GPU 0  NVIDIA H100 80GB HBM3  35.5 GiB of 80 GiB used, 44.5 GiB free
+  4712  bob          -    20 GiB      -          -        -        -         -  /opt/conda/bin/python3 -m notebook
+  4711  alice  7.5 GiB  7.63 GiB  8 GiB      8 GiB  512 MiB       12     3 GiB  python3 train_bert.py --lr 1e-4 --batch…
+  4800  alice        -     7 GiB      -          -        -        -         -  python3 serve.py
+GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
+
+4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB met the cap; help: raise it: curb cap 4711 10GiB
+4800 (python3) runs under curb, and has not answered for 300 ms: it is stopped; kill -CONT 4800; NVML says that it holds
+  7 GiB of GPU 0
+)");
+    CHECK("\n" + table(machine(), 80) == R"(
+   PID  USER      HELD      NVML    CAP  ALLOWANCE  REFUSED  COMMAND
+GPU 0  NVIDIA H100 80GB HBM3  35.5 GiB of 80 GiB used, 44.5 GiB free
+  4712  bob          -    20 GiB      -          -        -  python3 -m notebook
+  4711  alice  7.5 GiB  7.63 GiB  8 GiB      8 GiB       12  python3 train_bert…
+  4800  alice        -     7 GiB      -          -        -  python3 serve.py
+GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
+
+4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB met the
+  cap; help: raise it: curb cap 4711 10GiB
+4800 (python3) runs under curb, and has not answered for 300 ms: it is stopped;
+  kill -CONT 4800; NVML says that it holds 7 GiB of GPU 0
+)");
+    CHECK("\n" + table(machine(), 60) == R"(
+   PID  USER      HELD      NVML    CAP  COMMAND
+GPU 0  35.5 GiB of 80 GiB used, 44.5 GiB free
+  4712  bob          -    20 GiB      -  python3 -m notebook
+  4711  alice  7.5 GiB  7.63 GiB  8 GiB  python3 train_bert…
+  4800  alice        -     7 GiB      -  python3 serve.py
+GPU 1  0 B of 80 GiB used, 80 GiB free
+
+4711 (python3) was refused 12 requests on GPU 0, last
+  12:30:04: 2 GiB met the cap; help: raise it: curb cap 4711
+  10GiB
+4800 (python3) runs under curb, and has not answered for 300
+  ms: it is stopped; kill -CONT 4800; NVML says that it
+  holds 7 GiB of GPU 0
+)");
+    CHECK("\n" + table(machine(), 40) == R"(
+   PID     HELD      NVML  COMMAND
+GPU 0  35.5 GiB of 80 GiB used
+  4712        -    20 GiB  python3 -m n…
+  4711  7.5 GiB  7.63 GiB  python3 trai…
+  4800        -     7 GiB  python3 serv…
+GPU 1  0 B of 80 GiB used, 80 GiB free
+
+4711 (python3) was refused 12 requests
+  on GPU 0, last 12:30:04: 2 GiB met the
+  cap; help: raise it: curb cap 4711
+  10GiB
+4800 (python3) runs under curb, and has
+  not answered for 300 ms: it is
+  stopped; kill -CONT 4800; NVML says
+  that it holds 7 GiB of GPU 0
+)");
+}
+
+TEST_CASE("no line is wider than the terminal, whatever is in it") {
+    View view = machine();
+    view.processes[0].user = "someone_with_a_long_name";
+    view.processes[1].command = "訓練 " + std::string(300, 'x');
+    view.processes[2].trouble = std::string(300, 'y');
+    view.gpus[1].name = "グラフィックス " + std::string(100, 'z');
+    for (std::size_t width = 34; width < 200; ++width) {
+        CAPTURE(width);
+        for (const std::string &line : lines(table(view, width))) CHECK(width_of(line) <= width);
+    }
+    for (const std::size_t width : {1, 5, 10, 20}) CHECK(!table(view, width).empty());
+}
+
+TEST_CASE("columns stay in line beside text that is wide, narrow, or no text at all") {
+    View view = machine();
+    view.processes[0].user = "日本";
+    view.processes[1].user = "Zoë";  // with a combining mark
+    view.processes[1].user.replace(2, 2, "e\u0308");
+    view.processes[2].user = "\xFF\xFE";
+    std::vector<std::size_t> ends;
+    for (const std::string &line : lines(table(view, 120))) {
+        const std::size_t at = std::min(line.find("python3 "), line.find("/opt/"));
+        if (line.starts_with("  4") && at != std::string::npos) ends.push_back(width_of(line.substr(0, at)));
+    }
+    REQUIRE(ends.size() == 3);
+    CHECK(ends[0] == ends[1]);
+    CHECK(ends[1] == ends[2]);
+}
+
+TEST_CASE("what a terminal would act on is not handed to it") {
+    View view = machine();
+    view.processes[0].command =
+        "python3 \x1b[2J\n\x07 \xC2\x9B"
+        "2J \u202Ereversed";
+    view.processes[0].name = "a\x1b[31m";
+    view.processes[0].user = "\r";
+    view.gpus[0].name = "\x1b]0;title\x07";
+    view.processes[0].status->policy.error = "\x1b[2J";
+    for (const std::string &text : {table(view, std::nullopt), ps_detail(view, 0, {}, kNow)}) {
+        CHECK(text.find('\x1b') == std::string::npos);
+        CHECK(text.find('\r') == std::string::npos);
+        CHECK(text.find('\x07') == std::string::npos);
+        CHECK(text.find("\xC2\x9B") == std::string::npos);
+        CHECK(text.find("\u202E") == std::string::npos);
+        CHECK_THAT(text, contains("python3 \\x1B[2J\\x0A"));
+    }
+}
+
+TEST_CASE("colours mark what is over the cap, was refused, is silent, or is not under curb") {
+    View view = machine();
+    const std::string text = table(view, std::nullopt, true);
+    CHECK_THAT(text, contains("\x1b[33m12\x1b[0m"));
+    CHECK_THAT(text, contains("\x1b[2m4712\x1b[0m"));
+    CHECK_THAT(text, contains("\x1b[33m4800\x1b[0m"));
+    CHECK_THAT(text, contains("\x1b[1mGPU 1"));
+    CHECK_THAT(text, !contains("\x1b[31m"));
+    view.processes[0].status->gpus[0].cap = 7 * GiB;
+    CHECK_THAT(table(view, std::nullopt, true), contains("\x1b[31m7.5 GiB\x1b[0m"));
+    std::string uncoloured = table(view, 60, true);
+    for (std::size_t at; (at = uncoloured.find('\x1b')) != std::string::npos;)
+        uncoloured.erase(at, uncoloured.find('m', at) - at + 1);
+    CHECK(uncoloured == table(view, 60));
+}
+
+TEST_CASE("nobody there is said") {
+    View view;
+    view.gpus = {gpu(0, 0)};
+    CHECK(table(view, 80) ==
+          "GPU 0  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free\n\n"
+          "no process is on a GPU, and none runs under curb\n");
+    view = View();
+    CHECK(table(view, 80) == "no process is on a GPU, and none runs under curb\n");
+    view.nvml_fault = "there is no NVML (libnvidia-ml.so.1 cannot be loaded)";
+    CHECK(table(view, std::nullopt) ==
+          "no process that can be asked runs under curb\n"
+          "there is no NVML (libnvidia-ml.so.1 cannot be loaded); so there is only what capped processes say\n");
+}
+
+TEST_CASE("a process that holds nothing, or does not say what, stands below the GPUs") {
+    View view = one_process();
+    view.processes.push_back(process(8, "alice", "sleep"));
+    view.processes[1].under_curb = true;
+    view.processes[1].status.emplace();
+    view.processes.push_back(process(9, "alice", "stuck"));
+    view.processes[2].under_curb = true;
+    view.processes[2].trouble = "has not answered";
+    const auto all = lines(table(view, std::nullopt));
+    REQUIRE(all.size() >= 6);
+    CHECK(all[3] == "on no GPU");
+    CHECK_THAT(all[4], contains("  8  alice    0 B") && contains("sleep"));
+    CHECK_THAT(all[5], contains("  9  alice      -") && contains("stuck"));
+}
+
+TEST_CASE("sixteen GPUs and a process that is on all of them") {
+    View view;
+    view.processes = {process(7, "alice", "python3 a.py")};
+    for (int i = 0; i < 16; ++i) {
+        ViewGpu one = gpu(i, GiB);
+        give_books(view.processes[0], one, static_cast<Bytes>(i + 1) * GiB);
+        one.uses = {{0, static_cast<std::size_t>(i), GiB}};
+        view.gpus.push_back(one);
+    }
+    const auto all = lines(table(view, 80));
+    REQUIRE(all.size() == 33);
+    for (std::size_t i = 0; i < 16; ++i) {
+        CHECK_THAT(all[1 + 2 * i], contains("GPU " + std::to_string(i) + "  NVIDIA"));
+        CHECK_THAT(all[2 + 2 * i], contains("  7  alice  ") && contains(" " + std::to_string(i + 1) + " GiB"));
+    }
+}
+
+TEST_CASE("instances stand under their GPU, and devices that NVML does not tell of have the beginning of their UUID") {
+    View view;
+    view.gpus = {gpu(0, GiB), gpu(0, GiB), gpu(1, GiB)};
+    view.gpus[1].uuid = "MIG-12345678-0000-4000-8000-000000000000";
+    view.gpus[1].parent = view.gpus[0].uuid;
+    CHECK(gpu_label(view, view.gpus[1]) == "GPU 0 MIG 0");
+    view.gpus[1].index = std::nullopt;
+    CHECK(gpu_label(view, view.gpus[1]) == "GPU 0 MIG-12345678");
+    view.gpus[0].index = std::nullopt;
+    CHECK(gpu_label(view, view.gpus[0]) == "GPU-8f3a1b2c");
+    CHECK(gpu_label(view, view.gpus[1]) == "GPU-8f3a1b2c MIG-12345678");
+    view.gpus[0].parent = view.gpus[0].uuid;  // nonsense that a process may say ends too
+    CHECK(!gpu_label(view, view.gpus[0]).empty());
+    view.gpus[0].used = view.gpus[0].free = std::nullopt;
+    CHECK_THAT(table(view, 80), contains("NVIDIA H100 80GB HBM3  80 GiB\n"));
+}
+
+TEST_CASE("where nothing is out of the ordinary there is no note") { CHECK(notes_of(one_process()).empty()); }
+
+TEST_CASE("held above the cap is said, and what happens until it is under it") {
+    View view = one_process();
+    books(view).held = 9 * GiB;
+    CHECK(notes_of(view) ==
+          "7 (python3) holds 1 GiB more than its cap of 8 GiB: until it is under it new requests are refused\n");
+    view.processes[0].status->releasing = true;
+    CHECK_THAT(notes_of(view), contains("a release is under way"));
+    view.gpus.push_back(gpu(1, 0));
+    CHECK_THAT(notes_of(view), contains("holds 1 GiB more on GPU 0 than its cap"));
+    books(view).held = 8 * GiB;
+    CHECK(notes_of(view).empty());
+}
+
+TEST_CASE("a live cap is said, and how it ends") {
+    View view = one_process();
+    books(view).live_cap = policy::Size{policy::Size::Unit::bytes, 10 * GiB};
+    CHECK(notes_of(view) ==
+          "7 (python3) has a cap that was set by curb cap: 10GiB; its policy's again: curb cap 7 --reset\n");
+}
+
+TEST_CASE("refused requests are said with the last one's time, size and reason, and what helps") {
+    View view = one_process();
+    const auto refuse = [&](policy::Obstacle why, Bytes bytes, control::UnixMs at = kNow) {
+        books(view).refused = {};
+        books(view).refused[static_cast<std::size_t>(why)] = 1;
+        view.processes[0].status->refusals = {{at, 0, bytes, why, 7 * GiB + 1, 8 * GiB}};
+        return notes_of(view);
+    };
+    CHECK(refuse(policy::Obstacle::cap, 2 * GiB) ==
+          "7 (python3) was refused 1 request, last 12:31:04: 2 GiB met the cap; help: raise it: curb cap 7 10GiB\n");
+    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB, kNow - 86'400'000), contains("last 2026-11-20 12:31:04: "));
+    CHECK_THAT(refuse(policy::Obstacle::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
+    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
+    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
+    CHECK_THAT(refuse(policy::Obstacle::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
+    CHECK_THAT(refuse(policy::Obstacle::keep_free, GiB), contains("help: others have to give memory back"));
+    CHECK_THAT(refuse(policy::Obstacle::device, GiB), contains("met a full device; help: make room"));
+    books(view).ceiling = true;
+    CHECK_THAT(refuse(policy::Obstacle::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));
+    view.processes[0].status->refusals[0].gpu = 1;  // the last one of this device is no longer known
+    CHECK(notes_of(view) == "7 (python3) was refused 1 request: curb ps 7 says more\n");
+}
+
+TEST_CASE("a policy that cannot be used, and an edit that is not in force, are said with the reason") {
+    View view = one_process();
+    view.processes[0].status->policy.error = "job.json:3:1: nonsense";
+    CHECK(notes_of(view) ==
+          "7 (python3) keeps to its last good policy, for the last edit is not in force: job.json:3:1: nonsense\n");
+    view.processes[0].status->policy.unusable = true;
+    books(view).refused[4] = 3;
+    CHECK(notes_of(view) ==
+          "7 (python3) has a policy that cannot be used, so all that it asks for is refused: job.json:3:1: nonsense\n");
+}
+
+TEST_CASE("suspended, stopped and foreign processes are said with what ends that") {
+    View view = one_process();
+    view.processes[0].suspended = true;
+    CHECK(notes_of(view) == "7 (python3) is suspended: what it held is in host memory until: curb resume 7\n");
+    view.processes[0].suspended = false;
+    view.processes[0].stopped = true;
+    CHECK(notes_of(view) == "7 (python3) is stopped until: kill -CONT 7\n");
+    view = one_process();
+    view.processes[0] = ViewProcess();
+    view.processes[0].pid = 7;
+    view.processes[0].elsewhere = true;
+    view.gpus[0].uses[0].books = std::nullopt;
+    CHECK(notes_of(view) ==
+          "7 runs in another pid namespace, perhaps a container; NVML says that it holds 4 GiB of GPU 0\n");
+    view.gpus[0].uses[0].nvml = std::nullopt;
+    CHECK_THAT(notes_of(view), contains("NVML does not say what it holds"));
+}

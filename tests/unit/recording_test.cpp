@@ -1,0 +1,321 @@
+// Reading traces, whole and broken, and RMM's logs.
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "policy/words.hpp"
+#include "recordings.hpp"
+#include "temp_dir.hpp"
+
+using namespace curb;
+using namespace curb::cli;
+using control::trace::name_of;
+
+namespace {
+
+Run short_run() {
+    Run run;
+    run.policy(0, 8 * GiB, 2 * GiB)
+        .alloc(1, 0x7f0000000000, 100 * MiB, 7)
+        .alloc_charged(1.5, 0x7f0000001000, 1000, 0, 8, policy::Kind::pools)
+        .books(2, policy::Kind::overhead, 92 * MiB)
+        .stop(3, What::wait, GiB, policy::Obstacle::allowance)
+        .stop(4, What::granted, GiB)
+        .allowance(4, policy::kUnbounded)
+        .stop(5, What::refuse, 3 * GiB)
+        .step(6, policy::Step::pools, -5, "SIGUSR1")
+        .step(7, policy::Step::frameworks, 5, "a \"quoted\" one\n")
+        .free(8, 0x7f0000000000, 100 * MiB)
+        .dropped(9, 17);
+    return run;
+}
+
+// What a Moment keeps of an event.
+void check_same(const Moment &moment, const Recording &recording, const Event &event) {
+    CAPTURE(name_of(event.what));
+    CHECK(moment.what == event.what);
+    CHECK(moment.ns == event.ns);
+    CHECK(moment.kind == event.kind);
+    CHECK(int(moment.gpu) == event.gpu);
+    CHECK(moment.thread == event.thread);
+    CHECK(moment.bytes == event.bytes);
+    CHECK(moment.of_kind == event.of_kind);
+    CHECK(moment.held == event.held);
+    CHECK(moment.duration_ns() == event.duration_ns);
+    CHECK(moment.limit() == event.limit);
+    CHECK(recording.text(moment) == policy::one_line(event.text));
+    if (moment.moves_memory()) {
+        CHECK(moment.pointer == event.pointer);
+        CHECK(moment.charge == event.charge);
+        CHECK((moment.detail != 0) == event.reused);
+    }
+    if (event.what == What::refuse || event.what == What::wait) CHECK(moment.why() == event.why);
+    if (event.what == What::step) CHECK(moment.step() == event.step);
+}
+
+// The fast reader on this line: what it says is what the parser says, or it says nothing. True: it spoke.
+bool agrees(std::string_view line) {
+    Moment moment;
+    std::string_view text;
+    if (!scan(line, moment, text)) return false;
+    const auto parsed = control::trace::parse(line);
+    CAPTURE(line);
+    REQUIRE(parsed);
+    REQUIRE(parsed->event);
+    Recording recording;
+    recording.texts.emplace_back(text);
+    moment.text = 1;
+    Event event = *parsed->event;
+    if (!moment.moves_memory()) event.pointer = 0, event.charge = 0, event.reused = false;
+    if (moment.moves_memory()) event.limit = 0, event.duration_ns = 0;
+    check_same(moment, recording, event);
+    return true;
+}
+
+std::vector<std::string> lines_of(const std::string &text) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = text.find('\n', at);
+        out.push_back(text.substr(at, end - at));
+        at = end + 1;
+    }
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("Every event of a trace is read as it was written, wherever the pieces are cut") {
+    const Run run = short_run();
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{200}, std::size_t{1} << 20}) {
+        const auto read = read_text(run.text(), piece);
+        REQUIRE(read);
+        CHECK(read->header.command == "python3 train.py");
+        REQUIRE(read->events.size() == run.events().size());
+        for (std::size_t i = 0; i < read->events.size(); ++i) check_same(read->events[i], *read, run.events()[i]);
+        CHECK(read->first_ns == 0);
+        CHECK(read->last_ns == 9 * kSecond);
+        REQUIRE(read->missing.size() == 1);
+        CHECK_THAT(read->missing[0], contains("17 events were dropped"));
+    }
+}
+
+TEST_CASE("The fast reader reads every line that has nothing to unescape, and says what the parser says") {
+    std::size_t spoke = 0;
+    for (const std::string &line : lines_of(short_run().text())) spoke += agrees(line);
+    CHECK(spoke == short_run().events().size() - 1);
+}
+
+TEST_CASE("A member that stands twice in a line is not for the fast reader") {
+    for (const std::string &line : lines_of(short_run().text())) {
+        const std::size_t arguments = line.find("\"args\":{");
+        if (arguments == std::string::npos) continue;
+        for (std::size_t at = arguments + 8; at != std::string::npos && line[at] != '}'; at = line.find(',', at + 1)) {
+            const std::string member = line.substr(at + 1, line.find_first_of(",}", at + 1) - at - 1);
+            if (member.find(':') == std::string::npos) continue;
+            CHECK(!agrees(std::string(line).insert(at, "," + member)));
+        }
+    }
+}
+
+TEST_CASE("Of a line with one byte changed or cut off the fast reader never says other than the parser") {
+    using namespace std::string_literals;
+    const std::string alphabet = "\0 \"\\{}[]:,-+.0179aegxEt\x80\n\x7F"s;
+    for (const std::string &line : lines_of(short_run().text())) {
+        for (std::size_t length = 0; length < line.size(); ++length) agrees(line.substr(0, length));
+        for (std::size_t i = 0; i < line.size(); ++i)
+            for (const char c : alphabet) {
+                std::string changed = line;
+                changed[i] = c;
+                agrees(changed);
+                changed.insert(i, 1, line[i]);
+                agrees(changed);
+            }
+    }
+}
+
+TEST_CASE("A trace cut off at any byte gives every whole event, and says so") {
+    const Run run = short_run();
+    const std::string whole = run.text();
+    const std::size_t header = whole.find('\n', 2) + 1;
+    for (std::size_t length = header; length < whole.size(); ++length) {
+        const auto read = read_text(std::string_view(whole).substr(0, length));
+        REQUIRE(read);
+        const auto lines =
+            static_cast<std::size_t>(std::count(whole.begin() + static_cast<std::ptrdiff_t>(header),
+                                                whole.begin() + static_cast<std::ptrdiff_t>(length), '\n'));
+        const std::string rest =
+            whole.substr(whole.rfind('\n', length - 1) + 1, length - whole.rfind('\n', length - 1) - 1);
+        const bool complete = rest.ends_with("}}") || rest.ends_with("}},");  // but for its newline
+        const bool cut = !rest.empty() && !complete;
+        CAPTURE(rest);
+        CHECK(read->events.size() == lines + (complete ? 1 : 0));
+        CHECK(read->missing.size() == std::size_t{cut} + (read->events.size() == run.events().size() ? 1 : 0));
+        if (cut) CHECK_THAT(read->missing[0], contains("in the middle of line"));
+    }
+}
+
+TEST_CASE("A trace with any one byte changed is read or refused with a word") {
+    const std::string whole = short_run().text();
+    std::mt19937 random(1);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+        for (int round = 0; round < 4; ++round) {
+            std::string changed = whole;
+            changed[i] = static_cast<char>(random());
+            const auto read = read_text(changed);
+            if (!read) CHECK_THAT(read.error(), contains("t.json"));
+        }
+}
+
+TEST_CASE("Lines that cannot be read are counted, and the first is told") {
+    std::string text = short_run().text();
+    text.insert(text.find("{\"ph\":\"i\""), "{\"ph\":\"i\",\"name\":\"alloc\",\"ts\":1}\nnonsense\n");
+    const auto read = read_text(text);
+    REQUIRE(read);
+    CHECK(read->events.size() == short_run().events().size());
+    REQUIRE(!read->missing.empty());
+    CHECK_THAT(read->missing[0], contains("2 lines could not be read") && contains("line 3"));
+}
+
+TEST_CASE("A line with a size that no device has is not read, a request of any size is") {
+    const std::string nonsense =
+        "{\"ph\":\"i\",\"s\":\"t\",\"name\":\"WHAT\",\"ts\":1.000,\"pid\":1,\"tid\":1,\"args\":{\"gpu\":0,"
+        "\"kind\":\"plain\",\"MEMBER\":9223372036854775807}},\n";
+    const auto events_with = [&](std::string what, std::string member) {
+        std::string line = nonsense;
+        line.replace(line.find("WHAT"), 4, what).replace(line.find("MEMBER"), 6, member);
+        const auto read = read_text("[\n" + line);
+        REQUIRE(read);
+        return read->events.size();
+    };
+    CHECK(events_with("refuse", "bytes") == 1);
+    CHECK(events_with("refuse", "held") == 0);
+    CHECK(events_with("alloc", "bytes") == 0);
+    CHECK(events_with("free", "charge") == 0);
+    CHECK(events_with("books", "of_kind") == 0);
+    CHECK(events_with("policy", "of_kind") == 1);
+}
+
+TEST_CASE("A piece out of the middle of a trace is read, and lacks its beginning") {
+    std::string text = short_run().text();
+    text.erase(0, text.find("{\"ph\":\"i\""));
+    const auto read = read_text(text);
+    REQUIRE(read);
+    CHECK(read->events.size() == short_run().events().size());
+    CHECK_THAT(read->missing.at(0), contains("beginning is missing"));
+    CHECK(gpus_of(*read) == std::vector{0});
+}
+
+TEST_CASE("What is no trace is refused with what it begins with") {
+    const auto error_of = [](std::string_view text) {
+        const auto read = read_text(text);
+        return read ? std::string("it was read") : read.error();
+    };
+    CHECK_THAT(error_of(""), contains("'t.json' is empty"));
+    CHECK_THAT(error_of("\n\n"), contains("'t.json' is empty"));
+    CHECK_THAT(error_of("#!/bin/sh\necho\n"), contains("its first line is '#!/bin/sh'"));
+    CHECK_THAT(error_of("{\"a\": 1}\n"), contains("no trace that this curb can read"));
+    CHECK_THAT(error_of(std::string("\x7F\x45LF\0\1\2\n\xFF\xFE", 10)), contains("no trace"));
+    CHECK_THAT(error_of(std::string(5 << 20, 'x')), contains("first line does not end"));
+    CHECK(error_of(std::string("\x1B[31mred\n")).find('\x1B') == std::string::npos);
+}
+
+TEST_CASE("A trace of another version is refused, with both versions") {
+    std::string text = short_run().text();
+    text.replace(text.find("\"trace\":1"), 9, "\"trace\":2");
+    const auto read = read_text(text);
+    REQUIRE(!read);
+    CHECK_THAT(read.error(), contains("version 2") && contains("version 1"));
+}
+
+TEST_CASE("A command line with control characters comes out on one line") {
+    CHECK(Run("sh -c 'a\nb\x1B[31m'").recording().header.command == "sh -c 'a\\x0Ab\\x1B[31m'");
+}
+
+TEST_CASE("A file that cannot be read is refused with the system's reason") {
+    const auto missing = read_trace("/nonexistent/t.json");
+    REQUIRE(!missing);
+    CHECK(missing.error() == "'/nonexistent/t.json' cannot be read: No such file or directory");
+    const auto folder = read_trace("/tmp");
+    REQUIRE(!folder);
+    CHECK_THAT(folder.error(), contains("Is a directory"));
+}
+
+// ---- RMM ----
+
+namespace {
+
+constexpr const char *kRmm =
+    "Thread,Time,Action,Pointer,Size,Stream\n"
+    "70,15:47:02.841961,allocate,0x7f8a40000000,1048576,0x0\n"
+    "70,15:47:02.841977,allocate,0x7f8a40100000,2097152,0x0\n"
+    "71,15:47:03.000000,free,0x7f8a40000000,1048576,0x0\n"
+    "71,15:47:04.500000,allocate failure,0x0,1073741824,0x0\n";
+
+}  // namespace
+
+TEST_CASE("A log of RMM's is read as requests, with what is held after each") {
+    const auto read = read_text(kRmm);
+    REQUIRE(read);
+    CHECK(read->rmm);
+    CHECK(read->missing.empty());
+    REQUIRE(read->events.size() == 4);
+    CHECK(read->events[0].pointer == 0x7f8a40000000);
+    CHECK(read->events[1].held == 3 * MiB);
+    CHECK(read->events[1].ns == 16'000);
+    CHECK(read->events[2].what == What::free);
+    CHECK(read->events[2].held == 2 * MiB);
+    CHECK(read->events[3].what == What::refuse);
+    CHECK(read->events[3].bytes == std::int64_t{1} << 30);
+    CHECK(read->events[3].thread == 71);
+    CHECK(read->day_ns == (15 * 3600 + 47 * 60 + 2) * kSecond + 841'961'000);
+}
+
+TEST_CASE("All of RMM's ways to write a row are read") {
+    const auto held_after = [](const std::string &text) {
+        const auto read = read_text(text);
+        REQUIRE(read);
+        CHECK(read->missing.empty());
+        REQUIRE(read->events.size() == 1);
+        return read->events.front().held;
+    };
+    // Without Thread and with a colon before the microseconds (0.10); without 0x (24); with (nil) (25); Python's
+    // seconds.
+    CHECK(held_after("Time,Action,Pointer,Size,Stream\n15:47:02:841961,allocate,0x10,4,0x0\n") == 4);
+    CHECK(held_after("Thread,Time,Action,Pointer,Size,Stream\n1,15:47:02.841961,allocate,10012400000,5,0\n") == 5);
+    CHECK(held_after("Thread,Time,Action,Pointer,Size,Stream\n1,15:47:02.841961,allocate failure,(nil),5,0\n") == 0);
+    CHECK(held_after(
+              "Thread,Time,Action,Pointer,Size,Stream\r\n140573312345856,1634567890.123456,allocate,0x1,6,0x7\r\n") ==
+          6);
+}
+
+TEST_CASE("A log of RMM's that goes on past midnight goes on in time") {
+    const auto read = read_text(
+        "Thread,Time,Action,Pointer,Size,Stream\n"
+        "1,23:59:59.900000,allocate,0x10,4,0\n2,23:59:59.800000,allocate,0x20,4,0\n1,00:00:00.100000,free,0x10,4,0\n");
+    REQUIRE(read);
+    CHECK(read->events[1].ns == 0);
+    CHECK(read->events[2].ns == kSecond / 5);
+}
+
+TEST_CASE("Rows of RMM's that mean nothing are counted, frees of what is not known too") {
+    const std::string log =
+        std::string(kRmm) +
+        "70,15:47:05.0,reallocate,0x1,1,0x0\n70,25:47:05.0,free,0x1,1,0x0\n70,15:47:05.0,free,0x99,1,0x0\n"
+        "70,15:47:05.0,allocate,0x1,-1,0x0\n70,15:47:05.0,alloc";
+    const auto read = read_text(log);
+    REQUIRE(read);
+    CHECK(read->events.size() == 4);
+    REQUIRE(read->missing.size() == 3);
+    CHECK_THAT(read->missing[0], contains("in the middle of line 10"));
+    CHECK_THAT(read->missing[1], contains("3 lines") && contains("line 6: 'reallocate'"));
+    CHECK_THAT(read->missing[2], contains("1 free is of memory from before"));
+}
+
+TEST_CASE("An address that RMM gives out again without a free is counted once") {
+    const auto read = read_text(
+        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.0,allocate,0x10,4,0\n"
+        "1,00:00:02.0,allocate,0x10,6,0\n1,00:00:03.0,free,0x10,6,0\n");
+    REQUIRE(read);
+    CHECK(read->events[1].held == 6);
+    CHECK(read->events[2].held == 0);
+}

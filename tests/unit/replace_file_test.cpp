@@ -1,0 +1,125 @@
+// A file that is replaced whole or not at all.
+#include "replace_file.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "catch.hpp"
+#include "temp_dir.hpp"
+
+using curb::cli::replace_file;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string contents(const fs::path &path) {
+    std::ostringstream out;
+    out << std::ifstream(path).rdbuf();
+    return out.str();
+}
+std::ptrdiff_t files_in(const fs::path &folder) {
+    return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
+
+}  // namespace
+
+TEST_CASE("others may read the file whatever the umask, and nothing else is left") {
+    const TempDir dir;
+    const fs::path path = dir / "curb.prom";
+    const mode_t before = ::umask(0077);
+    CHECK_FALSE(replace_file(path, "one\n"));
+    CHECK_FALSE(replace_file(path, "two\n"));
+    ::umask(before);
+    struct stat found {};
+    REQUIRE(::stat(path.c_str(), &found) == 0);
+    CHECK((found.st_mode & 07777) == 0644);
+    CHECK(contents(path) == "two\n");
+    CHECK(files_in(dir.path()) == 1);
+}
+
+TEST_CASE("a reader finds one version or the other, never a part") {
+    const TempDir dir;
+    const fs::path path = dir / "curb.prom";
+    const std::string texts[] = {std::string(1 << 20, 'a'), std::string(1 << 19, 'b')};
+    REQUIRE_FALSE(replace_file(path, texts[0]));
+    std::atomic<bool> end = false;
+    std::atomic<int> parts = 0, reads = 0;
+    std::thread reader([&] {
+        while (!end) {
+            const std::string text = contents(path);
+            ++reads;
+            if (text != texts[0] && text != texts[1]) ++parts;
+        }
+    });
+    for (int i = 0; i < 50 || reads < 10; ++i) CHECK_FALSE(replace_file(path, texts[i % 2]));
+    end = true;
+    reader.join();
+    CHECK(parts == 0);
+}
+
+TEST_CASE("when there is no room for it, the file stays as it was") {
+    const TempDir dir;
+    const fs::path path = dir / "curb.prom";
+    REQUIRE_FALSE(replace_file(path, "before\n"));
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const rlimit little{4096, 4096};
+        ::setrlimit(RLIMIT_FSIZE, &little);
+        const auto wrong = replace_file(path, std::string(10'000, 'x'));
+        ::_exit(wrong && wrong->find("cannot write") == 0 ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);  // told, and not ended by SIGXFSZ
+    CHECK(contents(path) == "before\n");
+    CHECK(files_in(dir.path()) == 1);
+}
+
+TEST_CASE("a signal that would end curb waits until nothing is left lying") {
+    const TempDir dir;
+    const fs::path path = dir / "curb.prom";
+    for (int i = 0; i < 50; ++i) {
+        int ready[2];
+        REQUIRE(::pipe(ready) == 0);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::signal(SIGTERM, SIG_DFL);  // the test's own runner has a handler
+            if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+            for (;;) static_cast<void>(replace_file(path, std::string(1 << 16, 'x')));
+        }
+        char x = 0;
+        REQUIRE(::read(ready[0], &x, 1) == 1);
+        ::usleep(static_cast<useconds_t>(100 * i));  // somewhere in the middle
+        ::kill(child, SIGTERM);
+        REQUIRE(::waitpid(child, nullptr, 0) == child);
+        for (const int end : ready) ::close(end);
+        CHECK(files_in(dir.path()) <= 1);
+    }
+}
+
+TEST_CASE("a symbolic link stays, and what it points to is replaced") {
+    const TempDir dir;
+    fs::create_directory(dir / "real");
+    REQUIRE_FALSE(replace_file(dir / "real" / "curb.prom", "one\n"));
+    fs::create_symlink(dir / "real" / "curb.prom", dir / "link.prom");
+    CHECK_FALSE(replace_file(dir / "link.prom", "two\n"));
+    CHECK(fs::is_symlink(dir / "link.prom"));
+    CHECK(contents(dir / "real" / "curb.prom") == "two\n");
+}
+
+TEST_CASE("what cannot be replaced is told of by name") {
+    const TempDir dir;
+    CHECK(replace_file("/dev/null", "x").value() == "/dev/null is there, and is no file");
+    CHECK(replace_file(dir.path(), "x").value() == dir.path().string() + " is there, and is no file");
+    const std::string path = (dir / "missing" / "curb.prom").string();
+    CHECK(replace_file(path, "x").value() == "cannot make a file beside " + path + ": No such file or directory");
+}

@@ -1,0 +1,352 @@
+// Recorded runs under other terms, by hand.
+#include "replay.hpp"
+
+#include "recordings.hpp"
+
+using namespace curb;
+using namespace curb::cli;
+using policy::Kind;
+using policy::Obstacle;
+using std::chrono::milliseconds;
+
+namespace {
+
+// Without what is kept for the driver, which is an eighth of small caps: code has come already.
+Run warm(std::string command = "python3 train.py") {
+    Run run(std::move(command));
+    run.books(0, Kind::overhead, GiB);
+    return run;
+}
+
+// 1 GiB of code, and under this cap so much is kept free all the same.
+constexpr policy::Bytes kept(policy::Bytes limit) { return policy::driver_reserve(limit, GiB, 0); }
+
+ReplayTerms capped(policy::Bytes cap) {
+    ReplayTerms out;
+    out.gpu.cap = cap;
+    out.total = 80 * GiB;
+    return out;
+}
+
+ReplayTerms growing(policy::Bytes start, policy::Bytes step, milliseconds every = {}, milliseconds wait = {}) {
+    ReplayTerms out;
+    out.total = 80 * GiB;
+    out.gpu.growth.start = start;
+    out.gpu.growth.step = step;
+    out.gpu.growth.every = every;
+    out.gpu.growth.wait = wait;
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("Under terms that allow all, what is held is what was held") {
+    const auto run = warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, GiB).free(3, 0x10, 2 * GiB).recording();
+    const Replayed out = replay(run, 0, capped(80 * GiB));
+    CHECK(out.refused == 0);
+    CHECK(out.requests == 2);
+    CHECK(out.peak == 4 * GiB);
+    CHECK(out.peak_ns == 2 * kSecond);
+}
+
+TEST_CASE("What is refused is not held, and its free is passed over") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 2 * GiB)
+                         .alloc(2, 0x20, 3 * GiB)
+                         .free(3, 0x20, 3 * GiB)
+                         .free(4, 0x10, 2 * GiB)
+                         .alloc(5, 0x30, 3 * GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(5 * GiB));
+    REQUIRE(out.refused == 1);
+    CHECK(out.refusals[0].ns == 2 * kSecond);
+    CHECK(out.refusals[0].held == 3 * GiB);
+    CHECK(out.refusals[0].limit == 5 * GiB);
+    CHECK(out.refusals[0].why == Obstacle::cap);
+    CHECK(!out.refusals[0].recorded);
+    CHECK(out.refused_bytes == 3 * GiB);
+    CHECK(out.peak == 4 * GiB);
+}
+
+TEST_CASE("The free of what was refused takes nothing from what is held beside it") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 2 * GiB)
+                         .alloc(2, 0x20, 3 * GiB)
+                         .free(3, 0x20, 3 * GiB)
+                         .alloc(4, 0x30, GiB)
+                         .alloc(5, 0x40, 2 * GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(5 * GiB));
+    CHECK(out.refused == 2);
+    CHECK(out.peak == 4 * GiB);
+}
+
+TEST_CASE("An address that is given out again after a refusal is freed like any other") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 7 * GiB)
+                         .free(2, 0x10, 7 * GiB)
+                         .alloc(3, 0x10, GiB)
+                         .free(4, 0x10, GiB)
+                         .alloc(5, 0x20, 2 * GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(4 * GiB));
+    CHECK(out.refused == 1);
+    CHECK(out.peak == 3 * GiB);
+}
+
+TEST_CASE("What is kept for the driver is kept here too, and small requests ask for whole granules") {
+    const policy::Bytes cap = 4 * GiB;
+    const policy::Bytes usable = cap - kept(cap);
+    const auto with_room = [&](policy::Bytes left) {
+        return warm()
+            .alloc(1, 0x10, usable - GiB - left)
+            .alloc_charged(2, 0x20, 4 * KiB, 0, 1, Kind::plain)
+            .recording();
+    };
+    CHECK(replay(with_room(2 * MiB), 0, capped(cap)).refused == 0);
+    CHECK(replay(with_room(2 * MiB - 1), 0, capped(cap)).refused == 1);
+}
+
+TEST_CASE("Contexts are never refused, and are seen over the cap") {
+    const auto run = Run().alloc(1, 0x10, 500 * MiB, 1, Kind::contexts).recording();
+    const Replayed out = replay(run, 0, capped(400 * MiB));
+    CHECK(out.refused == 0);
+    CHECK(out.over_cap == 100 * MiB);
+}
+
+TEST_CASE("A refusal of the recorded run counts as a request") {
+    const auto run = warm().alloc(1, 0x10, 2 * GiB).stop(2, What::refuse, 4 * GiB).alloc(3, 0x20, GiB).recording();
+    const Replayed narrow = replay(run, 0, capped(5 * GiB));
+    REQUIRE(narrow.refused == 1);
+    CHECK(narrow.refusals[0].recorded);
+    CHECK(narrow.served_now == 0);
+    const Replayed wide = replay(run, 0, capped(9 * GiB));
+    CHECK(wide.refused == 0);
+    CHECK(wide.served_now == 1);
+    CHECK(wide.peak == 4 * GiB);  // how long the program would have kept it is not known
+}
+
+TEST_CASE("A device that others may use is smaller by what they are to have free") {
+    ReplayTerms terms = capped(80 * GiB);
+    terms.gpu.growth.keep_free = 76 * GiB;
+    const auto run = warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, 2 * GiB).recording();
+    const Replayed out = replay(run, 0, terms);
+    REQUIRE(out.refused == 1);
+    CHECK(out.refusals[0].why == Obstacle::keep_free);
+    terms.total = 0;
+    CHECK(replay(run, 0, terms).refused == 0);
+}
+
+// ---- growth ----
+
+TEST_CASE("The allowance grows by the steps that are due") {
+    const auto run = warm().alloc(11, 0x10, 2 * GiB).alloc(12, 0x20, GiB).alloc(25, 0x30, GiB).recording();
+    const Replayed out = replay(run, 0, growing(2 * GiB, 2 * GiB, milliseconds(10'000)));
+    REQUIRE(out.steps.size() == 2);
+    CHECK(out.steps[0] == std::pair(11 * kSecond, 4 * GiB));
+    CHECK(out.steps[1] == std::pair(25 * kSecond, 6 * GiB));
+    REQUIRE(out.refused == 1);
+    CHECK(out.refusals[0].ns == 12 * kSecond);
+    CHECK(out.refusals[0].why == Obstacle::allowance);
+    CHECK(out.allowance == 6 * GiB);
+}
+
+TEST_CASE("After a recorded release the allowance falls back to what is held") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 4 * GiB)
+                         .free(2, 0x10, 4 * GiB)
+                         .step(3, policy::Step::frameworks, 4 * GiB, "SIGUSR1")
+                         .recording();
+    const Replayed out = replay(run, 0, growing(2 * GiB, GiB));
+    CHECK(out.steps.size() == 4);
+    CHECK(out.allowance == 2 * GiB);
+}
+
+// ---- pools ----
+
+TEST_CASE("Unused memory of pools is released before a request is refused, and must be taken again") {
+    const auto run = warm()
+                         .alloc_charged(1, 0x10, 2 * GiB, 2 * GiB, 1, Kind::pools)
+                         .free(2, 0x10, 2 * GiB, 1, Kind::pools)
+                         .alloc(3, 0x20, 2 * GiB)
+                         .alloc_charged(4, 0x30, GiB, 0, 1, Kind::pools)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(9 * GiB / 2));
+    CHECK(out.releases == 1);
+    CHECK(out.released == 2 * GiB);
+    CHECK(out.refused == 0);
+    CHECK(out.peak == 4 * GiB);  // 1 of code, 2 of the allocation, and 1 of the pool again
+    const Replayed narrow = replay(run, 0, capped(7 * GiB / 2));
+    REQUIRE(narrow.refused == 1);
+    CHECK(narrow.refusals[0].kind == Kind::pools);
+}
+
+TEST_CASE("A pool's request is served from what the pool has unused, whatever the cap") {
+    const auto run = warm()
+                         .alloc_charged(1, 0x10, 2 * GiB, 2 * GiB, 1, Kind::pools)
+                         .free(2, 0x10, 2 * GiB, 1, Kind::pools)
+                         .alloc_charged(3, 0x20, GiB, 0, 1, Kind::pools)
+                         .alloc_charged(4, 0x30, GiB, 0, 1, Kind::pools)
+                         .recording();
+    CHECK(replay(run, 0, capped(3 * GiB + kept(3 * GiB) + 33 * MiB)).refused == 0);
+}
+
+TEST_CASE("A pool that was not let grow is smaller until the recorded one shrinks") {
+    const auto run = warm()
+                         .alloc_charged(1, 0x10, 4 * GiB, 4 * GiB, 1, Kind::pools)
+                         .free(2, 0x10, 4 * GiB, 1, Kind::pools)
+                         .books(3, Kind::pools, 0)
+                         .alloc(4, 0x20, 2 * GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(4 * GiB));
+    CHECK(out.refused == 1);
+    CHECK(out.peak == 3 * GiB);
+}
+
+// ---- waiting ----
+
+TEST_CASE("A request waits until another thread's recorded free makes room") {
+    const auto run = warm().alloc(1, 0x10, 2 * GiB, 1).alloc(2, 0x20, 2 * GiB, 2).free(4, 0x10, 2 * GiB, 1).recording();
+    ReplayTerms terms = capped(4 * GiB);
+    terms.gpu.growth.wait = milliseconds(5'000);
+    const Replayed out = replay(run, 0, terms);
+    CHECK(out.waits == 1);
+    CHECK(out.refused == 0);
+    CHECK(out.waited_ns == 2 * kSecond);
+    CHECK(out.peak == 3 * GiB);
+}
+
+TEST_CASE("A wait that finds no room runs out, and is refused then") {
+    const auto run = warm().alloc(1, 0x10, 2 * GiB, 1).alloc(2, 0x20, 2 * GiB, 2).free(4, 0x10, 2 * GiB, 1).recording();
+    ReplayTerms terms = capped(4 * GiB);
+    terms.gpu.growth.wait = milliseconds(1'500);
+    const Replayed out = replay(run, 0, terms);
+    REQUIRE(out.refused == 1);
+    CHECK(out.waits_in_vain == 1);
+    CHECK(out.refusals[0].ns == 3'500'000'000);
+    CHECK(out.refusals[0].waited_ns == 1'500'000'000);
+}
+
+TEST_CASE("A thread that waits does not free meanwhile, and makes up for it afterwards") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 2 * GiB, 1)
+                         .alloc(2, 0x20, 2 * GiB, 1)
+                         .free(3, 0x10, 2 * GiB, 1)
+                         .alloc(9, 0x30, 2 * GiB, 1)
+                         .recording();
+    ReplayTerms terms = capped(4 * GiB);
+    terms.gpu.growth.wait = milliseconds(5'000);
+    const Replayed out = replay(run, 0, terms);
+    REQUIRE(out.refused == 1);
+    CHECK(out.refusals[0].ns == 7 * kSecond);
+    CHECK(out.peak == 3 * GiB);
+}
+
+TEST_CASE("A wait ends when a growth step falls due") {
+    const auto run = warm().alloc(1, 0x10, 2 * GiB).alloc(20, 0x20, MiB).recording();
+    const Replayed out = replay(run, 0, growing(2 * GiB, 2 * GiB, milliseconds(4'000), milliseconds(30'000)));
+    CHECK(out.refused == 0);
+    REQUIRE(out.steps.size() == 1);
+    CHECK(out.steps[0].first == 4 * kSecond);
+    CHECK(out.longest_wait_ns == 3 * kSecond);
+}
+
+TEST_CASE("A wait at the end of the trace runs out after it") {
+    ReplayTerms terms = capped(4 * GiB);
+    terms.gpu.growth.wait = milliseconds(1'000);
+    const Replayed out = replay(warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, 2 * GiB).recording(), 0, terms);
+    CHECK(out.waits_in_vain == 1);
+    CHECK(out.refused == 1);
+}
+
+// ---- the smallest cap ----
+
+TEST_CASE("With the smallest cap nothing is refused, with a MiB less something is") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 2 * GiB)
+                         .alloc(2, 0x20, 3 * GiB)
+                         .free(3, 0x10, 2 * GiB)
+                         .stop(4, What::refuse, 4 * GiB)
+                         .recording();
+    const auto least = smallest_cap(run, 0, 80 * GiB);
+    REQUIRE(least);
+    CHECK(*least == 8 * GiB + kept(*least) / MiB * MiB);
+    CHECK(replay(run, 0, capped(*least)).refused == 0);
+    CHECK(replay(run, 0, capped(*least - MiB)).refused == 1);
+}
+
+TEST_CASE("A cap that contexts alone go beyond is too small") {
+    CHECK(smallest_cap(Run().alloc(1, 0x10, 500 * MiB, 1, Kind::contexts).recording(), 0, 80 * GiB) == 500 * MiB);
+}
+
+TEST_CASE("A size that no number has room for is served by no cap") {
+    CHECK(!smallest_cap(warm().stop(1, What::refuse, ~policy::Bytes{0} / 2).recording(), 0, 0));
+}
+
+TEST_CASE("What the device itself refused, or is larger than it, no cap is asked to serve") {
+    const auto run = warm()
+                         .stop(1, What::refuse, GiB, Obstacle::device)
+                         .stop(2, What::refuse, 100 * GiB, Obstacle::cap)
+                         .alloc(3, 0x10, GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(40 * GiB));
+    CHECK(out.device_refused == 2);
+    CHECK(out.requests == 1);
+    CHECK(out.refused == 0);
+    CHECK(smallest_cap(run, 0, 80 * GiB) == 2 * GiB + kept(2 * GiB));
+}
+
+TEST_CASE("Events of another GPU are none of this one's") {
+    Recording run = warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, 2 * GiB).recording();
+    run.events.back().gpu = 1;
+    CHECK(replay(run, 0, capped(4 * GiB)).requests == 1);
+    CHECK(replay(run, 1, capped(4 * GiB)).requests == 1);
+}
+
+TEST_CASE("A log of RMM's asks for what it says, without granules") {
+    const auto read = read_text(
+        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.0,allocate,0x10,1048576,0\n"
+        "1,00:00:02.0,allocate,0x20,1048576,0\n1,00:00:03.0,free,0x10,1048576,0\n");
+    REQUIRE(read);
+    ReplayTerms terms;
+    terms.gpu.cap = 16 * MiB;
+    CHECK(replay(*read, 0, terms).peak == 2 * MiB);
+    CHECK(smallest_cap(*read, 0, 0) == 3 * MiB);
+}
+
+TEST_CASE("Memory without an address that was refused is gone when its kind shrinks") {
+    const auto run =
+        warm().alloc(1, 0, 4 * GiB, 1, Kind::graphs).books(2, Kind::graphs, 0).alloc(3, 0x20, 2 * GiB).recording();
+    const Replayed out = replay(run, 0, capped(4 * GiB));
+    CHECK(out.refused == 1);
+    CHECK(out.peak == 3 * GiB);
+}
+
+TEST_CASE("A block is not freed before it is allocated, whichever thread frees it") {
+    const auto run = warm()
+                         .alloc(1, 0x10, 2 * GiB, 1)
+                         .alloc(2, 0x20, 2 * GiB, 2)
+                         .free(3, 0x20, 2 * GiB, 3)
+                         .free(4, 0x10, 2 * GiB, 1)
+                         .alloc(5, 0x30, 2 * GiB, 3)
+                         .recording();
+    ReplayTerms terms = capped(4 * GiB);
+    terms.gpu.growth.wait = milliseconds(5'000);
+    const Replayed out = replay(run, 0, terms);
+    CHECK(out.waits == 1);
+    CHECK(out.refused == 0);
+    CHECK(out.waited_ns == 2 * kSecond);
+    CHECK(out.peak == 3 * GiB);
+}
+
+TEST_CASE("A context and its stacks, which share a handle, are two") {
+    const auto run = warm()
+                         .alloc(1, 0x10040, 500 * MiB, 1, Kind::contexts)
+                         .alloc(2, 0x10040, 4 * GiB, 1, Kind::stack)
+                         .free(3, 0x10040, 500 * MiB, 1, Kind::contexts)
+                         .alloc(4, 0x20, 2 * GiB)
+                         .recording();
+    const Replayed out = replay(run, 0, capped(7 * GiB / 2));
+    CHECK(out.refused == 1);
+    CHECK(out.peak == 3 * GiB);
+}

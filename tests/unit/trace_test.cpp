@@ -1,0 +1,116 @@
+#include "control/trace.hpp"
+
+#include "catch.hpp"
+
+using namespace curb;
+using control::trace::Event;
+using control::trace::Header;
+using control::trace::What;
+namespace trace = control::trace;
+
+namespace {
+
+constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+
+std::vector<Event> each_event() {
+    Event alloc{1'234'567, What::alloc, policy::Kind::pools};
+    alloc.gpu = 1;
+    alloc.thread = 42;
+    alloc.pointer = 0x7f0123456000;
+    alloc.bytes = 1000;
+    alloc.charge = 2 << 20;
+    alloc.of_kind = 3 << 20;
+    alloc.held = std::uint64_t{5} << 40;
+    Event freed = alloc;
+    freed.what = What::free;
+    freed.charge = -freed.charge;
+    freed.reused = true;
+    Event books{999, What::books, policy::Kind::overhead};
+    Event refused{86'400'000'000'123, What::refuse};
+    refused.why = policy::Obstacle::keep_free;
+    refused.limit = 7;
+    Event waits = refused;
+    waits.what = What::wait;
+    Event granted{5'000, What::granted};
+    granted.duration_ns = 1'001;
+    Event allowance{0, What::allowance};
+    allowance.limit = policy::kUnbounded;
+    Event step{10'000, What::step};
+    step.step = policy::Step::frameworks;
+    step.duration_ns = 9'999;
+    step.bytes = -3;
+    step.text = "SIGUSR1 \"x\"\n\t\\";
+    Event policy{1, What::policy};
+    policy.limit = policy.of_kind = policy::kUnbounded;
+    policy.text = "job.json, rule 1";
+    Event dropped{2, What::dropped};
+    dropped.bytes = 17;
+    return {alloc, freed, books, refused, waits, granted, allowance, step, policy, dropped};
+}
+
+}  // namespace
+
+TEST_CASE("Every event is read as it was written, on one line") {
+    for (const Event &event : each_event()) {
+        std::string line;
+        trace::append(line, event, 4711);
+        CAPTURE(line);
+        CHECK(line.find('\n') == line.size() - 1);
+        const auto read = trace::parse(line);
+        REQUIRE(read);
+        REQUIRE(read->event);
+        CHECK(*read->event == event);
+        CHECK(!read->header);
+    }
+}
+
+TEST_CASE("The header of a trace is read as it was written") {
+    const Header header{4711, "0.1.0", 1'800'000'000'123'456'789, "python3 \"a b\"\n", {{1, "GPU-1", "H100", kMost}}};
+    const std::string text = trace::text(header);
+    CHECK(text.starts_with("[\n"));
+    CHECK(text.ends_with("},\n"));
+    const auto read = trace::parse(std::string_view(text).substr(2));
+    REQUIRE(read);
+    REQUIRE(read->header);
+    CHECK(*read->header == header);
+}
+
+TEST_CASE("What viewers alone are for, and what a later version adds, is passed over") {
+    std::string counters;
+    trace::append_counters(counters, 5, 0, {}, 1);
+    for (const std::string &line :
+         {counters, std::string("[\n"), std::string("]"), std::string(), std::string(R"({"name":"later","ph":"i"})")}) {
+        CAPTURE(line);
+        const auto read = trace::parse(line);
+        REQUIRE(read);
+        CHECK(!read->event);
+        CHECK(!read->header);
+    }
+}
+
+TEST_CASE("Every beginning of a trace's line, and every line with one byte changed, is read or refused") {
+    std::string lines = trace::text({1, "v", 2, "c", {{0, "GPU-1", "", 1}}}).substr(2);
+    for (const Event &event : each_event()) trace::append(lines, event, 1);
+    for (std::size_t begin = 0; begin < lines.size();) {
+        const std::size_t end = lines.find('\n', begin) + 1;
+        const std::string line = lines.substr(begin, end - begin);
+        for (std::size_t length = 1; length + 2 < line.size(); ++length) CHECK(!trace::parse(line.substr(0, length)));
+        for (std::size_t i = 0; i < line.size(); ++i) {
+            for (const char c : {'\0', '"', '{', '}', '9', '-', '.', ',', '\x80'}) {
+                std::string changed = line;
+                changed[i] = c;
+                const auto read = trace::parse(changed);
+                if (!read) CHECK(!read.error().empty());
+            }
+        }
+        begin = end;
+    }
+}
+
+TEST_CASE("A trace of another version is refused, with both versions") {
+    std::string text = trace::text({1, "v", 2, "c", {}}).substr(2);
+    text.replace(text.find("\"trace\":1"), 9, "\"trace\":2");
+    const auto read = trace::parse(text);
+    REQUIRE(!read);
+    CHECK_THAT(read.error(), contains("version 2") && contains("version 1"));
+}

@@ -1,0 +1,101 @@
+// A machine of two GPUs as tests of `curb ps` lay it out: a capped training, one that was refused memory, one without
+// curb, one that is stopped.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "view.hpp"
+
+namespace views {
+
+using namespace curb;
+using namespace curb::cli;
+using policy::Bytes;
+using policy::GiB;
+using policy::MiB;
+
+// 2026-11-21 12:31:04 UTC
+constexpr control::UnixMs kNow = 1'795'264'264'000;
+
+inline ViewProcess process(int pid, const std::string &user, const std::string &command) {
+    ViewProcess out;
+    out.pid = pid;
+    out.user = user;
+    out.command = command;
+    out.name = command.substr(0, command.find(' '));
+    return out;
+}
+inline ViewGpu gpu(int index, Bytes used) {
+    ViewGpu out;
+    out.index = index;
+    out.uuid = "GPU-8f3a1b2c-0000-4000-8000-00000000000" + std::to_string(index);
+    out.name = "NVIDIA H100 80GB HBM3";
+    out.total = 80 * GiB;
+    out.used = used;
+    out.free = 80 * GiB - used;
+    return out;
+}
+inline void give_books(ViewProcess &process, const ViewGpu &gpu, Bytes held, std::optional<Bytes> cap = {}) {
+    if (!process.status) process.status.emplace().pid = process.pid;
+    process.under_curb = true;
+    process.status->version = "0.1.0";
+    control::GpuStatus &books = process.status->gpus.emplace_back();
+    books.ordinal = static_cast<int>(process.status->gpus.size()) - 1;
+    books.uuid = gpu.uuid;
+    books.total = gpu.total;
+    books.held = held;
+    books.cap = cap;
+    books.contexts = 1;
+}
+
+inline View machine() {
+    View out;
+    ViewGpu first = gpu(0, 35 * GiB + 512 * MiB), second = gpu(1, 0);
+    ViewProcess train = process(4711, "alice", "python3 train_bert.py --lr 1e-4 --batch-size 256");
+    give_books(train, first, 7 * GiB + 512 * MiB, 8 * GiB);
+    control::GpuStatus &books = train.status->gpus[0];
+    books.allowance = 8 * GiB;
+    books.cached = 512 * MiB;
+    books.refused[0] = 12;
+    books.released[1] = 3 * GiB;
+    train.status->refusals.push_back({kNow - 60'000, 0, 2 * GiB, policy::Obstacle::cap, 7 * GiB + 512 * MiB, 8 * GiB});
+    ViewProcess other = process(4712, "bob", "/opt/conda/bin/python3 -m notebook");
+    ViewProcess stopped = process(4800, "alice", "python3 serve.py");
+    stopped.under_curb = stopped.stopped = true;
+    stopped.trouble = "has not answered for 300 ms: it is stopped; kill -CONT 4800";
+    first.uses = {{1, std::nullopt, 20 * GiB}, {0, 0, 7 * GiB + 640 * MiB}, {2, std::nullopt, 7 * GiB}};
+    out.processes = {std::move(train), std::move(other), std::move(stopped)};
+    out.gpus = {std::move(first), std::move(second)};
+    return out;
+}
+
+// The same with everything in it that a process can say.
+inline View busy() {
+    View view = machine();
+    control::Status &status = *view.processes[0].status;
+    status.since = kNow - (2 * 3600 + 180) * 1000;
+    status.signal = "SIGUSR1";
+    status.releasing = true;
+    status.policy = {
+        "/home/alice/job.json",           "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", false, kNow - 30'000,
+        "job.json:3:7: '8Gib' is no size"};
+    status.trace = control::TraceStatus{"curb-4711.trace.json", 12'345, 6, ""};
+    control::GpuStatus &books = status.gpus[0];
+    books.kinds = {4 * GiB, 0, 3 * GiB, 0, 0, 0, 518 * MiB, 0, 18 * MiB + 512 * policy::KiB};
+    books.pools = {2 * GiB, GiB};
+    books.cap = 7 * GiB;
+    books.live_cap = policy::Size{policy::Size::Unit::bytes, 7 * GiB};
+    books.ceiling = true;
+    books.waited = 3;
+    books.refused[3] = 2;
+    books.released[0] = 256 * MiB;
+    control::ReleaseReport report{"SIGUSR1", {}, 44};
+    report.steps = {{policy::Step::cache, 0, 0.2, "nothing cached"},
+                    {policy::Step::pools, static_cast<std::int64_t>(3 * GiB), 40, ""}};
+    status.releases = {{kNow - 120'000, report}};
+    status.passed = {{"/opt/lib/libodd.so", "binds cuMemAlloc_v2 of the driver directly"}};
+    return view;
+}
+
+}  // namespace views
