@@ -20,6 +20,33 @@ void rename_into_place(const TempDir &folder, const std::string &policy) {
     fs::rename(folder.write("job.json.new", policy), folder / "job.json");
 }
 
+// A policy in a file that never stands still: the process waits for that before it follows an edit by itself, so that
+// this one is left to those who ask for it.
+class Restless {
+  public:
+    Restless(const TempDir &folder, std::string policy) : folder_(folder), policy_(std::move(policy)) {
+        rename_into_place(folder_, policy_);
+        writer_ = std::thread([this] {
+            for (std::size_t more = 1; !end_; more = more % 64 + 1) {
+                rename_into_place(folder_, policy_ + std::string(more, '\n'));
+                std::this_thread::sleep_for(5ms);
+            }
+        });
+    }
+    ~Restless() {
+        end_ = true;
+        writer_.join();
+    }
+    Restless(const Restless &) = delete;
+    Restless &operator=(const Restless &) = delete;
+
+  private:
+    const TempDir &folder_;
+    std::string policy_;
+    std::atomic<bool> end_{false};
+    std::thread writer_;
+};
+
 }  // namespace
 
 TEST_CASE("a cap is in force when the answer comes, higher or lower than the policy's, until it is taken away") {
@@ -213,7 +240,7 @@ TEST_CASE("a reload tells what an edit has changed that was made just before") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
     for (const char *size : {"3GiB", "4GiB", "5GiB", "6GiB"}) {
-        rename_into_place(runtime, capped_at(size));
+        const Restless edit(runtime, capped_at(size));
         const ReloadReport report = reload(process);
         CHECK(report.file == (runtime / "job.json").string());
         CHECK(report.errors.empty());
@@ -355,8 +382,10 @@ TEST_CASE("curb policy reload prints changes, notes and errors") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
     const std::string pid = text_of(process.pid()), file = (runtime / "job.json").string();
-    rename_into_place(runtime, capped_at("6GiB"));
-    const Outcome changed = curb_command(runtime.path(), {"policy", "reload", pid});
+    const auto changed = [&] {
+        const Restless edit(runtime, capped_at("6GiB"));
+        return curb_command(runtime.path(), {"policy", "reload", pid});
+    }();
     CHECK(changed.status == 0);
     CHECK(changed.out == "process " + pid + ": " + file + " is in force\n  /gpu/*/cap: \"8GiB\" -> \"6GiB\"\n");
     CHECK(curb_command(runtime.path(), {"policy", "reload", pid}).out ==

@@ -61,9 +61,10 @@ def main():
     for event in events:
         if event["ph"] != "C":
             continue
-        if event["ts"] - last.get(event["name"], -1000) < 1000:
+        ns = round(event["ts"] * 1000)  # of microseconds with three decimals, which doubles hold only nearly
+        if ns - last.get(event["name"], -1_000_000) < 1_000_000:
             sys.exit(f"counters more often than once a millisecond: {event}")
-        last[event["name"]] = event["ts"]
+        last[event["name"]] = ns
     if not {"M", "i", "C"} <= {event["ph"] for event in events}:
         sys.exit("a kind of event is missing")
 
