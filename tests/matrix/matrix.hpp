@@ -1,0 +1,60 @@
+// What a test of the matrix (rows.def) has to reach, and how it says what it has.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <string_view>
+
+namespace matrix {
+
+enum class Name {
+#define CURB_ROW(row, name, figure, nightly, text) name,
+#include "rows.def"
+#undef CURB_ROW
+};
+
+inline bool is_nightly() {
+    const char *value = std::getenv("CURB_NIGHTLY");
+    return value != nullptr && std::string_view(value) == "1";
+}
+
+// The least count that passes, on this run.
+constexpr std::uint64_t figure(Name name, bool nightly) {
+    switch (name) {
+#define CURB_ROW(row, name, figure, nightly_figure, text) \
+    case Name::name:                                      \
+        return nightly ? nightly_figure : figure;
+#include "rows.def"
+#undef CURB_ROW
+    }
+    return 0;
+}
+inline std::uint64_t figure(Name name) { return figure(name, is_nightly()); }
+
+constexpr const char *text(Name name) {
+    switch (name) {
+#define CURB_ROW(row, name, figure, nightly, text) \
+    case Name::name:                               \
+        return #name;
+#include "rows.def"
+#undef CURB_ROW
+    }
+    return "";
+}
+
+// Says how many there were; several tests may, or one several times, and their counts add up. In the folder that
+// CURB_MATRIX names, one file for each process and name; without it on stdout alone.
+inline void report(Name name, std::uint64_t count) {
+    std::cout << "matrix: " << text(name) << " " << count << std::endl;
+    const char *folder = std::getenv("CURB_MATRIX");
+    if (folder == nullptr || *folder == '\0') return;
+    std::ofstream(std::string(folder) + "/" + text(name) + "." + std::to_string(::getpid()), std::ios::app)
+        << count << "\n";
+}
+
+}  // namespace matrix
