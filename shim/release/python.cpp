@@ -38,6 +38,12 @@ class Meeting {
         changed_.notify_all();
     }
 
+    // Whether the thread has no more to do with Python, though it may still be about to end.
+    [[nodiscard]] bool is_over() {
+        const std::scoped_lock lock(mutex_);
+        return state_ == State::done || state_ == State::ended;
+    }
+
     // Of the caller.
     Locked wait() {
         std::unique_lock lock(mutex_);
@@ -93,9 +99,9 @@ bool Python::find() {
 }
 
 Locked with_lock(const Python &python, std::function<void()> work, std::function<void()> late) try {
-    // The thread of an earlier call that has not ended. Of the worker alone.
+    // With the thread of an earlier call, as long as that lives. Of the worker alone.
     static std::weak_ptr<Meeting> &before = *new std::weak_ptr<Meeting>;
-    if (!before.expired()) return Locked::busy;
+    if (const auto earlier = before.lock(); earlier && !earlier->is_over()) return Locked::busy;
     const auto meeting = std::make_shared<Meeting>();
     before = meeting;
     std::thread([python, meeting = meeting, work = std::move(work), late = std::move(late)]() mutable {

@@ -55,6 +55,10 @@ TEST_CASE("what a framework raises is told in the log, and the others are asked"
     succeeds(Program().run("what_a_framework_raises_is_told_and_the_others_are_asked"));
 }
 
+TEST_CASE("a release that follows at once is asked of frameworks too", "[foreign]") {
+    succeeds(Program().run("one_release_right_after_the_other_is_not_deferred"));
+}
+
 TEST_CASE("a module that only a sub-interpreter has is not touched", "[foreign]") {
     succeeds(Program().run("a_module_of_a_sub_interpreter_alone_is_not_touched"));
 }
