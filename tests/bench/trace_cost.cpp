@@ -25,7 +25,7 @@
 
 namespace {
 
-constexpr int kTurns = 5, kBatches = 15, kCalls = 2'000;
+constexpr int kBatches = 15, kCalls = 2'000;
 constexpr int kEvents = 2;  // of an allocation and its free
 
 double median(std::vector<double> values) {
@@ -105,8 +105,9 @@ std::size_t dropped_lines(const std::filesystem::path &trace) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && std::strcmp(argv[1], "--measure") == 0) return measure();
-    if (argc != 3) {
-        std::fprintf(stderr, "usage: %s LIBCURB NOOP_FOLDER\n", argv[0]);
+    const int turns = argc == 4 ? std::atoi(argv[3]) : 5;
+    if (argc < 3 || argc > 4 || turns < 1) {
+        std::fprintf(stderr, "usage: %s LIBCURB NOOP_FOLDER [TURNS]\n", argv[0]);
         return 2;
     }
     namespace fs = std::filesystem;
@@ -122,7 +123,7 @@ int main(int argc, char **argv) {
         return driver + "CURB_POLICY='" + policy.string() + "' LD_PRELOAD='" + argv[1] + "' " + self;
     };
     Figures bare, capped, tracing;
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int turn = 0; turn < turns; ++turn) {
         take_turn(driver + self, bare);
         take_turn(under(plain), capped);
         take_turn(under(traced), tracing);

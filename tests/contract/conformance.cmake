@@ -1,13 +1,7 @@
 # conformance: every entry point by every way to reach it, bare and under curb, on each of the simulated drivers. Runs on a
 # real GPU too, from a copied build folder: build/tests/conformance, with its helpers beside it and build/lib/libcurb.so.
-set(conformance_runtime "")
-if(CURB_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so OUTPUT_VARIABLE conformance_runtime
-    OUTPUT_STRIP_TRAILING_WHITESPACE)
-endif()
-
 add_executable(conformance conformance.cpp conformance_allocate.cpp conformance_run.cpp)
-target_compile_definitions(conformance PRIVATE CURB_SANITIZER_RUNTIME="${conformance_runtime}")
+target_compile_definitions(conformance PRIVATE CURB_SANITIZER_RUNTIME="${CURB_SANITIZER_RUNTIME}")
 
 # Three children: a program that is not linked with the driver, one that is, and a library that is.
 add_library(conformance_probe OBJECT conformance_probe.cpp conformance_allocate.cpp)

@@ -97,7 +97,7 @@ SCENARIO_NAMED(frees_at_the_very_end) {
 
 SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
     const CUcontext context = start();
-    constexpr int kThreads = 8, kTimes = 20'000;
+    constexpr int kThreads = 8, kTimes = CURB_TRACED_PAIRS;
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i)
         threads.emplace_back([=] {

@@ -238,7 +238,7 @@ TEST_CASE("of threads that trace faster than can be written each event is in the
     REQUIRE(outcome.status == 0);
     const ReadTrace read = trace_in(job.folder());
     std::uint64_t taken = read.of(What::alloc, Kind::plain).size(), given = read.of(What::free, Kind::plain).size();
-    CHECK(taken + given + read.missing() == 8 * 20'000 * 2);
+    CHECK(taken + given + read.missing() == 8 * CURB_TRACED_PAIRS * 2);
     const Books books = books_of(read).at(0);
     CHECK(books.held == said_held(outcome.err).back());
     CHECK(books.sum() == books.held);

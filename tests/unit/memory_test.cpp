@@ -48,6 +48,8 @@ long with_each_allocation_failing(Work work) {
 
 }  // namespace
 
+// For libstdc++ too: clang takes those that its <new> does not declare for hidden ones.
+#pragma GCC visibility push(default)
 void *operator new(std::size_t size) { return allocate(size); }
 void *operator new[](std::size_t size) { return allocate(size); }
 void *operator new(std::size_t size, const std::nothrow_t &) noexcept { return fails() ? nullptr : std::malloc(size); }
@@ -56,6 +58,7 @@ void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete[](void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); }
+#pragma GCC visibility pop
 
 TEST_CASE("A policy that memory runs out for is refused without an exception") {
     const std::string text =
