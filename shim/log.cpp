@@ -5,17 +5,34 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <memory>
 #include <mutex>
+#include <utility>
+
+#include "log_file.hpp"
 
 namespace curb::shim::log {
 namespace {
+
+class Sink final : public spdlog::sinks::base_sink<std::mutex> {
+  public:
+    explicit Sink(LogFile file) : file_(std::move(file)) {}
+
+  private:
+    void sink_it_(const spdlog::details::log_msg &message) override {
+        spdlog::memory_buf_t line;
+        formatter_->format(message, line);
+        file_.write({line.data(), line.size()});
+    }
+    void flush_() override {}
+
+    LogFile file_;
+};
 
 // Loggers are never destroyed: another thread may be writing through an older one, and at exit there is no moment after
 // which nobody writes.
@@ -47,23 +64,20 @@ std::string with_pid(std::string path) {
 // The lock is held.
 Made *make(const policy::LogPolicy &policy) {
     const std::string file = policy.file.value_or("");
-    spdlog::sink_ptr sink;
+    LogFile to;
     std::string trouble;
-    if (file.empty()) {
-        sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    } else {
-        try {
-            sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(with_pid(file));
-        } catch (const spdlog::spdlog_ex &error) {
-            trouble = error.what();
-            sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-        }
+    if (!file.empty()) {
+        if (auto opened = LogFile::open(with_pid(file)))
+            to = std::move(opened).value();
+        else
+            trouble = opened.error();
     }
-    auto *made = new Made{current.load(std::memory_order_acquire), policy, spdlog::logger("curb", std::move(sink))};
+    const bool to_stderr = file.empty() || !trouble.empty();
+    auto *made = new Made{current.load(std::memory_order_acquire), policy,
+                          spdlog::logger("curb", std::make_shared<Sink>(std::move(to)))};
     spdlog::logger &logger = made->logger;
-    logger.set_pattern(file.empty() ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
+    logger.set_pattern(to_stderr ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
     logger.set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
-    logger.flush_on(spdlog::level::trace);
     logger.set_error_handler([](const std::string &) {});  // a full disk is not the program's trouble
     if (!trouble.empty()) logger.warn("log.file: {}; logging to stderr instead", trouble);
     current.store(made, std::memory_order_release);

@@ -19,6 +19,7 @@
 #include "follow.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
+#include "log_file.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "reports.hpp"
@@ -69,6 +70,7 @@ const char *environment(const char *name) noexcept {
 // The one constructor: what has to happen before main.
 __attribute__((constructor)) void at_load() {
     const KeepErrno keep_errno;
+    log::look_at_stderr();
     note_relative_policy();
     steer::set_environment(environment);
 }

@@ -1,0 +1,116 @@
+#include "log_file.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace curb::shim::log {
+namespace {
+
+constexpr int kPatienceMs = 100;  // with whoever reads a pipe
+
+constinit std::atomic<bool> has_stderr{true};
+
+// The program's SIGPIPE and SIGXFSZ are for what it writes itself.
+class Unsignalled {
+  public:
+    Unsignalled() noexcept {
+        sigset_t signals, pending;
+        sigemptyset(&signals);
+        sigaddset(&signals, SIGPIPE);
+        sigaddset(&signals, SIGXFSZ);
+        sigpending(&pending);
+        sigemptyset(&ours_);
+        for (const int signal : {SIGPIPE, SIGXFSZ})
+            if (!sigismember(&pending, signal)) sigaddset(&ours_, signal);
+        pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    }
+    ~Unsignalled() {
+        const timespec none{};
+        while (raised_ && sigtimedwait(&ours_, nullptr, &none) > 0) {
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    Unsignalled(const Unsignalled &) = delete;
+    Unsignalled &operator=(const Unsignalled &) = delete;
+    // A write has failed with this.
+    void note(int error) noexcept { raised_ |= error == EPIPE || error == EFBIG; }
+
+  private:
+    sigset_t before_{}, ours_{};
+    bool raised_ = false;
+};
+
+int opened(const std::string &path) noexcept {
+    int fd = -1;
+    // O_NONBLOCK: neither the opening of a FIFO nor a write to it waits for a reader.
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    do fd = ::open(path.c_str(), kFlags, 0666);
+    while (fd < 0 && errno == EINTR);
+    return control::above_standard(fd);
+}
+
+bool takes_more(int fd, int patience_ms) noexcept {
+    pollfd polled{fd, POLLOUT, 0};
+    int ready = poll(&polled, 1, patience_ms);
+    while (ready < 0 && errno == EINTR) ready = poll(&polled, 1, 0);  // a storm of signals prolongs nothing
+    return ready > 0 && (polled.revents & POLLOUT) != 0;
+}
+
+}  // namespace
+
+void look_at_stderr() noexcept {
+    struct stat status {};
+    has_stderr.store(fstat(STDERR_FILENO, &status) == 0, std::memory_order_relaxed);
+}
+
+policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
+    LogFile out;
+    char folder[PATH_MAX];
+    out.path_ = path.starts_with('/') || !getcwd(folder, sizeof folder) ? path : std::string(folder) + "/" + path;
+    const int fd = opened(out.path_);
+    if (fd < 0) return path + ": " + (errno == ENXIO ? "nobody reads this FIFO" : std::strerror(errno));
+    out.descriptor_ = control::Descriptor(fd);
+    return out;
+}
+
+int LogFile::number() noexcept {
+    if (path_.empty()) return has_stderr.load(std::memory_order_relaxed) ? STDERR_FILENO : -1;
+    if (!descriptor_.ours()) {
+        descriptor_ = control::Descriptor(opened(path_));
+        cut_ = false;
+    }
+    return descriptor_.number();
+}
+
+void LogFile::write(std::string_view line) noexcept {
+    const int fd = number();
+    if (fd < 0) return;
+    Unsignalled unsignalled;
+    if (cut_) cut_ = ::write(fd, "\n", 1) != 1;
+    // In pieces for which a pipe that takes more has room, and only the first is waited for.
+    for (std::size_t at = 0; at < line.size();) {
+        full_ = !takes_more(fd, full_ ? 0 : kPatienceMs);
+        const ssize_t wrote =
+            full_ ? -1 : ::write(fd, line.data() + at, std::min<std::size_t>(line.size() - at, PIPE_BUF));
+        if (wrote < 0 && !full_ && errno == EINTR) continue;
+        if (wrote < 0 && !full_) unsignalled.note(errno);
+        if (wrote <= 0) {
+            cut_ = cut_ || at != 0;
+            return;
+        }
+        at += static_cast<std::size_t>(wrote);
+    }
+}
+
+}  // namespace curb::shim::log
