@@ -1,11 +1,9 @@
 #include "worker.hpp"
 
-#include <semaphore.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <ctime>
@@ -25,22 +23,18 @@
 #include "policy/names.hpp"
 #include "process.hpp"
 #include "server.hpp"
+#include "wakeup.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
-// The worker is woken by a semaphore: no descriptor that the program could close, or open as one of its own, and
-// sem_post may be called in a signal handler. In static storage it begins at 0.
-constinit sem_t woken{};
-constinit std::atomic<bool> pending{false};  // it is posted, and the worker has not begun to look yet
+constinit Wakeup woken;
 constinit std::atomic<bool> signalled{false};
 constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> busy{false};
 
 // Async-signal-safe, but for errno.
-void post() noexcept {
-    if (!pending.exchange(true, std::memory_order_seq_cst)) sem_post(&woken);
-}
+void post() noexcept { woken.post(); }
 
 // Requests on their way to the worker. Leaked: threads may ask until the process is gone.
 struct Asked {
@@ -70,17 +64,7 @@ std::vector<release::Request> take_requests() {
 // Until the worker is woken, or for so long.
 void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
-    timespec until{};
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const std::uint64_t wait = std::min(milliseconds.value_or(kLongest), kLongest);
-    until.tv_sec += static_cast<std::time_t>(wait / 1000);
-    until.tv_nsec += static_cast<long>(wait % 1000) * 1'000'000;
-    if (until.tv_nsec >= 1'000'000'000) {
-        until.tv_nsec -= 1'000'000'000;
-        ++until.tv_sec;
-    }
-    while (sem_clockwait(&woken, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
-    }
+    woken.wait(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
 // What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
@@ -105,7 +89,6 @@ bool do_what_is_due() {
 void run_releases() {
     callers::look();  // growth steps go by it before any release has looked
     for (;;) {
-        pending.store(false, std::memory_order_seq_cst);
         busy.store(true, std::memory_order_seq_cst);
         if (exiting.load(std::memory_order_seq_cst)) return;
         std::vector<release::Request> waiting = take_requests();
@@ -124,10 +107,11 @@ void run_releases() {
 // given a moment. Not longer: it may be waiting for a lock that the exiting thread holds.
 void at_exit() {
     exiting.store(true, std::memory_order_seq_cst);
-    // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here.
+    // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here. And
+    // not by the clock alone, which may be another preload's.
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::milliseconds(200);
-    while (busy.load(std::memory_order_seq_cst) && Clock::now() < until) {
+    for (int looks = 0; looks < 200 && busy.load(std::memory_order_seq_cst) && Clock::now() < until; ++looks) {
         const timespec moment{0, 1'000'000};
         nanosleep(&moment, nullptr);
     }

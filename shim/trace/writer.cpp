@@ -1,11 +1,9 @@
 #include "trace/writer.hpp"
 
-#include <semaphore.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "trace/file.hpp"
 #include "trace/lines.hpp"
 #include "trace/state.hpp"
+#include "wakeup.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::trace::writer {
@@ -28,13 +27,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr long kBetweenLooksNs = 20'000'000;
+constexpr std::uint64_t kBetweenLooksMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
 constexpr std::chrono::seconds kBetweenTries{1};        // of a disk that was full
 
-constinit sem_t woken{};                     // as the worker's: docs/decisions/0023
-constinit std::atomic<bool> pending{false};  // it is posted, and the thread has not begun to look yet
-constinit std::atomic<pid_t> runs_in{0};     // the process that the thread belongs to; 0: there is none
+constinit Wakeup woken;
+constinit std::atomic<pid_t> runs_in{0};  // the process that the thread belongs to; 0: there is none
 constinit std::atomic<std::uint64_t> flushes_asked{0};
 constinit std::atomic<std::uint64_t> flushes_done{0};
 
@@ -230,22 +228,13 @@ bool look() noexcept {
 
 // For 20 ms, or until woken; while nothing is written, until woken.
 void sleep() noexcept {
-    timespec until{};
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += kBetweenLooksNs;
-    if (until.tv_nsec >= 1'000'000'000) {
-        until.tv_nsec -= 1'000'000'000;
-        ++until.tv_sec;
-    }
-    if (!*writing) until.tv_sec += 86'400;
-    while (sem_clockwait(&woken, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
-    }
+    constexpr std::uint64_t kDayMs = 86'400'000;
+    woken.wait(*writing ? kBetweenLooksMs : kDayMs);
 }
 
 void run() {
     leave_programs_descriptors();
     for (;;) {
-        pending.store(false, std::memory_order_seq_cst);
         const std::uint64_t asked = flushes_asked.load(std::memory_order_seq_cst);
         if (look()) look();
         flushes_done.store(asked, std::memory_order_seq_cst);
@@ -263,9 +252,7 @@ bool start() noexcept {
     return true;
 }
 
-void wake() noexcept {
-    if (!pending.exchange(true, std::memory_order_seq_cst)) sem_post(&woken);
-}
+void wake() noexcept { woken.post(); }
 
 bool flush() noexcept {
     const pid_t runs = runs_in.load(std::memory_order_acquire);
@@ -273,7 +260,9 @@ bool flush() noexcept {
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     wake();
     const auto until = Clock::now() + std::chrono::milliseconds(500);
-    while (flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until) {
+    // Not by the clock alone, which may be another preload's.
+    for (int looks = 0; looks < 5000 && flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until;
+         ++looks) {
         const timespec moment{0, 100'000};
         nanosleep(&moment, nullptr);
     }
