@@ -2,8 +2,10 @@
 // the same number: the descriptor is looked at before it is read or closed, and without it the polling goes on.
 #include "config/watch.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +62,19 @@ bool is_inotify(int fd) {
     return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == kInotify;
 }
 
+// -1: none. Not under a number that the program, started without it, takes for its own stdin, stdout or stderr; and not
+// where the process may have so few descriptors that it may need each.
+int new_inotify() {
+    constexpr rlim_t kEnough = 64;
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < kEnough) return -1;
+    const int fd = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    ::close(fd);
+    return moved;
+}
+
 // What it says does not matter, only that it spoke.
 void drain(int inotify) {
     alignas(inotify_event) std::array<char, 4096> events;
@@ -82,7 +97,7 @@ Watch::Watch(std::vector<std::string> paths, Unreadable unreadable)
       trouble_before_(paths_.size()),
       told_(paths_.size()),
       texts_(paths_.size()),
-      inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {}
+      inotify_(new_inotify()) {}
 
 Watch::~Watch() {
     if (inotify_ >= 0 && is_inotify(inotify_)) ::close(inotify_);

@@ -15,7 +15,7 @@ Descriptor connect_to(const std::string &path, int &error) {
         return {};
     }
     path.copy(address.sun_path, path.size());
-    Descriptor out(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    Descriptor out(above_standard(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
     if (!out || ::connect(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
         error = errno;
         return {};

@@ -64,6 +64,11 @@ std::string made(const std::string &folder, uid_t user) {
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return folder + ": " + std::strerror(errno);
     struct stat status {};
     if (::lstat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
+    // Made under a umask that takes the owner's own rights away, here or by another process of his. Nobody else can
+    // have put something in its place: the folder above is his, or sticky.
+    const bool closed_to_owner = S_ISDIR(status.st_mode) && status.st_uid == user && (status.st_mode & 07077) == 0;
+    if (closed_to_owner && (status.st_mode & 0700) != 0700 && ::chmod(folder.c_str(), 0700) == 0)
+        status.st_mode |= 0700;
     return fault(folder, status, user);
 }
 

@@ -46,7 +46,8 @@ constinit std::atomic<const OwnSocket *> woken{nullptr};
 
 void make_wakers() {
     int pair[2] = {-1, -1};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) return;
+    if (!OwnSocket::may_be_opened() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
+        return;
     woken.store(new OwnSocket(pair[0]), std::memory_order_release);
     waker.store(new OwnSocket(pair[1]), std::memory_order_release);
 }
@@ -168,6 +169,8 @@ void answer(config::Watch &watch) {
 void note_unreadable(const config::Diagnostic &trouble) {
     {
         const std::scoped_lock lock(shared().mutex);
+        // What was wrong at the start has been reported.
+        if (!trouble.message.empty() && shared().wrong.find(trouble.text()) != std::string::npos) return;
         if (trouble.message.empty())
             shared().unreadable.erase(trouble.file);
         else

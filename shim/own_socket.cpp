@@ -1,5 +1,6 @@
 #include "own_socket.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +22,15 @@ constinit std::array<Slot, 32> slots{};  // the listening one, two to wake each 
 
 }  // namespace
 
-OwnSocket::OwnSocket(int fd) noexcept : descriptor_(fd) {
+bool OwnSocket::may_be_opened() noexcept {
+    constexpr rlim_t kEnough = 64;
+    rlimit limit{};
+    return getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough;
+}
+
+OwnSocket::OwnSocket(int opened) noexcept {
+    const int fd = control::above_standard(opened);
+    descriptor_ = control::Descriptor(fd);
     struct stat status {};
     if (fd < 0 || fstat(fd, &status) != 0) return;
     for (std::size_t i = 0; i < slots.size() && slot_ < 0; ++i) {

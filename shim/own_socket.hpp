@@ -9,6 +9,9 @@ namespace curb::shim {
 
 class OwnSocket {
   public:
+    // False: the process may have so few descriptors that none is kept of them.
+    static bool may_be_opened() noexcept;
+
     OwnSocket() noexcept = default;
     // Takes a socket that has just been opened; less than 0, or more than there is room for: none.
     explicit OwnSocket(int fd) noexcept;

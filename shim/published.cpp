@@ -71,11 +71,12 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
     const std::scoped_lock lock(file().mutex);
     if (file().exiting) return {};
     unlink(fresh.c_str());
-    // Renamed once it listens: a socket that is found and refuses is a dead process's.
+    // Whatever the umask is, the same user can connect. Renamed once it listens: a socket that is found and refuses is
+    // a dead process's.
     struct stat status {};
     if (!out || bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 ||
-        ::listen(out.number(), kBacklog) != 0 || lstat(fresh.c_str(), &status) != 0 ||
-        rename(fresh.c_str(), path.c_str()) != 0) {
+        ::listen(out.number(), kBacklog) != 0 || chmod(fresh.c_str(), 0600) != 0 ||
+        lstat(fresh.c_str(), &status) != 0 || rename(fresh.c_str(), path.c_str()) != 0) {
         why = path + ": " + std::strerror(errno);
         unlink(fresh.c_str());
         return {};

@@ -167,6 +167,7 @@ void Server::open(const control::Places &places) {
         if (!why.empty())
             log::write(LogLevel::info, "no control socket, so curb release does not reach this process: " + why);
     };
+    if (!OwnSocket::may_be_opened()) return none("the process may have few descriptors open, and is left them all");
     const auto folder = control::runtime_directory(places, geteuid());
     if (!folder) return none(folder.error());
     int pair[2] = {-1, -1};

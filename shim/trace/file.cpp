@@ -53,11 +53,8 @@ policy::Result<File, std::string> File::make(const std::string &path) {
     }
     const int opened = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (opened < 0) return cannot_be_made(path, std::strerror(errno));
-    // Not under a number that C libraries write their last words to.
-    const int fd = fcntl(opened, F_DUPFD_CLOEXEC, 3);
-    const int error = errno;
-    close(opened);
-    if (fd < 0) return cannot_be_made(path, std::strerror(error));
+    const int fd = control::above_standard(opened);
+    if (fd < 0) return cannot_be_made(path, std::strerror(errno));
     File out;
     out.descriptor_ = control::Descriptor(fd);
     out.path_ = path;

@@ -57,6 +57,34 @@ Descriptor socket_at(const std::string &path, bool listening) {
 
 }  // namespace
 
+TEST_CASE(
+    "A umask that takes the owner's own rights away leaves him a folder of use, and one that it spoilt is mended") {
+    const Machine machine;
+    const mode_t before = ::umask(0777);
+    const std::string made = folder_of(machine);
+    ::umask(before);
+    CHECK(made == machine.in_xdg());
+    CHECK(mode_of(machine.in_xdg()) == 0700);
+    REQUIRE(::chmod(machine.in_xdg().c_str(), 0) == 0);
+    CHECK(folder_of(machine) == machine.in_xdg());
+    CHECK(mode_of(machine.in_xdg()) == 0700);
+}
+
+TEST_CASE("No descriptor of curb's comes to stand under 0, 1 or 2") {
+    const int kept = ::fcntl(0, F_DUPFD_CLOEXEC, 100);
+    ::close(0);
+    const int opened = ::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int moved = above_standard(opened);
+    const bool is_free = ::fcntl(0, F_GETFD) < 0;
+    if (kept >= 0) ::dup2(kept, 0);
+    ::close(kept);
+    CHECK(opened == 0);
+    CHECK(moved >= 3);
+    CHECK(is_free);
+    CHECK(above_standard(moved) == moved);
+    ::close(moved);
+}
+
 TEST_CASE("The folder is XDG_RUNTIME_DIR/curb, closed to others, and is found again") {
     const Machine machine;
     CHECK(folder_of(machine) == machine.in_xdg());

@@ -5,12 +5,25 @@
 // by calls for sockets (recv, send, accept), which fail on a file or pipe that has taken the number.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace curb::control {
+
+// A descriptor that has just been opened, under another number than 0, 1 and 2. In a program that was started without
+// those they are what comes first, and what it prints goes to whatever stands there. -1, errno says why: none is left.
+inline int above_standard(int fd) noexcept {
+    constexpr int kFirst = 3;
+    if (fd < 0 || fd >= kFirst) return fd;
+    const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirst), error = errno;
+    ::close(fd);
+    errno = error;
+    return moved;
+}
 
 class Descriptor {
   public:
