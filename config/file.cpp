@@ -11,11 +11,7 @@
 #include "diagnostic.hpp"
 
 namespace curb::config {
-namespace {
-
-constexpr std::size_t kLargest = std::size_t{1} << 20;
-
-}  // namespace
+namespace {}  // namespace
 
 File::File(const std::string &path, int flags) : fd_(-1), error_(0) {
     // O_NONBLOCK: the opening of a FIFO without a writer must not wait for one.

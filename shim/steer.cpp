@@ -27,9 +27,12 @@ bool mentions_frameworks(const char *path) noexcept {
     struct stat status {};
     const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
     constexpr std::string_view kWord = "frameworks", kEscape = "\\u";
-    for (ssize_t got = 0; regular && !found && (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
+    std::size_t seen = 0;
+    for (ssize_t got = 0;
+         regular && !found && seen <= config::kLargest && (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
         const std::string_view text(block, kept + static_cast<std::size_t>(got));
         found = text.find(kWord) != std::string_view::npos || text.find(kEscape) != std::string_view::npos;
+        seen += static_cast<std::size_t>(got);
         kept = text.size() < kWord.size() ? text.size() : kWord.size();
         memmove(block, text.data() + text.size() - kept, kept);
     }

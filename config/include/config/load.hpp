@@ -1,6 +1,7 @@
 // From where policies are and what they say to policy::Policy. Every function here is thread-safe; none throws.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
@@ -107,7 +108,10 @@ struct Loaded {
 policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
                                          std::optional<std::string_view> text = std::nullopt);
 
-// The file's text, or why it cannot be read. At most 1 MiB: a policy is not larger.
+// A policy is not larger.
+inline constexpr std::size_t kLargest = std::size_t{1} << 20;
+
+// The file's text, or why it cannot be read. At most kLargest bytes.
 policy::Result<std::string, Diagnostic> read_file(const std::string &path);
 
 }  // namespace curb::config
