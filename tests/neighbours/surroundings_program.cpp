@@ -1,0 +1,149 @@
+// A CUDA program as surroundings_test.py puts it into hostile surroundings: it works below the cap, looks whether its
+// descriptors, files, children and handlers are as without curb, asks for more than the cap, and says what came of it.
+// What stands in the way of its own output is told by its exit status: 3: something else stands under 0, 1 or 2.
+//
+// Arguments: what it does to itself before it uses CUDA (limit=NAME:NUMBER, locale, close=N, pause), in their order.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <clocale>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cuda_abi.h"
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+volatile sig_atomic_t handled = 0;
+
+struct Standard {
+    std::array<dev_t, 3> device{};
+    std::array<ino_t, 3> inode{};
+    friend bool operator==(const Standard &, const Standard &) = default;
+};
+Standard standard_descriptors() {
+    Standard out;
+    for (int fd = 0; fd < 3; ++fd) {
+        struct stat status {};
+        if (fstat(fd, &status) != 0) continue;
+        out.device[static_cast<std::size_t>(fd)] = status.st_dev;
+        out.inode[static_cast<std::size_t>(fd)] = status.st_ino;
+    }
+    return out;
+}
+
+void say(const char *what, long number) {
+    std::printf("%s %ld\n", what, number);
+    std::fflush(stdout);
+}
+
+// How much address space is in use.
+rlim_t mapped() {
+    unsigned long pages = 0;
+    std::FILE *file = std::fopen("/proc/self/statm", "r");
+    if (file == nullptr || std::fscanf(file, "%lu", &pages) != 1) std::exit(4);
+    std::fclose(file);
+    return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+// NAME:NUMBER; of address space also +MiB, beyond what is in use.
+void limit(const std::string &text) {
+    const std::string name = text.substr(0, text.find(':'));
+    const int which = name == "nofile"       ? RLIMIT_NOFILE
+                      : name == "as"         ? RLIMIT_AS
+                      : name == "nproc"      ? RLIMIT_NPROC
+                      : name == "stack"      ? RLIMIT_STACK
+                      : name == "fsize"      ? RLIMIT_FSIZE
+                      : name == "memlock"    ? RLIMIT_MEMLOCK
+                      : name == "sigpending" ? RLIMIT_SIGPENDING
+                                             : RLIMIT_CORE;
+    const std::string number = text.substr(name.size() + 1);
+    rlim_t bytes = std::strtoull(number.c_str(), nullptr, 10);
+    if (number[0] == '+') bytes = mapped() + bytes * kMiB;
+    const rlimit value{bytes, bytes};
+    say(("limit " + name).c_str(), setrlimit(static_cast<__rlimit_resource>(which), &value));
+}
+
+void use_files() {
+    std::array<int, 10> files{};
+    int opened = 0;
+    for (int &file : files) opened += (file = open("/", O_RDONLY | O_DIRECTORY)) >= 0 ? 1 : 0;
+    for (const int file : files)
+        if (file >= 0) close(file);
+    say("files", opened);
+}
+
+void use_signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { handled = handled + 1; };
+    sigaction(SIGUSR1, &action, nullptr);
+    raise(SIGUSR1);
+    say("handled", handled);
+}
+
+void use_children() {
+    const pid_t child = fork();
+    if (child == 0) _exit(7);
+    int status = 0;
+    if (child > 0) waitpid(child, &status, 0);
+    say("child", child > 0 ? WEXITSTATUS(status) : -errno);
+}
+
+// Blocks of 32 MiB, as many as there are to be, and their frees.
+long serves(int blocks) {
+    std::array<CUdeviceptr, 256> memory{};
+    long served = 0;
+    for (int i = 0; i < blocks; ++i) served += cuMemAlloc_v2(&memory[static_cast<std::size_t>(i)], 32 * kMiB) == 0;
+    for (const CUdeviceptr block : memory)
+        if (block != 0) cuMemFree_v2(block);
+    return served;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    bool stays = false;
+    for (int i = 1; i < argc; ++i) {
+        const std::string word = argv[i];
+        if (word.rfind("limit=", 0) == 0) limit(word.substr(6));
+        if (word.rfind("close=", 0) == 0) close(std::atoi(word.c_str() + 6));
+        if (word == "locale") say("locale", setlocale(LC_ALL, "") != nullptr);
+        stays |= word == "stays";
+    }
+    const Standard before = standard_descriptors();
+    CUcontext context = nullptr;
+    const int started = cuInit(0);
+    say("cuInit", started);
+    if (started == CUDA_SUCCESS) {
+        say("context", cuDevicePrimaryCtxRetain(&context, 0));
+        cuCtxSetCurrent(context);
+        say("served", serves(16));
+        use_signals();
+        say("served beside a release", serves(16));
+    }
+    // While curb's threads begin: a chance for them to be in the way, not a time that must suffice.
+    usleep(50'000);
+    use_files();
+    use_children();
+    if (standard_descriptors() != before) return 3;
+    if (started == CUDA_SUCCESS) {
+        const bool beyond = serves(192) == 192;
+        std::printf("beyond the cap: %s\n", beyond ? "served" : "refused");
+    }
+    std::puts("ready");
+    std::fflush(stdout);
+    char c = 0;
+    while (stays && read(0, &c, 1) > 0) {
+    }
+    return standard_descriptors() == before ? 0 : 3;
+}
