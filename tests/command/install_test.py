@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-FILES = """bin/curb bin/curb-sim-books lib/curb/libcurb.so lib/curb/sim/libcuda.so.1 lib/curb/sim/libnvidia-ml.so.1
+FILES = """bin/curb bin/curb-preload bin/curb-sim-books lib/curb/libcurb.so lib/curb/sim/libcuda.so.1 lib/curb/sim/libnvidia-ml.so.1
 share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb""".split()
 
 

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The system-wide preload: surroundings_preload_test.py CURB_PRELOAD LIBRARY HARM
+
+curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back where programs end of it. In a mount
+namespace of its own, with a copy of /etc: this machine's own file is not touched, and that is looked at too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FILE = Path("/etc/ld.so.preload")
+LIBRARY = Path("/opt/curb/lib/libcurb.so")
+
+
+def preload(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.argv[1], *map(str, words)], capture_output=True, text=True, timeout=250)
+
+
+def is_in_programs() -> bool:
+    return str(LIBRARY) in subprocess.run(["cat", "/proc/self/maps"], capture_output=True, text=True).stdout
+
+
+def refused(why: str, *words: object) -> None:
+    done = preload(*words)
+    assert done.returncode == 1 and why in done.stderr, (why, done)
+    assert not FILE.exists(), done
+
+
+def within() -> None:
+    """In the namespace."""
+    shutil.copy(sys.argv[2], LIBRARY)
+    elsewhere = LIBRARY.parent / "a b.so"
+    shutil.copy(sys.argv[2], elsewhere)
+    refused("cannot carry such a path", "check", elsewhere)
+    refused("there is no such file", "check", "/opt/curb/none.so")
+    refused("name its absolute path", "check", "libcurb.so")
+    refused("has no line", "remove", LIBRARY)
+    for path, mode, why in (
+        (LIBRARY, 0o775, "is writable by others than root"),
+        (LIBRARY, 0o750, "cannot be read by all"),
+        (LIBRARY.parent, 0o777, "is writable by others than root"),
+        (LIBRARY.parent, 0o700, "cannot be read by all"),
+    ):
+        path.chmod(mode)
+        refused(why, "check", LIBRARY)
+        path.chmod(0o755)
+    os.chown(LIBRARY, 12345, 0)
+    refused("does not belong to root", "install", LIBRARY)
+    os.chown(LIBRARY, 0, 0)
+    link = LIBRARY.parent / "link.so"
+    link.symlink_to(LIBRARY)
+    refused("links lead to it", "check", link)
+    text = LIBRARY.parent / "text.so"
+    text.write_text("no library")
+    refused("the loader does not load it", "check", text)
+
+    # Nothing there before: install, and remove leaves nothing.
+    done = preload("install", LIBRARY)
+    assert done.returncode == 0 and "programs of this machine run as without" in done.stdout, done
+    assert FILE.read_text() == f"{LIBRARY}\n" and FILE.stat().st_mode & 0o777 == 0o644 and is_in_programs()
+    assert preload("install", LIBRARY).returncode == 1
+    assert preload("remove", LIBRARY).returncode == 0 and not FILE.exists() and not is_in_programs()
+
+    # Other lines stay, and what was there is kept.
+    others = "# another's\n/lib/x86_64-linux-gnu/libc.so.6\n"
+    FILE.write_text(others)
+    assert preload("install", LIBRARY).returncode == 0 and is_in_programs()
+    assert FILE.read_text() == others + f"{LIBRARY}\n"
+    assert Path(f"{FILE}.before-curb").read_text() == others
+    assert preload("remove", LIBRARY).returncode == 0 and FILE.read_text() == others and not is_in_programs()
+    Path(f"{FILE}.before-curb").unlink()
+
+    # It passes the check, and then no program runs any more: the shell takes its line back by itself.
+    shutil.copy(sys.argv[3], LIBRARY)
+    done = preload("install", LIBRARY)
+    assert done.returncode == 1 and "do not run as before with it" in done.stderr, done
+    assert FILE.read_text() == others
+    # Now it does harm from the start: the check finds it.
+    FILE.unlink()
+    done = preload("check", LIBRARY)
+    assert done.returncode == 1 and not FILE.exists(), done
+
+
+def main() -> int:
+    if os.environ.get("CURB_WITHIN") == "1":
+        within()
+        return 0
+    if os.geteuid() != 0:
+        print("surroundings_preload_test: skipped: it needs root")
+        return 77
+    before = FILE.read_bytes() if FILE.exists() else None
+    with tempfile.TemporaryDirectory() as folder:
+        if os.stat(folder).st_dev != os.stat("/bin/sh").st_dev:
+            print("surroundings_preload_test: skipped: temporary files are not on the file system of /bin/sh")
+            return 77
+        # The folder stands for /opt, whose own contents are hidden from the test.
+        os.chmod(folder, 0o755)
+        Path(folder, "opt/curb/lib").mkdir(parents=True)
+        script = f"""set -e
+            cp -a /etc {folder}/etc
+            rm -f {folder}/etc/ld.so.preload
+            mount --bind {folder}/etc /etc
+            mkdir -p /opt
+            mount --bind {folder}/opt /opt
+            exec "$@" """
+        # Nothing of a sanitizer's or another preload's.
+        environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "CURB_WITHIN": "1"}
+        words = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, *sys.argv]
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+            print("surroundings_preload_test: skipped: no mount namespace can be made here")
+            return 77
+        done = subprocess.run(words, env=environment)
+    assert (FILE.read_bytes() if FILE.exists() else None) == before, "this machine's own file was touched"
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
