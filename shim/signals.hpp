@@ -1,4 +1,4 @@
-// The release signal. The handler wakes the worker by one post of a semaphore, then calls the program's own handler, if
+// The release signal. The handler wakes the worker by one post of a futex, then calls the program's own handler, if
 // it has one. The program sees its own actions only: what it sets for this signal stands behind ours (hooks/signals.cpp
 // has the ways to set it).
 //

@@ -10,7 +10,7 @@ namespace curb::shim::worker {
 
 void start() noexcept;
 
-// The release signal came. Async-signal-safe, but for errno: it posts a semaphore and nothing else.
+// The release signal came. Async-signal-safe, but for errno: it posts a futex and nothing else.
 void wake() noexcept;
 
 // Something may be due from time to time from now on, or sooner than before (periodic.hpp). Leaves errno.

@@ -425,6 +425,12 @@ def closed(*numbers: int) -> Callable[[Here], list[str]]:
     return whole
 
 
+def log_goes_on(here: Here) -> list[str]:
+    """What is said after the daemon has closed the log's number is in the log again."""
+    text = (here.folder / "log").read_text()
+    return [] if "refused" in text else [f"the log is {text!r}"]
+
+
 def full_stdout(here: Here) -> list[str]:
     """The program stands still in its own write, and goes on when it is read: curb's threads take nothing of it."""
     read, write = os.pipe()
@@ -636,7 +642,7 @@ CASES = [
     Case("little address space", program_words=("limit=as:+24",)),
     Case("no threads", prepare=limit(resource.RLIMIT_NPROC, 1), as_user=True, before=give_to_user, asked=None, lines=1,
          says="no thread"),
-    Case("a small stack", prepare=limit(resource.RLIMIT_STACK, 128 << 10), asked=True),
+    Case("a small stack", prepare=limit(resource.RLIMIT_STACK, 64 << 10), asked=True),
     Case("a stack that threads would inherit, 16 KiB", program_words=("limit=stack:16384",), asked=True),
     Case("an unlimited stack", prepare=limit(resource.RLIMIT_STACK, resource.RLIM_INFINITY), asked=True),
     Case("files that may not grow", prepare=limit(resource.RLIMIT_FSIZE, 0), before=both_full),
@@ -666,6 +672,8 @@ CASES = [
     Case("a clock that goes backwards", whole=clock_backwards),
     Case("no visible device", environment={"CUDA_VISIBLE_DEVICES": ""}),
     Case("umask 0777", prepare=odd_umask, as_user=True, before=writable, after=mode_of_umask, asked=True),
+    Case("a daemon that closes all descriptors and opens its own", before=log_to("@/log"), program_words=("daemon",),
+         after=log_goes_on),
     Case("stdin closed", whole=closed(0)),
     Case("stdout closed", whole=closed(1)),
     Case("stderr closed", whole=closed(2)),

@@ -2,7 +2,8 @@
 // descriptors, files, children and handlers are as without curb, asks for more than the cap, and says what came of it.
 // What stands in the way of its own output is told by its exit status: 3: something else stands under 0, 1 or 2.
 //
-// Arguments: what it does to itself before it uses CUDA (limit=NAME:NUMBER, locale, close=N, pause), in their order.
+// Arguments: what it does to itself before it uses CUDA (limit=NAME:NUMBER, locale), in their order;
+// daemon: closes all descriptors once it has used CUDA; stays: until its stdin ends.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -83,6 +84,23 @@ void use_files() {
     say("files", opened);
 }
 
+// As daemons do: closes what it has not opened, and opens its own. Nobody else may write there.
+std::array<int, 12> own_files{};
+void become_daemon() {
+    for (int fd = 3; fd < 64; ++fd) close(fd);
+    for (std::size_t i = 0; i < own_files.size(); ++i) {
+        const std::string name = "own-" + std::to_string(i);
+        own_files[i] = open(name.c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+    }
+}
+bool own_files_are_empty() {
+    for (const int file : own_files) {
+        struct stat status {};
+        if (file > 0 && (fstat(file, &status) != 0 || status.st_size != 0)) return false;
+    }
+    return true;
+}
+
 void use_signals() {
     struct sigaction action {};
     action.sa_handler = [](int) { handled = handled + 1; };
@@ -112,13 +130,13 @@ long serves(int blocks) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    bool stays = false;
+    bool stays = false, daemon = false;
     for (int i = 1; i < argc; ++i) {
         const std::string word = argv[i];
         if (word.rfind("limit=", 0) == 0) limit(word.substr(6));
-        if (word.rfind("close=", 0) == 0) close(std::atoi(word.c_str() + 6));
         if (word == "locale") say("locale", setlocale(LC_ALL, "") != nullptr);
         stays |= word == "stays";
+        daemon |= word == "daemon";
     }
     const Standard before = standard_descriptors();
     CUcontext context = nullptr;
@@ -128,6 +146,7 @@ int main(int argc, char **argv) {
         say("context", cuDevicePrimaryCtxRetain(&context, 0));
         cuCtxSetCurrent(context);
         say("served", serves(16));
+        if (daemon) become_daemon();
         use_signals();
         say("served beside a release", serves(16));
     }
@@ -145,5 +164,5 @@ int main(int argc, char **argv) {
     char c = 0;
     while (stays && read(0, &c, 1) > 0) {
     }
-    return standard_descriptors() == before ? 0 : 3;
+    return standard_descriptors() == before && own_files_are_empty() ? 0 : 3;
 }
