@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The system-wide preload: surroundings_preload_test.py CURB_PRELOAD LIBRARY HARM
 
-curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back where programs end of it. In a mount
-namespace of its own, with a copy of /etc: this machine's own file is not touched, and that is looked at too.
+curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back where programs end of it. In a
+mount namespace of its own, with a copy of /etc: this machine's own file is not touched, and that is looked at too.
 """
 
 from __future__ import annotations

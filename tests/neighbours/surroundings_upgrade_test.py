@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An upgrade under running programs: surroundings_upgrade_test.py CMAKE BUILD CURB SIM PROGRAM
 
-cmake --install replaces libcurb.so while a program has it mapped: that goes on with the old one, the new one comes to stand
-there whole and in one moment, and what is started then has it.
+cmake --install replaces libcurb.so while a program has it mapped: that goes on with the old one, the new one comes to
+stand there whole and in one moment, and what is started then has it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ def main() -> int:
         }
         words = [PROGRAM, "stays"]
         process = subprocess.Popen(
-            words, env=environment | {"LD_PRELOAD": str(library)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            words,
+            env=environment | {"LD_PRELOAD": str(library)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdin and process.stdout
         while process.stdout.readline() not in ("ready\n", ""):
@@ -68,7 +72,12 @@ def main() -> int:
         assert mapped(process.pid) == {old}
 
         inotify = LIBC.inotify_init1(os.O_NONBLOCK)
-        assert LIBC.inotify_add_watch(inotify, str(library.parent).encode(), IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_TO) > 0
+        assert (
+            LIBC.inotify_add_watch(
+                inotify, str(library.parent).encode(), IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_TO
+            )
+            > 0
+        )
         os.utime(library, (1, 1))  # CMake leaves alone what is as new
         install(prefix)
         seen = events(inotify, "libcurb.so")
@@ -78,13 +87,19 @@ def main() -> int:
         assert new != old and mapped(process.pid) == {old}
 
         # The old one serves, also what the new command asks.
-        done = subprocess.run([CURB, "release", str(process.pid)], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [CURB, "release", str(process.pid)], env=environment, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done
         process.stdin.close()
         assert process.wait(60) == 0
         process.stdout.close()
         done = subprocess.run(
-            [PROGRAM], env=environment | {"LD_PRELOAD": str(library)}, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            [PROGRAM],
+            env=environment | {"LD_PRELOAD": str(library)},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0 and "beyond the cap: refused" in done.stdout, done
     return 0

@@ -1,0 +1,201 @@
+"""What a case of surroundings_test.py is, where it takes place, and what limits and filters it may set."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+USER = 54321
+"""Whom root becomes where a case is about what users may not."""
+CAP = "4GiB"
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Skip(Exception):
+    """The surroundings cannot be made here, and why."""
+
+
+class Here:
+    """A folder for one case: runtime directory, policy, and copies of what runs, which any user may read."""
+
+    def __init__(self, folder: Path, curb: Path, library: Path, sim: Path, program: Path, clock: Path) -> None:
+        self.folder, self.runtime = folder, folder / "runtime"
+        self.built = (curb, library, sim, program, clock)
+        self.bin = folder / "b"
+        self.curb, self.library = self.bin / "curb", self.bin / "libcurb.so"
+        self.program, self.clock = self.bin / "program", self.bin / "clock.so"
+        self.policy = folder / "job.json"
+        self.environment = {
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(folder),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "LD_LIBRARY_PATH": str(self.bin),
+            "CURB_LIBRARY": str(self.library),
+        }
+
+    def __enter__(self) -> Here:
+        self.bin.mkdir(parents=True)
+        curb, library, sim, program, clock = self.built
+        for source, copy in ((curb, "curb"), (library, "libcurb.so"), (program, "program"), (clock, "clock.so")):
+            shutil.copy(source, self.bin / copy)
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(sim / name, self.bin / name)
+        self.runtime.mkdir(mode=0o700)
+        self.set_policy()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def set_policy(self, **more: object) -> None:
+        self.policy.write_text(json.dumps({"version": 1, "gpu": {"*": {"cap": CAP}}, **more}))
+
+    def under_curb(self, case: Case) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(self.policy)} | case.under_curb
+
+    def wrapped(self, case: Case, beside: int | None = None) -> list[str]:
+        """What makes the surroundings and then becomes the program; `beside`: joins those of a process."""
+        if not case.shell:
+            return []
+        if beside is not None:
+            # Neither a folder of curb's own nor a namespace of its own: as that process sees them.
+            return ["nsenter", "-t", str(beside), *(["-U", "--preserve-credentials"] if os.geteuid() else []), "-m"]
+        require_namespaces()
+        script = self.text(case.shell) + '\nexec "$@"'
+        return ["unshare", *(["-mUr"] if os.geteuid() else ["-m"]), "sh", "-c", "set -e\n" + script, "sh"]
+
+    def text(self, text: str) -> str:
+        """With the folder of the case in place of @."""
+        return re.sub(r"(?<!\$)@", str(self.folder), text)
+
+    def started(self, case: Case, environment: dict[str, str]) -> list[str]:
+        """The program, and what starts it, on whose own environment nothing of this depends."""
+        variables = [f"{name}={self.text(value)}" for name, value in environment.items() if name not in case.without]
+        return [*map(self.text, case.through), "env", "-i", *variables, str(self.program), *case.program_words]
+
+    def prepared(self, case: Case) -> Callable[[], None] | None:
+        def prepare() -> None:
+            if case.prepare:
+                case.prepare()
+            if case.as_user and os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(USER, USER, USER)
+                os.setresuid(USER, USER, USER)
+
+        return prepare if case.prepare or case.as_user else None
+
+
+@dataclass
+class Case:
+    name: str
+    shell: str = ""
+    """In a mount namespace of its own, before the program becomes of it. @: the folder of the case."""
+    prepare: Callable[[], None] | None = None
+    """In the child, before exec."""
+    program_words: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    """What starts the program, as root of its own or the like. @: the folder of the case."""
+    environment: dict[str, str] = field(default_factory=dict)
+    under_curb: dict[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    """Variables that are not set."""
+    as_user: bool = False
+    before: Callable[[Here], None] | None = None
+    meanwhile: Callable[[Here, int], list[str]] | None = None
+    after: Callable[[Here], list[str]] | None = None
+    whole: Callable[[Here], list[str]] | None = None
+    """In place of all that."""
+    asked: bool | None = False
+    """curb release reaches it, for certain; None: it is not asked, for its stdin is not to be had."""
+    refused: bool = False
+    lines: int = 1
+    says: str = ""
+
+
+def require_namespaces() -> None:
+    words = ["unshare", *(["-mUr"] if os.geteuid() else ["-m"]), "mount", "-t", "tmpfs", "none", "/mnt"]
+    if subprocess.run(words, capture_output=True).returncode != 0:
+        raise Skip("no mount namespace can be made here")
+
+
+def require_root(_: Here | None = None) -> None:
+    if os.geteuid() != 0:
+        raise Skip("it needs root")
+
+
+def require_program(name: str) -> None:
+    if not shutil.which(name):
+        raise Skip(f"there is no {name}")
+
+
+# Limits.
+
+
+def limit(which: int, soft: int, hard: int | None = None) -> Callable[[], None]:
+    return lambda: resource.setrlimit(which, (soft, soft if hard is None else hard))
+
+
+def give_to_user(here: Here) -> None:
+    if os.geteuid() == 0:
+        os.chown(here.runtime, USER, USER)
+        os.chown(here.folder, USER, USER)
+
+
+# System calls that are refused (seccomp(2)). The numbers are those of x86-64; those from 424 on are everybody's.
+
+NUMBERS = {
+    "socket": 41, "connect": 42, "bind": 49, "listen": 50, "socketpair": 53, "getdents64": 217, "readlink": 89,
+    "unshare": 272, "eventfd2": 290, "inotify_init1": 294, "inotify_add_watch": 254, "prctl": 157, "accept4": 288,
+    "process_vm_readv": 310, "getrandom": 318, "memfd_create": 319, "statx": 332, "rseq": 334, "pidfd_send_signal": 424,
+    "io_uring_setup": 425, "pidfd_open": 434, "clone3": 435, "close_range": 436, "openat2": 437, "membarrier": 324,
+    "userfaultfd": 323, "bpf": 321, "perf_event_open": 298, "ptrace": 101, "sched_getaffinity": 204, "getcwd": 79,
+    "signalfd4": 289, "timerfd_create": 283, "pipe2": 293, "epoll_create1": 291, "clone": 56, "fchmodat2": 452,
+}  # fmt: skip
+KILL = 0x80000000
+ENOSYS, EPERM = 0x00050000 | 38, 0x00050000 | 1
+
+
+class Instruction(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32)]
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(Instruction))]
+
+
+def without_calls(answer: int, *names: str) -> Callable[[], None]:
+    """A filter that answers these calls so, and lets all others through."""
+
+    def prepare() -> None:
+        calls = [NUMBERS[name] for name in names]
+        instructions = [Instruction(0x20, 0, 0, 0)]  # the number
+        instructions += [Instruction(0x15, len(calls) - i, 0, number) for i, number in enumerate(calls)]
+        instructions += [Instruction(0x06, 0, 0, 0x7FFF0000), Instruction(0x06, 0, 0, answer)]
+        block = (Instruction * len(instructions))(*instructions)
+        if LIBC.prctl(38, 1, 0, 0, 0) != 0 or LIBC.prctl(22, 2, ctypes.byref(Filter(len(instructions), block))) != 0:
+            os._exit(96)
+
+    return prepare
+
+
+def need_filters(_: Here) -> None:
+    if platform.machine() != "x86_64":
+        raise Skip("the numbers of system calls are those of x86-64")
+
+
+MODERN = ("inotify_init1", "eventfd2", "getrandom", "openat2", "clone3", "close_range", "statx", "memfd_create",
+          "pidfd_open", "rseq", "process_vm_readv", "membarrier", "sched_getaffinity", "getdents64")  # fmt: skip
+# What curb does without: docs/SYSTEM-WIDE.md has the calls that it makes.
+NEVER_MADE = ("eventfd2", "openat2", "memfd_create", "pidfd_open", "pidfd_send_signal", "process_vm_readv", "statx",
+              "io_uring_setup", "userfaultfd", "bpf", "perf_event_open", "ptrace", "membarrier", "signalfd4",
+              "timerfd_create", "epoll_create1", "pipe2", "fchmodat2")  # fmt: skip
