@@ -10,15 +10,30 @@ import re
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 USER = 54321
 """Whom root becomes where a case is about what users may not."""
 CAP = "4GiB"
 LIBC = ctypes.CDLL(None, use_errno=True)
+PATIENCE_S = 90.0
+
+
+def asked_in_time(words: list[str], good: tuple[int, ...], **more: Any) -> subprocess.CompletedProcess[str]:
+    """What a command says once it ends as it is to; a process makes its socket in a thread, some time after cuInit."""
+    until = time.monotonic() + PATIENCE_S / 3
+    while True:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, **more
+        )
+        if done.returncode in good or time.monotonic() > until:
+            return done
+        time.sleep(0.02)
 
 
 class Skip(Exception):

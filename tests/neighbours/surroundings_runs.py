@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from surroundings_here import CAP, Case, Here, LIBC, Skip, limit, require_program
+from surroundings_here import asked_in_time, CAP, Case, Here, LIBC, Skip, limit, require_program
 from surroundings_files import log_to
 
 # Whole cases.
@@ -271,9 +271,7 @@ def clock_backwards(here: Here) -> list[str]:
     before, began = cpu_s(process.pid), time.monotonic()
     time.sleep(0.5)
     used, took = cpu_s(process.pid) - before, time.monotonic() - began
-    done = subprocess.run(
-        [here.curb, "release", str(process.pid)], env=here.environment, capture_output=True, text=True, timeout=90
-    )
+    done = asked_in_time([str(here.curb), "release", str(process.pid)], (0,), env=here.environment)
     process.stdin.close()
     status = process.wait(90)
     err = process.stderr.read()

@@ -2,8 +2,8 @@
 """Hostile surroundings: surroundings_test.py CURB LIBRARY SIM PROGRAM CLOCK [NAME...]
 
 In each of them a program runs without libcurb.so and under it. It must say the same, end the same, stay within its cap
-or be told clearly why not, with one line of curb's at the most beside the refusal's, and neither crash nor hang. curb ps
-and curb release are asked for it from the same surroundings. What cannot be made on this machine is named as skipped.
+or be told clearly why not, with one line of curb's at the most beside the refusal's, and neither crash nor hang.
+curb ps and curb release are asked for it from the same surroundings. What cannot be made on this machine is named as skipped.
 NAME: only the cases whose names contain one of these. CURB_VERBOSE=1 shows what the programs said.
 """
 
@@ -26,9 +26,8 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "matrix")]
 import matrix  # noqa: E402
 from surroundings_cases import CASES  # noqa: E402
-from surroundings_here import Case, Here, Skip  # noqa: E402
+from surroundings_here import PATIENCE_S, Case, Here, Skip, asked_in_time  # noqa: E402
 
-PATIENCE_S = 90.0
 REFUSAL = re.compile(r"^curb\[\d+\]: refused ", re.MULTILINE)
 
 
@@ -58,15 +57,12 @@ def ask(case: Case, here: Here, pid: int) -> list[str]:
     wrong = []
     for words, good in ((["ps", str(pid)], (0, 1)), (["release", str(pid)], (0,) if case.asked else (0, 1))):
         try:
-            done = subprocess.run(
+            done = asked_in_time(
                 [*here.wrapped(case, pid), str(here.curb), *words],
+                good,
                 env=here.environment | {name: here.text(value) for name, value in case.environment.items()},
                 preexec_fn=here.prepared(case),
-                capture_output=True,
-                text=True,
                 errors="replace",
-                timeout=PATIENCE_S,
-                stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
             wrong.append(f"curb {words[0]} hangs")

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from surroundings_here import asked_in_time
+
 CMAKE, BUILD, CURB, SIM, PROGRAM = sys.argv[1:6]
 IN_CREATE, IN_MODIFY, IN_DELETE, IN_MOVED_TO = 0x100, 0x2, 0x200, 0x80
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -87,9 +89,7 @@ def main() -> int:
         assert new != old and mapped(process.pid) == {old}
 
         # The old one serves, also what the new command asks.
-        done = subprocess.run(
-            [CURB, "release", str(process.pid)], env=environment, capture_output=True, text=True, timeout=60
-        )
+        done = asked_in_time([CURB, "release", str(process.pid)], (0,), env=environment)
         assert done.returncode == 0, done
         process.stdin.close()
         assert process.wait(60) == 0
