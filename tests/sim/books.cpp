@@ -1,15 +1,19 @@
-// curb-sim-books FILE: a simulated machine's books as JSON, for tests that look from outside.
+// curb-sim-books [--forget-highs] FILE: a simulated machine's books as JSON, for tests that look from outside. "high"
+// is the most that a process has held at once, managed memory included, since that was last forgotten, which is after
+// it has been printed.
 #include <cstdio>
+#include <string_view>
 
 #include "machine.hpp"
 
 int main(int argc, char **argv) {
     using namespace curb::sim;
-    if (argc != 2) {
-        std::fprintf(stderr, "usage: curb-sim-books STATE-FILE\n");
+    const bool forget = argc == 3 && std::string_view(argv[1]) == "--forget-highs";
+    if (argc != 2 && !forget) {
+        std::fprintf(stderr, "usage: curb-sim-books [--forget-highs] STATE-FILE\n");
         return 2;
     }
-    const std::unique_ptr<Machine> machine = Machine::open(argv[1], false);
+    const std::unique_ptr<Machine> machine = Machine::open(argv[argc - 1], false);
     if (!machine) return 1;
     std::printf("{\"devices\":[");
     for (int device = 0; device < machine->device_count(); ++device) {
@@ -18,9 +22,10 @@ int main(int argc, char **argv) {
                     static_cast<unsigned long long>(memory.total), static_cast<unsigned long long>(memory.used),
                     static_cast<unsigned long long>(machine->overlaps(device)));
         const char *comma = "";
-        for (const ProcessHolding &process : machine->processes(device)) {
-            std::printf("%s{\"pid\":%d,\"bytes\":%llu", comma, process.pid,
-                        static_cast<unsigned long long>(process.holding.held()));
+        for (const ProcessHolding &process : machine->processes(device, forget)) {
+            std::printf("%s{\"pid\":%d,\"bytes\":%llu,\"high\":%llu", comma, process.pid,
+                        static_cast<unsigned long long>(process.holding.held()),
+                        static_cast<unsigned long long>(process.high));
             for (int use = 0; use < kUses; ++use)
                 std::printf(",\"%s\":%llu", use_name(static_cast<Use>(use)),
                             static_cast<unsigned long long>(process.holding.bytes[use]));

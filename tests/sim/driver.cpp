@@ -175,6 +175,13 @@ SIM_EXPORT uint64_t curb_sim_held(int device) {
     return root->machine->own(root->devices[static_cast<size_t>(device)].gpu).held();
 }
 
+SIM_EXPORT uint64_t curb_sim_high(int device) {
+    if (in_forked_child) return 0;
+    const std::lock_guard lock(model);
+    if (!root || device < 0 || static_cast<size_t>(device) >= root->devices.size()) return 0;
+    return root->machine->own_high(root->devices[static_cast<size_t>(device)].gpu);
+}
+
 SIM_EXPORT uint64_t curb_sim_overlaps(int device) {
     if (in_forked_child) return 0;
     const std::lock_guard lock(model);

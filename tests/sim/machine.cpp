@@ -22,7 +22,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3230'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3330'6d69'7362'7275;  // changes with the layout of Books
 constexpr int kManaged = static_cast<int>(Use::managed);
 
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
@@ -65,10 +65,13 @@ struct Machine::Books {
         uint32_t state;  // a ProcessState; atomic, as is the next
         uint32_t calls;  // of the driver, in progress
         Holding devices[kMaxDevices];
+        uint64_t high[kMaxDevices];
         Holding moved_out[kMaxDevices];  // to the host's memory
 
         std::atomic_ref<uint32_t> atomic_state() { return std::atomic_ref(state); }
         std::atomic_ref<uint32_t> atomic_calls() { return std::atomic_ref(calls); }
+
+        void note_high(int device) { high[device] = std::max(high[device], devices[device].all()); }
     };
 
     uint64_t magic;
@@ -226,7 +229,9 @@ bool Machine::take(int device, Use use, uint64_t bytes) {
             if (bytes > books_->total[device] - firm) continue;
             firm += bytes;
         }
-        books_->processes[slot_].devices[device].bytes[static_cast<int>(use)] += bytes;
+        Books::Process &own = books_->processes[slot_];
+        own.devices[device].bytes[static_cast<int>(use)] += bytes;
+        own.note_high(device);
         return true;
     }
     return false;
@@ -241,6 +246,11 @@ void Machine::give(int device, Use use, uint64_t bytes) {
 Holding Machine::own(int device) const {
     const Lock lock(books_);
     return slot_ < 0 ? Holding{} : books_->processes[slot_].devices[device];
+}
+
+uint64_t Machine::own_high(int device) const {
+    const Lock lock(books_);
+    return slot_ < 0 ? 0 : books_->processes[slot_].high[device];
 }
 
 void Machine::note_overlap(int device) {
@@ -261,14 +271,16 @@ DeviceMemory Machine::memory(int device) {
     return {total, firm + std::min(books_->managed[device], total - firm)};
 }
 
-std::vector<ProcessHolding> Machine::processes(int device) {
+std::vector<ProcessHolding> Machine::processes(int device, bool forget_highs) {
     reap();
     std::vector<ProcessHolding> found;
     const Lock lock(books_);
     for (Books::Process &process : books_->processes) {
         const Holding &holding = process.devices[device];
         if (process.pid && (holding.held() || holding.bytes[kManaged]))
-            found.push_back({process.pid, holding, static_cast<ProcessState>(process.atomic_state().load())});
+            found.push_back(
+                {process.pid, holding, process.high[device], static_cast<ProcessState>(process.atomic_state().load())});
+        if (forget_highs) process.high[device] = holding.all();
     }
     return found;
 }
@@ -375,6 +387,7 @@ Step Machine::move_back(int pid) {
                     }
                     away -= bytes;
                     process.devices[device].bytes[use] += bytes;
+                    process.note_high(device);
                     books_->firm[device] += bytes;
                     moved += bytes;
                 }

@@ -36,6 +36,7 @@ struct Holding {
             if (use != static_cast<int>(Use::managed)) sum += bytes[use];
         return sum;
     }
+    uint64_t all() const { return held() + bytes[static_cast<int>(Use::managed)]; }
 };
 
 struct DeviceMemory {
@@ -49,6 +50,7 @@ enum class ProcessState : uint32_t { running, locked, checkpointed, failed };
 struct ProcessHolding {
     int pid;
     Holding holding;
+    uint64_t high;  // the most that it has held at once, managed memory included
     ProcessState state = ProcessState::running;
 };
 
@@ -75,6 +77,8 @@ class Machine {
     bool take(int device, Use use, uint64_t bytes);
     void give(int device, Use use, uint64_t bytes);
     Holding own(int device) const;
+    // The most that this process has held at once, managed memory included.
+    uint64_t own_high(int device) const;
     // A kernel ran on a block that another one still had (running.hpp). How often that happened since the machine was
     // made, also in processes that have ended.
     void note_overlap(int device);
@@ -82,7 +86,8 @@ class Machine {
 
     // These look for dead processes first.
     DeviceMemory memory(int device);
-    std::vector<ProcessHolding> processes(int device);  // those that hold anything there
+    // Those that hold anything there. Forgetting highs: what each holds now is the most from here on.
+    std::vector<ProcessHolding> processes(int device, bool forget_highs = false);
 
     // Around every call of the driver: waits until this process is not locked, or for good once it has failed.
     void begin_call();

@@ -66,6 +66,9 @@ extern "C" {
 /* Bytes that this process holds on `device`, managed memory left out (NVML's figure); 0 for no such device. */
 uint64_t curb_sim_held(int device);
 
+/* The most that this process has held at once on `device`, managed memory included; 0 for no such device. */
+uint64_t curb_sim_high(int device);
+
 /* How often a kernel had a block of `device` that another one still had, on this machine since it was made; 0 for no such
    device. */
 uint64_t curb_sim_overlaps(int device);
