@@ -159,9 +159,12 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
     return false;
 }
 
-Bytes credit(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays) noexcept {
     const Bytes freed = shares_granules(allocation) ? close(pointer, allocation) : round_up(allocation.bytes, kGranule);
-    allocation.device->ledger.give_back(allocation.kind, freed);
+    if (stays)
+        allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
+    else
+        allocation.device->ledger.give_back(allocation.kind, freed);
     return freed;
 }
 

@@ -55,7 +55,8 @@ void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 // The driver refused to free it after all, or it is handed out again. False: no host memory for the record.
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 // Credits the device once the driver has freed it, and returns by how much.
-Bytes credit(CUdeviceptr pointer, const Allocation &allocation) noexcept;
+// `stays`: until the device says otherwise, for the driver gives it back at a synchronisation.
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays = false) noexcept;
 
 // The context is gone, and its memory with it.
 void drop_context(CUcontext context) noexcept;
@@ -83,11 +84,14 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
         return result;
     }
     const Ledger::Operation operation(&allocation->device->ledger);
+    // Where nobody tells what the device has, nobody would tell when it has come back.
+    const bool stays = later && !allocation->device->blind.load(std::memory_order_relaxed);
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS) {
-        const Bytes credit = allocations::credit(pointer, *allocation);
+        const Bytes credit = allocations::credit(pointer, *allocation, stays);
         trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
+        if (stays) trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
     } else {
         allocations::remember(pointer, *allocation);
     }

@@ -40,6 +40,21 @@ std::int64_t Ledger::set_overhead(Bytes bytes) noexcept {
     return static_cast<std::int64_t>(bytes - before);
 }
 
+Bytes Ledger::raise_overhead(Bytes to) noexcept {
+    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
+    Bytes before = overhead.load(std::memory_order_relaxed);
+    do {
+        if (to <= before) return 0;
+    } while (!overhead.compare_exchange_weak(before, to, std::memory_order_acq_rel));
+    held_.fetch_add(to - before, std::memory_order_acq_rel);
+    return to - before;
+}
+
+void Ledger::leave_to_overhead(Kind kind, Bytes bytes) noexcept {
+    kinds_[static_cast<std::size_t>(Kind::overhead)].fetch_add(bytes, std::memory_order_acq_rel);
+    kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
+}
+
 Bytes Ledger::take_from_overhead(Kind kind, Bytes bytes) noexcept {
     const Operation operation(this);  // lest a reconcile takes it for new overhead
     auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];

@@ -80,8 +80,11 @@ class Ledger {
             // be held against the newer ones.
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
             const Bytes overhead = *figure > charged ? *figure - charged : 0;
-            if (quiet || overhead > this->overhead()) changed(set_overhead(overhead));
-            if (quiet) return true;
+            if (quiet) {
+                changed(set_overhead(overhead));
+                return true;
+            }
+            if (const Bytes raised = raise_overhead(overhead)) changed(static_cast<std::int64_t>(raised));
         }
         return true;
     }
@@ -90,9 +93,15 @@ class Ledger {
     // What was measured as overhead is charged as `kind` from here on, as far as it is there: what is held stays the
     // same. Returns how much that is.
     Bytes take_from_overhead(Kind kind, Bytes bytes) noexcept;
+    // The other way round, within an operation: what was charged as `kind` and is no longer known of by the books, but
+    // may be held until the driver sees that it can go. A quiet look at the device credits what has gone.
+    void leave_to_overhead(Kind kind, Bytes bytes) noexcept;
 
   private:
     static constexpr int kAttempts = 3;
+
+    // Returns by how much.
+    Bytes raise_overhead(Bytes to) noexcept;
 
     // What the device's figure for the process includes of the charges: all but managed memory (measured on an H100).
     [[nodiscard]] Bytes visible() const noexcept {

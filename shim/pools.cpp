@@ -86,14 +86,27 @@ void each_on(const Device &device, Visit visit) noexcept try {
     // No host memory for the list: this look is left out, the next one has it.
 }
 
-// From `before` to `after`, in the ledger too, unless another thread has changed the charge meanwhile.
-void change(Pool &pool, Bytes before, Bytes after) noexcept {
-    if (after == before || !pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel)) return;
-    if (after > before)
-        pool.device->ledger.charge(pool.kind, after - before);
-    else
-        pool.device->ledger.give_back(pool.kind, before - after);
-    trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(after - before));
+// Raises the charge to what the pool has reserved, but not yet the ledger. Only upwards: a thread that read before
+// another one's allocation must not lower what that one raised. Returns by how much.
+Bytes raise_charge(Pool &pool) noexcept {
+    const Bytes now = reserved(pool);
+    for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;)
+        if (pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) return now - charged;
+    return 0;
+}
+
+// Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
+void set_charge(Pool &pool) noexcept {
+    Bytes before = pool.charged.load(std::memory_order_acquire);
+    const Bytes after = reserved(pool);
+    const bool lowered =
+        after < before && pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel);
+    // An allocation between our reading and our writing found its memory charged already: read once more for it. The
+    // ledger learns of both at once, or another request could have what that allocation has taken.
+    const auto change = static_cast<std::int64_t>(raise_charge(pool) - (lowered ? before - after : 0));
+    if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
+    if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
+    trace::books(*pool.device, pool.kind, change);
 }
 
 }  // namespace
@@ -164,41 +177,35 @@ Device *owner(CUmemoryPool handle) noexcept {
     return pool ? pool->device : nullptr;
 }
 
-void forget(CUmemoryPool handle) noexcept {
+Left forget(CUmemoryPool handle) noexcept {
     Pool *pool = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
         const auto found = registry().by_handle.find(handle);
-        if (found == registry().by_handle.end()) return;
+        if (found == registry().by_handle.end()) return {};
         pool = found->second;
         registry().by_handle.erase(found);
     }
     pool->live.store(false, std::memory_order_seq_cst);
     // The handle is about to become invalid: whoever is asking the driver about it right now finishes first.
     while (pool->visitors.load(std::memory_order_seq_cst) != 0) sched_yield();
-    if (pool->device) change(*pool, pool->charged.load(std::memory_order_acquire), 0);
+    const RelaxedCapture relaxed;
+    if (!pool->device) return {};
+    trim(*pool);  // what is left then is what stays
+    const Bytes stays = reserved(*pool), charged = pool->charged.exchange(0, std::memory_order_acq_rel);
+    return {charged, std::min(charged, stays)};
 }
 
 Bytes raise(Pool &pool) noexcept {
     const RelaxedCapture relaxed;
-    const Bytes now = reserved(pool);
-    // Only upwards: a thread that read before another one's allocation must not lower what that one raised.
-    for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;) {
-        if (!pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) continue;
-        pool.device->ledger.charge(pool.kind, now - charged);
-        return now - charged;
-    }
-    return 0;
+    const Bytes raised = raise_charge(pool);
+    if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
+    return raised;
 }
 
 void look_again(Device &device) noexcept {
     const RelaxedCapture relaxed;
-    each_on(device, [&](Pool &pool) {
-        const Bytes charged = pool.charged.load(std::memory_order_acquire);
-        change(pool, charged, reserved(pool));
-        // An allocation between our reading and our writing found its memory charged already; read once more for it.
-        trace::books(device, pool.kind, static_cast<std::int64_t>(raise(pool)));
-    });
+    each_on(device, set_charge);
 }
 
 std::vector<Bytes> charges(const Device &device) {

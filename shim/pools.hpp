@@ -79,8 +79,14 @@ void graphs_trimmed() noexcept;
 void note(CUmemoryPool handle, Device *device) noexcept;
 // The device a pool is charged to; null: not known or not charged.
 Device *owner(CUmemoryPool handle) noexcept;
-// The pool is destroyed. Memory that its live allocations still hold shows in the device's figure from now on.
-void forget(CUmemoryPool handle) noexcept;
+// The pool is about to be destroyed. Its charge, which is the caller's from here on: `stays` is what its live
+// allocations hold, and blocks whose frees are not known complete, until they end; the rest goes back when it is
+// destroyed.
+struct Left {
+    Bytes charged = 0;
+    Bytes stays = 0;
+};
+Left forget(CUmemoryPool handle) noexcept;
 
 // After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
 // traces.

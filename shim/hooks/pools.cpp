@@ -37,9 +37,17 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's new pool.
     {
         const Ledger::Operation operation(&device->ledger);
-        pools::forget(pool);
+        const pools::Left left = pools::forget(pool);
         const CUresult result = driver().cuMemPoolDestroy(pool);
-        if (result != CUDA_SUCCESS) {
+        const bool destroyed = result == CUDA_SUCCESS;
+        // Where nobody tells what the device has, nobody would tell when it has gone.
+        const bool told = !device->blind.load(std::memory_order_relaxed);
+        const Bytes stays = destroyed && told ? left.stays : 0;
+        device->ledger.leave_to_overhead(Kind::pools, stays);
+        device->ledger.give_back(Kind::pools, left.charged - stays);
+        trace::books(*device, Kind::pools, -static_cast<std::int64_t>(left.charged));
+        trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
+        if (!destroyed) {
             if (pools::Pool *again = pools::find(pool, device))
                 trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
             return result;

@@ -26,7 +26,9 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
         "programs_see_the_capped_device", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
         "threads_never_take_more_than_the_cap_together",
-        "threads_that_take_every_kind_never_hold_more_than_the_cap_together");
+        "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
+        "pools_that_end_before_their_blocks_are_held_until_those_end",
+        "what_is_freed_in_a_stream_is_held_until_it_comes_back");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
 }

@@ -1,5 +1,6 @@
 // Many threads at the cap at once.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -126,4 +127,77 @@ SCENARIO_NAMED(threads_that_take_every_kind_never_hold_more_than_the_cap_togethe
     MUST(cuDeviceGraphMemTrim(0));
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
+}
+
+namespace {
+
+// Of what there is room for once, a block under the cap.
+constexpr std::uint64_t kOnce = 320 * MiB;
+
+// Another thread that asks for it all the while, and gives it back.
+class AtTheCap {
+  public:
+    explicit AtTheCap(CUcontext context) : thread_([this, context] { run(context); }) {}
+    ~AtTheCap() {
+        done_ = true;
+        thread_.join();
+    }
+    AtTheCap(const AtTheCap &) = delete;
+    AtTheCap &operator=(const AtTheCap &) = delete;
+
+  private:
+    void run(CUcontext context) {
+        MUST(cuCtxSetCurrent(context));
+        while (!done_) {
+            CUdeviceptr pointer = 0;
+            const CUresult result = cuMemAlloc_v2(&pointer, kOnce);
+            if (result == CUDA_SUCCESS)
+                MUST(cuMemFree_v2(pointer));
+            else
+                expect_refused(result);
+        }
+    }
+
+    std::atomic<bool> done_{false};
+    std::thread thread_;
+};
+
+}  // namespace
+
+// What curb no longer knows by name but the driver still has is held all the same, at every moment.
+SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
+    const CUcontext context = start();
+    {
+        const AtTheCap other(context);
+        for (int i = 0; i < 30'000; ++i) {
+            const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+            CUdeviceptr block = 0;
+            const CUresult result = cuMemAllocFromPoolAsync(&block, kOnce, pool, nullptr);
+            if (result != CUDA_SUCCESS) expect_refused(result);
+            MUST(cuMemPoolDestroy(pool));
+            if (result == CUDA_SUCCESS) MUST(cuMemFreeAsync(block, nullptr));
+            MUST(cuStreamSynchronize(nullptr));
+        }
+    }
+    EXPECT(curb_sim_high(0) <= kCap);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT(within(std::chrono::seconds(20), [] { return told_held() == kContext; }));
+}
+
+SCENARIO_NAMED(what_is_freed_in_a_stream_is_held_until_it_comes_back) {
+    const CUcontext context = start();
+    {
+        const AtTheCap other(context);
+        for (int i = 0; i < 30'000; ++i) {
+            CUdeviceptr block = 0;
+            const CUresult result = cuMemAlloc_v2(&block, kOnce);
+            if (result != CUDA_SUCCESS) expect_refused(result);
+            if (result == CUDA_SUCCESS) MUST(cuMemFreeAsync(block, nullptr));
+            if (i % 2) MUST(cuStreamSynchronize(nullptr));
+        }
+        MUST(cuStreamSynchronize(nullptr));
+    }
+    EXPECT(curb_sim_high(0) <= kCap);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT(within(std::chrono::seconds(20), [] { return told_held() == kContext; }));
 }
