@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -65,3 +66,71 @@ def of_process(pid: int) -> dict[str, int]:
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
         "resident": int(field["VmRSS"]),
     }
+
+
+class Traffic:
+    """traffic_program under curb, told what to do line by line."""
+
+    def __init__(self, machine: Machine, program: Path, words: list[str], environment: dict[str, str], capped: bool = True) -> None:
+        # pylint: disable=consider-using-with
+        self.machine = machine
+        self.log = machine.folder / f"log-{len(list(machine.folder.glob('log-*')))}"
+        self.process = subprocess.Popen(
+            [str(program), *words],
+            env=machine.environment | (machine.preload if capped else {}) | environment,
+            cwd=machine.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("w"),
+            text=True,
+            bufsize=1,
+        )
+        self.pid = self.process.pid
+        if self.answer() != ["working"]:
+            raise RuntimeError(f"{program} has not started: {self.log.read_text()}")
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+
+    def answer(self) -> list[str]:
+        assert self.process.stdout
+        return self.process.stdout.readline().split()
+
+    def quiet(self) -> tuple[int, int]:
+        """Nobody works any more; how many operations there were, and how many that were wrong."""
+        self.tell("quiet")
+        return self.has_become_quiet()
+
+    def has_become_quiet(self) -> tuple[int, int]:
+        _, operations, wrong = self.answer()
+        return int(operations), int(wrong)
+
+    def ends(self) -> int:
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(60)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe and not pipe.closed:
+                pipe.close()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer on its control socket; empty: there is none."""
+        found = list((self.machine.folder / "runtime" / "curb").glob(f"{self.pid}-*.sock"))
+        if not found:
+            return {}
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(str(found[0]))
+            client.sendall(json.dumps({"curb": 1} | request).encode() + b"\n")
+            with client.makefile("rb") as reply:
+                answer: dict[str, Any] = json.loads(reply.readline())
+                return answer
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.ask({"ask": "status"}).get("status", {})
+        return answer

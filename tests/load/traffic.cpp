@@ -1,5 +1,7 @@
 #include "traffic.hpp"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -128,7 +130,10 @@ void Traffic::live(Random random) {
     ++counts_.lives;
     const std::vector<Place> places = own_places(random() % 4 == 0);
     const auto steps = static_cast<std::int64_t>(200 + random() % 4000);
-    for (std::int64_t i = 0; i < steps && left_.fetch_sub(1, std::memory_order_relaxed) > 0; ++i) step(random, places);
+    for (std::int64_t i = 0; i < steps && left_.fetch_sub(1, std::memory_order_relaxed) > 0; ++i) {
+        step(random, places);
+        if (how_.pause_us != 0) usleep(how_.pause_us);
+    }
     leave(places);
 }
 

@@ -22,6 +22,7 @@ class Traffic {
         unsigned devices = 1;
         std::uint64_t seed = 1;
         bool stream_ordered = true;  // blocks of pools among them
+        unsigned pause_us = 0;       // of a thread between two operations
     };
 
     // Initialises CUDA.

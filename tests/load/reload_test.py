@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Policies reloaded under load: reload_test.py PROGRAM CURB LIBRARY SIM BOOKS PORTION [RUNTIME]
+
+8 threads of PROGRAM (traffic_program) allocate while its policy is edited, by rename and in place, into good ones and bad
+ones, with other caps, growth, a cache and a trace or without, and while `curb policy reload` and `curb cap` are typed: as
+often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds more than the
+highest cap that was in force, and it has as many threads, descriptors and as much host memory as before. RUNTIME: a
+sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+from processes import MIB, Machine, Traffic, of_process  # noqa: E402
+
+PROGRAM, CURB, LIBRARY, SIM, BOOKS = (Path(word).resolve() for word in sys.argv[1:6])
+PORTION = int(sys.argv[6])
+RUNTIME = sys.argv[7] if len(sys.argv) > 7 else ""
+SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
+# Deadlines, not pauses: a busy machine keeps them.
+PATIENCE_S = 60.0
+LEAST_CAP, MOST_CAP = 1200, 3500  # MiB
+WARM = 100
+BAD = (
+    '{ "version": 1, "gpu": { "*": { "cap": "12GiB" } }',
+    '{ "version": 1, "gpu": { "*": { "cap": "-1GiB" } } }',
+    '{ "version": 1, "gpus": {} }',
+    '{ "version": 2 }',
+    "",
+)
+
+
+class Storm:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.random = random.Random(SEED)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.file = machine.folder / "job.json"
+        self.caps = [MOST_CAP * MIB] * 2
+        """In force now and before, without the live one."""
+        self.live: int | None = None
+        self.bad = False
+        self.write_by_rename(self.policy(self.caps[0])[0])
+        words = ["8", "512", "1", str(SEED), "no-pools", "300"]
+        self.traffic = Traffic(machine, PROGRAM, words, {"CURB_POLICY": str(self.file)})
+        self.held = self.books()["held"]
+
+    def expect(self, right: bool, otherwise: str) -> None:
+        if not right:
+            self.wrong.append(otherwise)
+            print("WRONG:", otherwise, flush=True)
+
+    def books(self) -> dict[str, int]:
+        """What it holds, and the most that it has held since this was asked last."""
+        process = self.machine.books(BOOKS, forget_highs=True)[(self.traffic.pid, 0)]
+        return {"held": process["bytes"] + process["managed"], "high": process["high"]}
+
+    def plain(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        """Known by its rule, which the process tells."""
+        rule = {"name": f"{self.counts.total()}", "match": {"exe": "*"}, "release": {"idle": "1h"}}
+        return {"version": 1, "gpu": {"*": gpu}, "log": {"level": "off"}, "rules": [rule]}
+
+    def policy(self, cap: int) -> tuple[str, dict[str, Any]]:
+        gpu: dict[str, Any] = {"cap": str(cap)}
+        policy = self.plain(gpu)
+        if self.random.random() < 0.4:
+            gpu["growth"] = {"start": "600MiB", "step": "256MiB", "every": "1ms"}
+        if self.random.random() < 0.4:
+            gpu["cache"] = {"max": "256MiB", "idle": "100ms"}
+        if self.random.random() < 0.3:
+            policy["trace"] = {"file": str(self.machine.folder / f"trace-{self.random.randrange(2)}.json")}
+        return json.dumps(policy), policy
+
+    def write_in_place(self, text: str) -> None:
+        self.file.write_text(text)
+
+    def write_by_rename(self, text: str) -> None:
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.rename(self.file)
+
+    def wait(self, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not is_so(status := self.traffic.status()):
+            if self.traffic.process.poll() is not None:
+                raise RuntimeError(f"the program ended with {self.traffic.process.returncode}: {self.traffic.log.read_text()}")
+            if time.monotonic() > until:
+                self.expect(False, f"{what} is not in force after {PATIENCE_S:g} s: {status}")
+                return
+            time.sleep(0.002)
+
+    def command(self, *words: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [str(CURB), *words, "--json"],
+            env=self.machine.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        self.counts[f"curb {words[0]}"] += 1
+        answer: dict[str, Any] = json.loads(done.stdout or "{}")
+        return answer | {"exit status": done.returncode}
+
+    def edit(self) -> None:
+        """Another policy, good or bad, seen by its watcher or by a reload that is asked for."""
+        way = self.random.choice((self.write_in_place, self.write_by_rename))
+        asked = self.random.random() < 0.5
+        self.bad = self.random.random() < 0.2
+        if self.bad:
+            # Each another text: one that is there already is nothing new.
+            way(self.random.choice(BAD) + f"// {self.counts.total()}\n")
+            if asked:
+                answer = self.command("policy", "reload", str(self.traffic.pid))
+                self.expect(answer["exit status"] == 1, f"a bad policy was taken: {answer}")
+            self.wait("the error", lambda status: bool(status.get("policy", {}).get("error")))
+        else:
+            cap = self.random.randrange(LEAST_CAP, MOST_CAP) * MIB
+            text, policy = self.policy(cap)
+            way(text)
+            if asked:
+                answer = self.command("policy", "reload", str(self.traffic.pid))
+                self.expect(answer["exit status"] == 0, f"a good policy was not taken: {answer}")
+            self.caps.insert(0, cap)
+            self.wait(f"cap {cap}", lambda status: self.is_in_force(status, policy))
+        self.counts[f"{'bad' if self.bad else 'good'}, {way.__name__.removeprefix('write_')}"] += 1
+
+    def is_in_force(self, status: dict[str, Any], policy: dict[str, Any]) -> bool:
+        if not status:
+            return False
+        gpu, wanted = status["gpus"][0], policy["gpu"]["*"]
+        cap = self.live if self.live is not None else self.caps[0]
+        has_allowance = gpu.get("allowance") is not None
+        trace = (status.get("trace") or {}).get("file")
+        return (
+            gpu["cap"] == cap
+            and not status["policy"].get("error")
+            and f'"{policy["rules"][0]["name"]}"' in status["policy"]["rule"]
+            and has_allowance == ("growth" in wanted)
+            and trace == policy.get("trace", {}).get("file")
+        )
+
+    def set_cap(self) -> None:
+        self.live = None if self.live is not None else self.random.randrange(LEAST_CAP, MOST_CAP) * MIB
+        answer = self.command("cap", str(self.traffic.pid), "--reset" if self.live is None else str(self.live))
+        now = self.live if self.live is not None else self.caps[0]
+        self.expect(answer["exit status"] == 0, f"curb cap failed: {answer}")
+        self.wait(f"live cap {now}", lambda status: bool(status) and status["gpus"][0]["cap"] == now)
+        self.counts["live caps"] += 1
+
+    def round(self) -> None:
+        """One reload, and whether more was held meanwhile than the highest cap in force allows."""
+        caps_before = [self.in_force, self.before]
+        if self.random.random() < 0.2:
+            self.set_cap()
+        else:
+            self.edit()
+        now = self.books()
+        # A request that was decided under the cap before the last one may be on its way to the driver still.
+        most = max(self.held, self.now_in_force(), *caps_before)
+        self.expect(now["high"] <= most, f"held {now['high']} at most, under {caps_before} and {self.now_in_force()}, from {self.held}")
+        self.before, self.in_force, self.held = self.in_force, self.now_in_force(), now["held"]
+
+    def now_in_force(self) -> int:
+        return self.live if self.live is not None else self.caps[0]
+
+    in_force = before = MOST_CAP * MIB
+
+    def host(self) -> dict[str, int]:
+        """What it has of the host while nobody works and there is neither a trace nor a live cap."""
+        if self.live is not None:
+            self.set_cap()
+        self.caps.insert(0, MOST_CAP * MIB)
+        policy = self.plain({"cap": str(self.caps[0])})
+        self.write_by_rename(json.dumps(policy))
+        self.wait("the plain policy", lambda status: self.is_in_force(status, policy))
+        _, wrong = self.traffic.quiet()
+        self.expect(wrong == 0, f"{wrong} calls with another error than a refusal: {self.traffic.log.read_text()}")
+        self.traffic.tell("empty")
+        self.expect(self.traffic.answer() == ["empty"], "it does not give everything back")
+        self.before = self.in_force = self.caps[0]
+        until = time.monotonic() + PATIENCE_S
+        has = of_process(self.traffic.pid)
+        while has["threads"] > 5 and time.monotonic() < until:  # the trace's ends a moment later
+            time.sleep(0.01)
+            has = of_process(self.traffic.pid)
+        return has
+
+
+def main() -> int:
+    print(f"CURB_LOAD_SEED={SEED}", flush=True)
+    wanted = max(matrix.figure("reloads") // PORTION, 1)
+    with Machine(LIBRARY, SIM, RUNTIME) as machine:
+        storm = Storm(machine)
+        try:
+            for _ in range(min(WARM, wanted)):
+                storm.round()
+            before = storm.host()
+            storm.traffic.tell("work")
+            for _ in range(wanted):
+                storm.round()
+            after = storm.host()
+            status = storm.traffic.ends()
+        finally:
+            storm.traffic.kill()
+    print(", ".join(f"{count} {what}" for what, count in sorted(storm.counts.items())))
+    print(f"before: {before}, after: {after}", flush=True)
+    storm.expect(status == 0, f"the program ended with {status}")
+    for what in ("threads", "descriptors"):
+        storm.expect(after[what] == before[what], f"{after[what]} {what}, before it were {before[what]}")
+    if not RUNTIME and PORTION == 1:  # sanitizers keep freed memory
+        grown = after["resident"] - before["resident"]
+        storm.expect(grown <= 4096, f"{grown} KiB more of host memory after {wanted} reloads")
+    if not storm.wrong:
+        matrix.report("reloads", wanted)
+    return 1 if storm.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+// Threads that take and free memory at random, until they are told otherwise on stdin: "quiet" (nobody works any more;
+// answers "quiet OPERATIONS WRONG"), "work" (goes on), "empty" (from quiet: gives everything back, answers "empty"),
+// "fork" (a child that uses nothing, calls the driver, or becomes another program), and the end of the input, or "end".
+//
+// Arguments: how many threads, blocks and devices, a seed, whether there are blocks of pools ("pools", "no-pools"), and
+// how many microseconds a thread waits between two operations.
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "traffic.hpp"
+
+namespace {
+
+constexpr std::uint64_t kForEver = 1ULL << 60;
+
+void fork_child(unsigned how) {
+    const pid_t child = fork();
+    if (child != 0) return;
+    if (how % 3 == 0) {
+        execl("/bin/sleep", "sleep", "0.1", static_cast<char *>(nullptr));
+        _exit(1);
+    }
+    CUdeviceptr block = 0;
+    if (how % 3 == 1) cuMemAlloc_v2(&block, load::kMiB);  // which a forked child may not
+    _exit(0);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc != 7) {
+        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED pools|no-pools PAUSE-US\n";
+        return 2;
+    }
+    signal(SIGCHLD, SIG_IGN);
+    const auto number = [&](int i) { return static_cast<unsigned>(std::strtoul(argv[i], nullptr, 10)); };
+    load::Traffic traffic({.threads = number(1),
+                           .blocks = number(2),
+                           .devices = number(3),
+                           .seed = number(4),
+                           .stream_ordered = std::string(argv[5]) == "pools",
+                           .pause_us = number(6)});
+    traffic.work(kForEver);
+    std::cout << "working" << std::endl;
+    unsigned forks = number(4);
+    for (std::string line; std::getline(std::cin, line) && line != "end";) {
+        if (line == "fork") {
+            fork_child(forks++);
+        } else if (line == "work") {
+            traffic.work(kForEver);
+        } else if (line == "quiet") {
+            traffic.stop();
+            std::cout << "quiet " << traffic.counts().operations() << " " << traffic.counts().wrong << std::endl;
+        } else if (line == "empty") {
+            traffic.give_everything_back();
+            std::cout << "empty" << std::endl;
+        }
+    }
+    traffic.stop();
+    return traffic.counts().wrong == 0 ? 0 : 1;
+}
