@@ -117,7 +117,7 @@ class Storm:
     def edit(self) -> None:
         """Another policy, good or bad, seen by its watcher or by a reload that is asked for."""
         way = self.random.choice((self.write_in_place, self.write_by_rename))
-        asked = self.random.random() < 0.5
+        asked = self.random.random() < 0.25
         self.bad = self.random.random() < 0.2
         if self.bad:
             # Each another text: one that is there already is nothing new.
@@ -222,7 +222,8 @@ def main() -> int:
         storm.expect(after[what] == before[what], f"{after[what]} {what}, before it were {before[what]}")
     if not RUNTIME and PORTION == 1:  # sanitizers keep freed memory
         grown = after["resident"] - before["resident"]
-        storm.expect(grown <= 4096, f"{grown} KiB more of host memory after {wanted} reloads")
+        # Each policy that was in force is kept, because readers hold no reference: 1.7 KiB.
+        storm.expect(grown <= 4096 + 3 * wanted, f"{grown} KiB more of host memory after {wanted} reloads")
     if not storm.wrong:
         matrix.report("reloads", wanted)
     return 1 if storm.wrong else 0

@@ -1,0 +1,261 @@
+// SIGUSR1 to every thread of a program under curb that allocates, calls malloc, reads and computes, with a handler of
+// the program's own or none.
+//
+// Arguments: how many signals, and the handler: "none", "siginfo", "restart", "resethand", "nodefer", "altstack". Each
+// signal goes to one thread that has handled the one before, so that none is one with another; each must arrive.
+// Signals to the whole process and to whatever /proc/self/task lists come beside. The last line on stdout: how many
+// arrived.
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sim.h"
+#include "traffic.hpp"
+
+namespace {
+
+std::atomic<int> wrong{0};
+void say(bool right, const char *what) {
+    if (right) return;
+    if (wrong++ < 20) std::fprintf(stderr, "not so: %s\n", what);
+}
+
+constexpr int kErrno = 4711;
+
+enum class Handler { none, siginfo, restart, resethand, nodefer, altstack };
+
+// One thread that signals are sent to.
+struct Target {
+    std::atomic<std::uint64_t> sent{0}, handled{0};
+    pid_t tid = 0;
+    std::unique_ptr<char[]> stack;
+    std::thread thread;
+};
+constexpr std::size_t kStack = std::size_t{64} << 10;
+thread_local Target *self = nullptr;
+
+std::atomic<bool> done{false};
+std::atomic<std::uint64_t> strays{0};  // handled by threads that are no targets
+Handler how = Handler::none;
+
+void set_handler();
+
+void note() {
+    if (!self) {
+        ++strays;
+        return;
+    }
+    if (how == Handler::altstack) {
+        const char here = 0, *low = self->stack.get();
+        say(std::less_equal<>()(low, &here) && std::less<>()(&here, low + kStack), "the handler is on its own stack");
+    }
+    ++self->handled;
+}
+void on_signal(int) { note(); }
+void on_signal_once(int) {
+    set_handler();
+    note();
+}
+void on_information(int number, siginfo_t *info, void *context) {
+    say(number == SIGUSR1 && info && info->si_pid == getpid() && context, "the handler is told who sent it");
+    note();
+}
+
+void set_handler() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    switch (how) {
+        case Handler::none: return;
+        case Handler::siginfo:
+            action.sa_sigaction = on_information;
+            action.sa_flags = SA_SIGINFO;
+            break;
+        case Handler::restart: action.sa_flags = SA_RESTART; break;
+        case Handler::resethand:
+            action.sa_handler = on_signal_once;
+            action.sa_flags = static_cast<int>(static_cast<unsigned>(SA_RESETHAND));
+            break;
+        case Handler::nodefer: action.sa_flags = SA_NODEFER; break;
+        case Handler::altstack: action.sa_flags = SA_ONSTACK | SA_RESTART; break;
+    }
+    say(sigaction(SIGUSR1, &action, nullptr) == 0, "a handler can be set");
+}
+
+// With malloc's locks held most of the time.
+void call_malloc() {
+    std::vector<void *> blocks(64);
+    for (unsigned i = 0; !done; ++i) {
+        void *&block = blocks[i % blocks.size()];
+        std::free(block);
+        block = std::malloc(i * 7919U % (i % 16 == 0 ? 400'000 : 2000) + 1);
+        say(block != nullptr, "malloc has memory");
+    }
+    for (void *block : blocks) std::free(block);
+}
+
+void keep_errno() {
+    while (!done) {
+        errno = kErrno;
+        for (int i = 0; i < 2000 && errno == kErrno; ++i) sched_yield();
+        say(errno == kErrno, "errno is kept");
+    }
+}
+
+// From a pipe, which is written to now and then. Interrupted only where the program's own handler would interrupt it.
+int ends[2];
+void read_on() {
+    const bool may_be_interrupted = how == Handler::siginfo || how == Handler::nodefer || how == Handler::resethand;
+    for (char byte = 0; byte != 'e';) {
+        const ssize_t got = read(ends[0], &byte, 1);
+        say(got == 1 || (got < 0 && errno == EINTR && may_be_interrupted), "a read goes on after a signal");
+    }
+}
+
+void allocate(CUcontext context) {
+    say(cuCtxSetCurrent(context) == CUDA_SUCCESS, "the context can be set");
+    while (!done) {
+        CUdeviceptr plain = 0, async = 0;
+        errno = kErrno;
+        const CUresult results[] = {cuMemAlloc_v2(&plain, 3 * load::kMiB),
+                                    cuMemAllocAsync(&async, load::kMiB, nullptr)};
+        for (const CUresult result : results)
+            say(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY, "an allocation succeeds or is refused");
+        if (plain) say(cuMemFree_v2(plain) == CUDA_SUCCESS, "what was allocated can be freed");
+        if (async) say(cuMemFreeAsync(async, nullptr) == CUDA_SUCCESS, "what a pool gave can be freed");
+        say(errno == kErrno, "errno is kept by calls of the driver");
+    }
+}
+
+template <class Body>
+std::unique_ptr<Target> target(Body body) {
+    auto out = std::make_unique<Target>();
+    std::atomic<bool> ready{false};
+    out->thread = std::thread([&ready, body, target = out.get()] {
+        self = target;
+        target->tid = static_cast<pid_t>(syscall(SYS_gettid));
+        target->stack = std::make_unique<char[]>(kStack);
+        const stack_t stack{.ss_sp = target->stack.get(), .ss_flags = 0, .ss_size = kStack};
+        say(sigaltstack(&stack, nullptr) == 0, "a stack for signals can be set");
+        ready = true;
+        body();
+        // Once more by itself, which returns when it has been handled.
+        ++target->sent;
+        raise(SIGUSR1);
+        if (how == Handler::none) target->handled = target->sent.load();
+        const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+        sigaltstack(&none, nullptr);
+        while (target->handled < target->sent) sched_yield();
+    });
+    while (!ready) sched_yield();
+    return out;
+}
+
+// Whether none is on its way to it. Without a handler of the program's the kernel tells.
+bool is_free(const Target &one) { return one.handled == one.sent; }
+bool is_pending(pid_t tid) {
+    const std::string path = "/proc/self/task/" + std::to_string(tid) + "/status";
+    FILE *file = std::fopen(path.c_str(), "re");
+    if (!file) return false;
+    unsigned long long pending = 0;
+    char line[256];
+    while (std::fgets(line, sizeof line, file))
+        if (std::sscanf(line, "SigPnd: %llx", &pending) == 1) break;
+    std::fclose(file);
+    return (pending >> (SIGUSR1 - 1)) & 1;
+}
+
+void to_all_threads() {
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) return;
+    while (const dirent *task = readdir(tasks))
+        if (const int tid = std::atoi(task->d_name)) syscall(SYS_tgkill, getpid(), tid, SIGUSR1);
+    closedir(tasks);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const char *names[] = {"none", "siginfo", "restart", "resethand", "nodefer", "altstack"};
+    const auto name = argc == 3 ? std::find(std::begin(names), std::end(names), std::string(argv[2])) : std::end(names);
+    if (name == std::end(names)) {
+        std::fprintf(stderr, "usage: %s SIGNALS none|siginfo|restart|resethand|nodefer|altstack\n", argv[0]);
+        return 2;
+    }
+    how = static_cast<Handler>(name - names);
+    const std::uint64_t wanted = std::strtoull(argv[1], nullptr, 10);
+    set_handler();
+    load::Traffic traffic({.threads = 4, .blocks = 512, .devices = 1, .seed = wanted, .pause_us = 50});
+    CUcontext context = nullptr;
+    say(cuCtxGetCurrent(&context) == CUDA_SUCCESS && pipe(ends) == 0, "it can begin");
+    const bool own = how != Handler::none, one_at_a_time = how == Handler::resethand;
+    std::vector<std::unique_ptr<Target>> targets;
+    targets.push_back(target(call_malloc));
+    targets.push_back(target(call_malloc));
+    targets.push_back(target(keep_errno));
+    targets.push_back(target(read_on));
+    for (int i = 0; i < 2; ++i) targets.push_back(target([=] { allocate(context); }));
+    traffic.work(1ULL << 60);
+    std::uint64_t sent = 0;
+    for (std::uint64_t turn = 0; sent < wanted; ++turn) {
+        Target &one = *targets[turn % targets.size()];
+        const bool free = own ? is_free(one) : !is_pending(one.tid);
+        if (!free || (one_at_a_time && sent != 0 && !is_free(*targets[(turn - 1) % targets.size()]))) {
+            sched_yield();
+            if (one_at_a_time) --turn;
+            continue;
+        }
+        if (!own) one.handled = one.sent.load();
+        ++one.sent;
+        say(syscall(SYS_tgkill, getpid(), one.tid, SIGUSR1) == 0, "a thread can be sent a signal");
+        ++sent;
+        if (sent % 64 == 0) say(write(ends[1], "x", 1) == 1, "the reader can be written to");
+        // Without one at a time: a second one while a handler for one delivery is not set again would be deadly.
+        if (one_at_a_time) continue;
+        if (sent % 1024 == 0) kill(getpid(), SIGUSR1);
+    }
+    for (const auto &one : targets)
+        while (own ? !is_free(*one) : is_pending(one->tid)) sched_yield();
+    done = true;
+    say(write(ends[1], "e", 1) == 1, "the reader can be ended");
+    std::uint64_t arrived = 0;
+    for (const auto &one : targets) {
+        one->thread.join();
+        if (!own) one->handled = one->sent.load();
+        arrived += one->handled;
+    }
+    traffic.stop();
+    say(arrived >= wanted, "every signal has arrived");
+    say(traffic.counts().wrong == 0, "calls fail with refusals alone");
+    // And a release still comes of one.
+    traffic.give_everything_back();
+    const std::uint64_t before = curb_sim_held(0);
+    CUdeviceptr block = 0;
+    CUmemoryPool pool = nullptr;
+    std::uint64_t everything = ~0ULL;
+    say(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS &&
+            cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything) == CUDA_SUCCESS &&
+            cuMemAllocAsync(&block, 256 * load::kMiB, nullptr) == CUDA_SUCCESS &&
+            cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS,
+        "a pool can be left with memory");
+    if (!one_at_a_time) to_all_threads();
+    raise(SIGUSR1);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (curb_sim_held(0) > before && std::chrono::steady_clock::now() < until) sched_yield();
+    say(curb_sim_held(0) <= before, "a release gives back what the pool kept");
+    std::printf("%llu\n", static_cast<unsigned long long>(arrived));
+    return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Release signals to every thread under load: signals_test.py PROGRAM LIBRARY SIM PORTION [RUNTIME]
+
+Runs PROGRAM (signals_program) with every kind of handler until the matrix's figure of signals has arrived, divided by
+PORTION. RUNTIME: a sanitizer's library, preloaded first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+from processes import Machine  # noqa: E402
+
+PROGRAM, LIBRARY, SIM = (Path(word).resolve() for word in sys.argv[1:4])
+PORTION = int(sys.argv[4])
+RUNTIME = sys.argv[5] if len(sys.argv) > 5 else ""
+HANDLERS = ("none", "siginfo", "restart", "resethand", "nodefer", "altstack")
+PATIENCE_S = 300.0
+
+
+def main() -> int:
+    wanted = matrix.figure("signals") // PORTION
+    arrived, wrong = 0, 0
+    for handler in HANDLERS:
+        begin = time.monotonic()
+        with Machine(LIBRARY, SIM, RUNTIME) as machine:
+            policy = machine.policy("job.json", {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "128MiB"}}}, "log": {"level": "off"}})
+            try:
+                done = subprocess.run(
+                    [str(PROGRAM), str(wanted // len(HANDLERS) + 1), handler],
+                    env=machine.environment | machine.preload | {"CURB_POLICY": str(policy)},
+                    capture_output=True,
+                    text=True,
+                    timeout=PATIENCE_S,
+                    check=False,
+                )
+                status, said, error = done.returncode, done.stdout, done.stderr
+            except subprocess.TimeoutExpired as late:
+                status, said, error = -1, "", f"not ended after {PATIENCE_S:g} s: {late.stderr!r}"
+        print(f"{handler}: {said.strip() or status}, {time.monotonic() - begin:.1f} s", flush=True)
+        if status == 0:
+            arrived += int(said)
+        else:
+            wrong += 1
+            print(f"WRONG: {handler} ended with {status}: {error[-3000:]}", flush=True)
+    matrix.report("signals", arrived)
+    return 1 if wrong or arrived < wanted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
