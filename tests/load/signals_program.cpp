@@ -36,6 +36,9 @@ void say(bool right, const char *what) {
 
 constexpr int kErrno = 4711;
 
+// Between two rounds of a thread, so that the others have a turn. A signal ends it.
+void rest() { usleep(20); }
+
 enum class Handler { none, siginfo, restart, resethand, nodefer, altstack };
 
 // One thread that signals are sent to.
@@ -72,7 +75,7 @@ void on_signal_once(int) {
 }
 void on_information(int number, siginfo_t *info, void *context) {
     say(number == SIGUSR1 && info && info->si_pid == getpid() && context, "the handler is told who sent it");
-    note();
+    if (info->si_code == SI_TKILL) note();
 }
 
 void set_handler() {
@@ -103,6 +106,7 @@ void call_malloc() {
         std::free(block);
         block = std::malloc(i * 7919U % (i % 16 == 0 ? 400'000 : 2000) + 1);
         say(block != nullptr, "malloc has memory");
+        if (i % 64 == 0) rest();
     }
     for (void *block : blocks) std::free(block);
 }
@@ -110,8 +114,10 @@ void call_malloc() {
 void keep_errno() {
     while (!done) {
         errno = kErrno;
-        for (int i = 0; i < 2000 && errno == kErrno; ++i) sched_yield();
+        for (int i = 0; i < 100'000 && errno == kErrno; ++i) {
+        }
         say(errno == kErrno, "errno is kept");
+        rest();
     }
 }
 
@@ -137,6 +143,7 @@ void allocate(CUcontext context) {
         if (plain) say(cuMemFree_v2(plain) == CUDA_SUCCESS, "what was allocated can be freed");
         if (async) say(cuMemFreeAsync(async, nullptr) == CUDA_SUCCESS, "what a pool gave can be freed");
         say(errno == kErrno, "errno is kept by calls of the driver");
+        rest();
     }
 }
 
@@ -158,7 +165,7 @@ std::unique_ptr<Target> target(Body body) {
         if (how == Handler::none) target->handled = target->sent.load();
         const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
         sigaltstack(&none, nullptr);
-        while (target->handled < target->sent) sched_yield();
+        while (target->handled < target->sent) rest();
     });
     while (!ready) sched_yield();
     return out;
@@ -198,7 +205,7 @@ int main(int argc, char **argv) {
     how = static_cast<Handler>(name - names);
     const std::uint64_t wanted = std::strtoull(argv[1], nullptr, 10);
     set_handler();
-    load::Traffic traffic({.threads = 4, .blocks = 512, .devices = 1, .seed = wanted, .pause_us = 50});
+    load::Traffic traffic({.threads = 4, .blocks = 512, .devices = 1, .seed = wanted, .pause_us = 500});
     CUcontext context = nullptr;
     say(cuCtxGetCurrent(&context) == CUDA_SUCCESS && pipe(ends) == 0, "it can begin");
     const bool own = how != Handler::none, one_at_a_time = how == Handler::resethand;
@@ -214,7 +221,7 @@ int main(int argc, char **argv) {
         Target &one = *targets[turn % targets.size()];
         const bool free = own ? is_free(one) : !is_pending(one.tid);
         if (!free || (one_at_a_time && sent != 0 && !is_free(*targets[(turn - 1) % targets.size()]))) {
-            sched_yield();
+            rest();
             if (one_at_a_time) --turn;
             continue;
         }
@@ -223,12 +230,11 @@ int main(int argc, char **argv) {
         say(syscall(SYS_tgkill, getpid(), one.tid, SIGUSR1) == 0, "a thread can be sent a signal");
         ++sent;
         if (sent % 64 == 0) say(write(ends[1], "x", 1) == 1, "the reader can be written to");
-        // Without one at a time: a second one while a handler for one delivery is not set again would be deadly.
-        if (one_at_a_time) continue;
-        if (sent % 1024 == 0) kill(getpid(), SIGUSR1);
+        // To the process: any thread's, so where the handler is told of it, or there is none.
+        if (sent % 1024 == 0 && (!own || how == Handler::siginfo)) kill(getpid(), SIGUSR1);
     }
     for (const auto &one : targets)
-        while (own ? !is_free(*one) : is_pending(one->tid)) sched_yield();
+        while (own ? !is_free(*one) : is_pending(one->tid)) rest();
     done = true;
     say(write(ends[1], "e", 1) == 1, "the reader can be ended");
     std::uint64_t arrived = 0;
@@ -254,7 +260,7 @@ int main(int argc, char **argv) {
     if (!one_at_a_time) to_all_threads();
     raise(SIGUSR1);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (curb_sim_held(0) > before && std::chrono::steady_clock::now() < until) sched_yield();
+    while (curb_sim_held(0) > before && std::chrono::steady_clock::now() < until) rest();
     say(curb_sim_held(0) <= before, "a release gives back what the pool kept");
     std::printf("%llu\n", static_cast<unsigned long long>(arrived));
     return wrong == 0 ? 0 : 1;
