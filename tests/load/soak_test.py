@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Random programs for a long time: soak_test.py PROGRAM CURB LIBRARY SIM BOOKS
+
+Programs (traffic_program) on two simulated GPUs take and free memory of every family for as many seconds as the matrix
+says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release. At
+every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books say;
+sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their first quiet
+point, and not much more of the host's memory. CURB_SOAK_SECONDS and CURB_LOAD_SEED set what their names say.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+from processes import Machine, Traffic, of_process  # noqa: E402
+
+PROGRAM, CURB, LIBRARY, SIM, BOOKS = (Path(word).resolve() for word in sys.argv[1:6])
+SECONDS = float(os.environ.get("CURB_SOAK_SECONDS", "0")) or float(matrix.figure("soak_seconds"))
+SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
+LONG_LIVED, SHORT_LIVED = 3, 5
+QUIET_EVERY_S, PATIENCE_S = 6.0, 60.0
+GROWTH_KIB = 24 * 1024
+POLICIES = (
+    {"gpu": {"*": {"cap": "3GiB"}}},
+    {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "256MiB", "idle": "1s"}}}},
+    {"gpu": {"cuda:0": {"cap": "2GiB", "growth": {"start": "1GiB", "step": "256MiB", "every": "100ms"}}}},
+    {"gpu": {"*": {"cap": "4GiB", "report": "device"}}, "release": {"idle": "1s"}},
+    {"gpu": {"cuda:1": {"cap": "25%"}}, "release": {"steps": ["pools"]}},
+    {},
+)
+
+
+class Soak:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.random = random.Random(SEED)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.members: list[Traffic] = []
+        self.first: dict[int, dict[str, int]] = {}
+        self.files: dict[int, Path] = {}
+        self.started = 0
+        for _ in range(LONG_LIVED + SHORT_LIVED):
+            self.start()
+        self.long_lived = self.members[:LONG_LIVED]
+
+    def expect(self, right: bool, otherwise: str) -> None:
+        if not right:
+            self.wrong.append(otherwise)
+            print("WRONG:", otherwise, flush=True)
+
+    def start(self) -> None:
+        self.started += 1
+        file = self.machine.folder / f"job-{self.started}.json"
+        self.edit(file)
+        words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), "pools", "10000"]
+        member = Traffic(self.machine, PROGRAM, words, {"CURB_POLICY": str(file)})
+        self.members.append(member)
+        self.files[member.pid] = file
+
+    def edit(self, file: Path) -> None:
+        policy = dict(self.random.choice(POLICIES)) | {"log": {"level": "off"}}
+        if self.random.random() < 0.3:
+            policy["trace"] = {"file": str(self.machine.folder / f"trace-{self.random.randrange(4)}-%p.json")}
+        fresh = self.machine.policy(f"{file.name}.new", policy)
+        fresh.rename(file)
+
+    def command(self, *words: str) -> int:
+        done = subprocess.run(
+            [str(CURB), *words], env=self.machine.environment, capture_output=True, timeout=PATIENCE_S, check=False
+        )
+        return done.returncode
+
+    def disturb(self) -> None:
+        one = self.random.choice(self.members)
+        what = self.random.choice(("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend"))
+        if what == "kill":
+            if one in self.long_lived:
+                return
+            one.kill()
+            self.members.remove(one)
+            self.start()
+        elif what == "fork":
+            one.tell("fork")
+        elif what == "signal":
+            os.kill(one.pid, signal.SIGUSR1)
+        elif what == "edit":
+            self.edit(self.files[one.pid])
+        elif what == "release":
+            self.expect("release" in one.ask({"ask": "release"}), "a release is not answered")
+        elif what in ("cap", "reset"):
+            size = f"{self.random.randrange(1000, 4000)}MiB" if what == "cap" else "--reset"
+            self.expect(self.command("cap", str(one.pid), size) == 0, f"curb cap {size} failed")
+        elif self.command("suspend", str(one.pid)) == 0:  # refused with managed memory, or where it takes too long
+            self.expect(self.command("resume", str(one.pid)) == 0, "what was suspended does not go on")
+        else:
+            what = "suspend, refused"
+        self.counts[what] += 1
+
+    def differences(self) -> list[str]:
+        """Between what each says of each device and the machine's books."""
+        books = self.machine.books(BOOKS)
+        out = []
+        for member in self.members:
+            status = member.status()
+            if not status or status.get("releasing"):
+                out.append(f"{member.pid} is not to be asked, or releases: {status.get('releasing')}")
+                continue
+            for gpu in status["gpus"]:
+                real = books.get((member.pid, gpu["ordinal"]), {"bytes": 0, "managed": 0})
+                if gpu["held"] != real["bytes"] + real["managed"]:
+                    out.append(f"{member.pid} on {gpu['ordinal']}: {gpu['kinds']}, and the books {real}")
+                self.counts["compared"] += 1
+        strangers = {pid for pid, _ in books} - {member.pid for member in self.members}
+        return out + [f"the books have {strangers}, which are gone"] * bool(strangers)
+
+    def quiet_point(self) -> None:
+        for member in self.members:
+            member.tell("quiet")
+        for member in self.members:
+            _, wrong = member.has_become_quiet()
+            self.expect(wrong == 0, f"{wrong} calls fail with more than a refusal: {member.log.read_text()[-500:]}")
+        # Releases that were asked for end, and a figure that is a second old is measured again.
+        until = time.monotonic() + PATIENCE_S
+        while (differences := self.differences()) and time.monotonic() < until:
+            time.sleep(0.2)
+        for difference in differences:
+            self.expect(False, difference)
+        self.expect(self.command("ps") == 0, "curb ps failed")
+        sockets = len(list((self.machine.folder / "runtime" / "curb").glob("*.sock")))
+        self.expect(sockets == len(self.members), f"{sockets} sockets of {len(self.members)} processes")
+        self.counts["quiet points"] += 1
+        for member in self.long_lived:
+            has = of_process(member.pid)
+            self.first.setdefault(member.pid, has)
+            # The trace's thread and file come and go with the policy.
+            for what, most in (("threads", 1), ("descriptors", 2), ("resident", GROWTH_KIB)):
+                grown = has[what] - self.first[member.pid][what]
+                self.expect(grown <= most, f"{member.pid} has {grown} more of {what} than at first")
+        for member in self.members:
+            member.tell("work")
+
+
+def main() -> int:
+    print(f"CURB_LOAD_SEED={SEED}", flush=True)
+    begin = time.monotonic()
+    with Machine(LIBRARY, SIM, gpus=2) as machine:
+        soak = Soak(machine)
+        try:
+            while (now := time.monotonic()) - begin < SECONDS:
+                while time.monotonic() < min(now + QUIET_EVERY_S, begin + SECONDS):
+                    soak.disturb()
+                    time.sleep(soak.random.random() / 5)
+                soak.quiet_point()
+        finally:
+            for member in soak.members:
+                member.kill()
+    print(", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items())))
+    if not soak.wrong:
+        matrix.report("soak_seconds", int(time.monotonic() - begin))
+    return 1 if soak.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
