@@ -53,7 +53,7 @@ class Storm:
         self.live: int | None = None
         self.bad = False
         self.write_by_rename(self.policy(self.caps[0])[0])
-        words = ["8", "512", "1", str(SEED), "no-pools", "300"]
+        words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
         self.traffic = Traffic(machine, PROGRAM, words, {"CURB_POLICY": str(self.file)})
         self.held = self.books()["held"]
 
