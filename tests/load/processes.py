@@ -71,13 +71,13 @@ def of_process(pid: int) -> dict[str, int]:
 class Traffic:
     """traffic_program under curb, told what to do line by line."""
 
-    def __init__(self, machine: Machine, program: Path, words: list[str], environment: dict[str, str], capped: bool = True) -> None:
+    def __init__(self, machine: Machine, program: Path, words: list[str], environment: dict[str, str]) -> None:
         # pylint: disable=consider-using-with
         self.machine = machine
         self.log = machine.folder / f"log-{len(list(machine.folder.glob('log-*')))}"
         self.process = subprocess.Popen(
             [str(program), *words],
-            env=machine.environment | (machine.preload if capped else {}) | environment,
+            env=machine.environment | machine.preload | environment,
             cwd=machine.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

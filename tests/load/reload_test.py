@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Policies reloaded under load: reload_test.py PROGRAM CURB LIBRARY SIM BOOKS PORTION [RUNTIME]
 
-8 threads of PROGRAM (traffic_program) allocate while its policy is edited, by rename and in place, into good ones and bad
-ones, with other caps, growth, a cache and a trace or without, and while `curb policy reload` and `curb cap` are typed: as
-often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds more than the
-highest cap that was in force, and it has as many threads, descriptors and as much host memory as before. RUNTIME: a
-sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
+8 threads of PROGRAM (traffic_program) allocate while its policy is edited, by rename and in place, into good ones and
+bad ones, with other caps, growth, a cache and a trace or without, and while `curb policy reload` and `curb cap` are
+typed: as often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds
+more than the highest cap that was in force, and it has as many threads, descriptors and as much host memory as before.
+RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Storm:
         until = time.monotonic() + PATIENCE_S
         while not is_so(status := self.traffic.status()):
             if self.traffic.process.poll() is not None:
-                raise RuntimeError(f"the program ended with {self.traffic.process.returncode}: {self.traffic.log.read_text()}")
+                raise RuntimeError(f"{self.traffic.process.returncode} ended it: {self.traffic.log.read_text()}")
             if time.monotonic() > until:
                 self.expect(False, f"{what} is not in force after {PATIENCE_S:g} s: {status}")
                 return
@@ -170,7 +170,8 @@ class Storm:
         now = self.books()
         # A request that was decided under the cap before the last one may be on its way to the driver still.
         most = max(self.held, self.now_in_force(), *caps_before)
-        self.expect(now["high"] <= most, f"held {now['high']} at most, under {caps_before} and {self.now_in_force()}, from {self.held}")
+        caps = f"{caps_before} and {self.now_in_force()}"
+        self.expect(now["high"] <= most, f"held {now['high']} at most, under {caps}, from {self.held}")
         self.before, self.in_force, self.held = self.in_force, self.now_in_force(), now["held"]
 
     def now_in_force(self) -> int:

@@ -31,7 +31,8 @@ def main() -> int:
         share = wanted // 50 if handler == "resethand" else (wanted - arrived) // (len(HANDLERS) - number)
         begin = time.monotonic()
         with Machine(LIBRARY, SIM, RUNTIME) as machine:
-            policy = machine.policy("job.json", {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "128MiB"}}}, "log": {"level": "off"}})
+            gpu = {"cap": "2GiB", "cache": {"max": "128MiB"}}
+            policy = machine.policy("job.json", {"gpu": {"*": gpu}, "log": {"level": "off"}})
             try:
                 done = subprocess.run(
                     [str(PROGRAM), str(share + 1), handler],

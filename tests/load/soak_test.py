@@ -2,10 +2,11 @@
 """Random programs for a long time: soak_test.py PROGRAM CURB LIBRARY SIM BOOKS
 
 Programs (traffic_program) on two simulated GPUs take and free memory of every family for as many seconds as the matrix
-says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release. At
-every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books say;
-sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their first quiet
-point, and not much more of the host's memory. CURB_SOAK_SECONDS and CURB_LOAD_SEED set what their names say.
+says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release.
+At every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books
+say; sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their
+first quiet point, and not much more of the host's memory. CURB_SOAK_SECONDS and
+CURB_LOAD_SEED set what their names say.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 LONG_LIVED, SHORT_LIVED = 3, 5
 QUIET_EVERY_S, PATIENCE_S = 6.0, 60.0
 GROWTH_KIB = 24 * 1024
+DISTURBANCES = ("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend")
 POLICIES = (
     {"gpu": {"*": {"cap": "3GiB"}}},
     {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "256MiB", "idle": "1s"}}}},
@@ -82,7 +84,7 @@ class Soak:
 
     def disturb(self) -> None:
         one = self.random.choice(self.members)
-        what = self.random.choice(("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend"))
+        what = self.random.choice(DISTURBANCES)
         if what == "kill":
             if one in self.long_lived:
                 return

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """32 threads that take and free memory of every family: threads_test.py PROGRAM LIBRARY SIM PORTION [RUNTIME]
 
-Runs PROGRAM (threads_program) under several policies until the matrix's figure of operations is reached, divided by PORTION
-(sanitizers are slow). RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
+Runs PROGRAM (threads_program) under several policies until the matrix's figure of operations is reached, divided by
+PORTION (sanitizers are slow). RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "no cache": {},
     "cache": {"cache": {"max": "512MiB", "idle": "50ms"}},
     "growth": {"growth": {"start": "1GiB", "step": "256MiB", "every": "5ms"}},
-    "waiting, cache": {"growth": {"start": "1GiB", "factor": 1.5, "every": "5ms", "wait": "1ms"}, "cache": {"max": "25%"}},
+    "waiting, cache": {
+        "growth": {"start": "1GiB", "factor": 1.5, "every": "5ms", "wait": "1ms"},
+        "cache": {"max": "25%"},
+    },
 }
 
 
