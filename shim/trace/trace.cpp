@@ -21,8 +21,7 @@ constinit Ring<Record, kRecords> ring;
 namespace {
 
 int this_thread() noexcept {
-    // initial-exec: in a preloaded library the four bytes are always there, and to read them is one instruction.
-    static thread_local __attribute__((tls_model("initial-exec"))) int known = 0;
+    static thread_local int known = 0;
     if (known == 0) known = static_cast<int>(syscall(SYS_gettid));
     return known;
 }
