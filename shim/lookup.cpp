@@ -2,9 +2,10 @@
 // libnvidia-ml, and cuGetProcAddress. (The third way, the exported symbols themselves, needs no code.)
 //
 // glibc takes the meaning of RTLD_NEXT and RTLD_DEFAULT from the return address of the dlsym call. So whatever is not
-// ours must reach the real dlsym as a tail jump, with the caller's own return address on the stack: a normal call would
-// make the dlsym of every other preload find the wrong function. C++ does not promise a tail call, so the two exports
-// are a few instructions of assembly: keep the arguments, ask choose() where to go, jump there.
+// ours must reach the next dlsym, glibc's or another preload's, as a tail jump, with the caller's own return address on
+// the stack: a normal call would make the dlsym of every other preload find the wrong function. C++ does not promise a
+// tail call, so the two exports are a few instructions of assembly: keep the arguments, ask choose() where to go, jump
+// there.
 
 #include <dlfcn.h>
 
@@ -63,12 +64,12 @@ void *answer_dlvsym(void *handle, const char *name, const char *version) {
 // exports for a preload before us. Only a name that nothing behind us has must not be found from there either.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
     const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name));
-    return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::dlsym());
+    return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::next_dlsym());
 }
 extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name,
                                                           const char *version) noexcept {
     const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlvsym()(RTLD_NEXT, name, version));
-    return ours ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::dlvsym());
+    return ours ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::next_dlvsym());
 }
 
 }  // namespace curb::shim

@@ -8,23 +8,15 @@
 #include <cstdint>
 
 // How the real dlsym is found. Asking dlsym for dlsym is no way: any reference to it, versioned or not, binds to our
-// own export, because an unversioned definition answers every version (that is what makes the interposition work for
-// callers bound to GLIBC_2.2.5 and to GLIBC_2.34 alike). So dlvsym is read out of glibc's own symbol table, and with it
-// the next dlsym in the search order is asked for: glibc's, or that of another preload behind us, which stays in the
-// chain.
+// own export, because an unversioned definition answers every reference (that is what makes the interposition work for
+// callers bound to GLIBC_2.2.5 and to GLIBC_2.34 alike). So it is read out of glibc's own symbol table, and asked for
+// the next one in the search order: itself, or that of another preload behind us, which stays in the chain. Not dlvsym:
+// that passes over the definitions of preloads, which have no version.
 
 namespace curb::shim::real {
 namespace {
 
-#if defined(__x86_64__)
-constexpr const char *kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};
-#elif defined(__aarch64__)
-constexpr const char *kVersions[] = {"GLIBC_2.34", "GLIBC_2.17"};
-#else
-#error "curb is written for x86-64 and aarch64"
-#endif
-
-// Nothing of libc is called on the way to dlvsym, strcmp included: a sanitizer's runtime asks for dlsym while it sets
+// Nothing of libc is called on the way to dlsym, strcmp included: a sanitizer's runtime asks for dlsym while it sets
 // up its own interceptors, which are not ready to be called then.
 bool same(const char *a, const char *b) noexcept {
     for (; *a && *a == *b; ++a, ++b) {
@@ -68,30 +60,22 @@ void *defined_in(const link_map &object, const char *name) noexcept {
 }
 
 template <class F>
-F *next(const char *name, std::atomic<F *> &known) noexcept {
+F *once(std::atomic<F *> &known, void *(*find)(const char *) noexcept, const char *name) noexcept {
     F *function = known.load(std::memory_order_acquire);
     if (function) return function;
-    for (const char *version : kVersions) {
-        if (Dlvsym *look_up = dlvsym()) function = reinterpret_cast<F *>(look_up(RTLD_NEXT, name, version));
-        if (function) break;
-    }
+    function = reinterpret_cast<F *>(find(name));
     known.store(function, std::memory_order_release);
     return function;
 }
 
-constinit std::atomic<Dlvsym *> known_dlvsym{nullptr};
-constinit std::atomic<Dlsym *> known_dlsym{nullptr};
+void *find_next(const char *name) noexcept {
+    auto *look_up = dlsym();
+    return look_up ? look_up(RTLD_NEXT, name) : nullptr;
+}
 
-// The signal functions have one version per architecture, older than either of dlsym's newer ones; asked for by name
-// alone it is the default one.
 template <class F>
-F *next_of_one_version(const char *name, std::atomic<F *> &known) noexcept {
-    F *function = known.load(std::memory_order_acquire);
-    if (!function) {
-        function = reinterpret_cast<F *>(dlsym()(RTLD_NEXT, name));
-        known.store(function, std::memory_order_release);
-    }
-    return function;
+F *next(const char *name, std::atomic<F *> &known) noexcept {
+    return once(known, find_next, name);
 }
 
 }  // namespace
@@ -111,44 +95,54 @@ void *glibcs(const char *name) noexcept {
     return nullptr;
 }
 
-Dlvsym *dlvsym() noexcept {
-    Dlvsym *function = known_dlvsym.load(std::memory_order_acquire);
-    if (function) return function;
-    function = reinterpret_cast<Dlvsym *>(glibcs("dlvsym"));
-    known_dlvsym.store(function, std::memory_order_release);
-    return function;
+Dlsym *dlsym() noexcept {
+    static constinit std::atomic<Dlsym *> known{nullptr};
+    return once(known, glibcs, "dlsym");
 }
 
-Dlsym *dlsym() noexcept { return next("dlsym", known_dlsym); }
+Dlvsym *dlvsym() noexcept {
+    static constinit std::atomic<Dlvsym *> known{nullptr};
+    return once(known, glibcs, "dlvsym");
+}
+
+Dlsym *next_dlsym() noexcept {
+    static constinit std::atomic<Dlsym *> known{nullptr};
+    return next("dlsym", known);
+}
+
+Dlvsym *next_dlvsym() noexcept {
+    static constinit std::atomic<Dlvsym *> known{nullptr};
+    return next("dlvsym", known);
+}
 
 Sigaction *sigaction() noexcept {
     static constinit std::atomic<Sigaction *> known{nullptr};
-    return next_of_one_version("sigaction", known);
+    return next("sigaction", known);
 }
 
 Signal *signal() noexcept {
     static constinit std::atomic<Signal *> known{nullptr};
-    return next_of_one_version("signal", known);
+    return next("signal", known);
 }
 
 Signal *sysv_signal() noexcept {
     static constinit std::atomic<Signal *> known{nullptr};
-    return next_of_one_version("sysv_signal", known);
+    return next("sysv_signal", known);
 }
 
 Signal *sigset() noexcept {
     static constinit std::atomic<Signal *> known{nullptr};
-    return next_of_one_version("sigset", known);
+    return next("sigset", known);
 }
 
 Sigignore *sigignore() noexcept {
     static constinit std::atomic<Sigignore *> known{nullptr};
-    return next_of_one_version("sigignore", known);
+    return next("sigignore", known);
 }
 
 Siginterrupt *siginterrupt() noexcept {
     static constinit std::atomic<Siginterrupt *> known{nullptr};
-    return next_of_one_version("siginterrupt", known);
+    return next("siginterrupt", known);
 }
 
 }  // namespace curb::shim::real

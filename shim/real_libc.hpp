@@ -1,4 +1,6 @@
-// The libc functions that curb stands in front of, as the next library in the search order has them.
+// The libc functions that curb stands in front of, as the next library in the search order has them; of dlsym and
+// dlvsym glibc's own too, by which curb itself looks up: what another preload answers for the driver is not the
+// driver's.
 //
 // Safe from the first instruction of the process on: other libraries' constructors call dlsym and sigaction before ours
 // have run. Nothing here allocates.
@@ -21,6 +23,8 @@ void *glibcs(const char *name) noexcept;
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
+Dlsym *next_dlsym() noexcept;
+Dlvsym *next_dlvsym() noexcept;
 Sigaction *sigaction() noexcept;
 Signal *signal() noexcept;
 Signal *sysv_signal() noexcept;
