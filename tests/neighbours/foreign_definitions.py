@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Definitions of a host's own, for every name within libcurb.so: foreign_definitions.py LIBCURB CURBS.s ALL.s
+
+The functions of both files end the program, the variables are zeros: whoever takes one for libcurb.so's own is seen
+at once. The first has what is of fmt, spdlog, nlohmann/json and curb, and can be in any process. The second has
+libstdc++'s names too, operator new and __cxa_throw among them, and is for programs that are not written in C++.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LIBRARIES = re.compile(r"3fmt\d+v\d+|6spdlog|8nlohmann|4curb")
+
+
+def definitions(names: dict[str, str]) -> str:
+    lines = []
+    names = {"neighbour_foreign_definitions": "T"} | names
+    for name, kind in sorted(names.items()):
+        section, type_ = (".text", "@function") if kind in "tTwWi" else (".data", "@object")
+        body = "ud2" if section == ".text" else ".skip 64"
+        lines.append(f"{section}\n.globl {name}\n.type {name}, {type_}\n.p2align 4\n{name}:\n{body}\n")
+    return "".join(lines) + '.section .note.GNU-stack,"",@progbits\n'
+
+
+def main() -> int:
+    library, curbs, all_of_them = (Path(argument) for argument in sys.argv[1:4])
+    command = ["nm", "--defined-only", str(library)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = (line.split() for line in told.splitlines())
+    names = {name: kind for _, kind, name in (row for row in rows if len(row) == 3)
+             if re.fullmatch(r"(_Z|__cxa_|__gxx_)\w+", name) and kind.lower() in "twvbdri"}
+    curbs.write_text(definitions({name: kind for name, kind in names.items() if LIBRARIES.search(name)}))
+    all_of_them.write_text(definitions(names))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+// Hosts of neighbours_test.py: programs that share their process with other preloads, allocators and libraries.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <new>
+
+#include "../process/memory.hpp"
+
+using namespace scenario;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Blocks of the host's own memory that are filled and read again.
+class HostMemory {
+  public:
+    void take(std::size_t bytes, char pattern) {
+        auto *block = static_cast<char *>(std::malloc(bytes));
+        std::memset(block, pattern, bytes);
+        const std::size_t more = bytes * 2;
+        block = static_cast<char *>(std::realloc(block, more));
+        std::memset(block + bytes, pattern, bytes);
+        blocks_.push_back({block, more, pattern});
+        strings_.push_back(std::string(bytes, pattern));
+    }
+    void give() {
+        const Block block = blocks_.front();
+        for (std::size_t i = 0; i < block.bytes; i += 61) EXPECT_EQ(block.data[i], block.pattern);
+        EXPECT(strings_.front().find_first_not_of(block.pattern) == std::string::npos);
+        std::free(block.data);
+        blocks_.pop_front();
+        strings_.pop_front();
+    }
+    [[nodiscard]] std::size_t count() const { return blocks_.size(); }
+
+  private:
+    struct Block {
+        char *data;
+        std::size_t bytes;
+        char pattern;
+    };
+    std::list<Block> blocks_;
+    std::list<std::string> strings_;
+};
+
+void work(CUcontext context, unsigned seed) {
+    MUST(cuCtxSetCurrent(context));
+    HostMemory host;
+    std::vector<CUdeviceptr> blocks;
+    unsigned random = seed * 2654435761U;
+    for (int i = 0; i < 400; ++i) {
+        random = random * 1664525U + 1013904223U;
+        host.take(1 + (random >> 8) % 9000, static_cast<char>('a' + i % 26));
+        if (host.count() > 16) host.give();
+        CUdeviceptr block = 0;
+        const CUresult result = cuMemAlloc_v2(&block, 1 + (random >> 8) % (8 * MiB));
+        if (result == CUDA_SUCCESS) blocks.push_back(block);
+        if (result != CUDA_SUCCESS) EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+        while (blocks.size() > 6 || (result != CUDA_SUCCESS && !blocks.empty())) {
+            MUST(cuMemFree_v2(blocks.back()));
+            blocks.pop_back();
+        }
+    }
+    while (host.count() > 0) host.give();
+    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+}
+
+// What a child of fork does may not wait for a lock that a thread of the parent had.
+void child(int how) {
+    HostMemory host;
+    for (int i = 0; i < 50; ++i) host.take(100, 'c');
+    while (host.count() > 0) host.give();
+    if (how % 2 == 0) execl("/bin/true", "true", static_cast<char *>(nullptr));
+    _exit(failures == 0 ? 0 : 1);
+}
+
+// Whether the library is in this process.
+bool is_loaded(const char *path) {
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    return library != nullptr;
+}
+
+void handle(int) {}
+
+void works_and_ends_with_equal_books() {
+    const char *neighbour = std::getenv("NEIGHBOUR_LIBRARY");
+    EXPECT(!neighbour || is_loaded(neighbour));
+    // What neighbours stand in front of as well.
+    EXPECT(dlsym(RTLD_DEFAULT, "malloc") != nullptr);
+    EXPECT(signal(SIGUSR2, handle) == SIG_DFL);
+    EXPECT(signal(SIGUSR2, SIG_DFL) == handle);
+    struct sigaction action {};
+    EXPECT_EQ(sigaction(SIGUSR2, nullptr, &action), 0);
+    EXPECT(action.sa_handler == SIG_DFL);
+    const CUcontext context = start();
+    std::vector<std::thread> threads;
+    for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, context, seed);
+    for (int i = 0; i < 6; ++i) {
+        kill(getpid(), SIGUSR1);
+        const pid_t pid = fork();
+        if (pid == 0) child(i);
+        int status = 0;
+        EXPECT_EQ(waitpid(pid, &status, 0), pid);
+        EXPECT_EQ(status, 0);
+    }
+    for (std::thread &thread : threads) thread.join();
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT(within(20s, [] { return told_held() == curb_sim_held(0); }));
+    // And ends with memory that is live, while a release may be under way.
+    take(20 * MiB);
+    kill(getpid(), SIGUSR1);
+}
+
+}  // namespace
+
+SCENARIO_NAMED(works_beside_it) { works_and_ends_with_equal_books(); }
+
+// The same without curb: what the neighbour does by itself.
+SCENARIO_NAMED(works_without_curb) {
+    signal(SIGUSR1, SIG_IGN);
+    works_and_ends_with_equal_books();
+}
+
+SCENARIO_NAMED(time_is_another) {
+    EXPECT(time(nullptr) < 1'700'000'000);  // of 2023
+    works_and_ends_with_equal_books();
+}
+
+SCENARIO_NAMED(nothing_is_synchronised) {
+    const int fd = open("here", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0 && (fcntl(fd, F_GETFL) & O_SYNC) == 0);
+    close(fd);
+    works_and_ends_with_equal_books();
+}
+
+namespace {
+
+// By its symbols and by what dlsym finds, a hundred times in all, which the driver sees once each.
+template <class Look>
+void allocate_a_hundred_times(Look look) {
+    start();
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    using Allocate = CUresult(CUdeviceptr *, std::size_t);
+    using Free = CUresult(CUdeviceptr);
+    auto *allocate = reinterpret_cast<Allocate *>(dlsym(driver, "cuMemAlloc_v2"));
+    auto *free_again = reinterpret_cast<Free *>(dlsym(driver, "cuMemFree_v2"));
+    for (int i = 0; i < 50; ++i) {
+        const CUdeviceptr block = take(3 * MiB);
+        look();
+        CUdeviceptr other = 0;
+        MUST(allocate(&other, 5 * MiB));
+        look();
+        MUST(free_again(block));
+        MUST(cuMemFree_v2(other));
+    }
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(curb_sim_calls("cuMemAlloc_v2"), 100U);
+}
+
+}  // namespace
+
+SCENARIO_NAMED(allocates_a_hundred_times) {
+    allocate_a_hundred_times([] { EXPECT_EQ(curb_sim_held(0), told_held()); });
+}
+SCENARIO_NAMED(allocates_past_us) {
+    allocate_a_hundred_times([] {});
+}
+
+// Libraries of the host's own with the names of those within libcurb.so, opened for all to see.
+SCENARIO_NAMED(other_definitions_are_everywhere) {
+    const char *path = std::getenv("NEIGHBOUR_LIBRARY");
+    EXPECT(dlsym(RTLD_DEFAULT, "neighbour_foreign_definitions") == nullptr);
+    EXPECT(path && dlopen(path, RTLD_NOW | RTLD_GLOBAL) != nullptr);
+    EXPECT(dlsym(RTLD_DEFAULT, "neighbour_foreign_definitions") != nullptr);
+    works_and_ends_with_equal_books();
+}
+
+// A plugin that is opened with RTLD_DEEPBIND reaches the driver past curb. What it takes is in the device's figure for
+// the process, and so in the books.
+SCENARIO_NAMED(a_plugin_binds_past_us) {
+    const char *path = std::getenv("NEIGHBOUR_LIBRARY");
+    start();
+    void *plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : nullptr;
+    EXPECT(plugin != nullptr);
+    if (!plugin) return;
+    const auto allocate = reinterpret_cast<int (*)()>(dlsym(plugin, "plugin_allocates"));
+    EXPECT(allocate && allocate() == 0);
+    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    const CUdeviceptr block = take(100 * MiB);
+    EXPECT(within(20s, [] { return told_held(64 * MiB) == curb_sim_held(0); }));
+    fill([] {
+        CUdeviceptr more = 0;
+        return cuMemAlloc_v2(&more, 32 * MiB);
+    });
+    MUST(cuMemFree_v2(block));
+}
+
+// One that is linked with -Bsymbolic and opened in the usual way does not.
+SCENARIO_NAMED(a_plugin_is_bound_to_itself) {
+    const char *path = std::getenv("NEIGHBOUR_LIBRARY");
+    start();
+    void *plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    EXPECT(plugin != nullptr);
+    if (!plugin) return;
+    const auto allocate = reinterpret_cast<int (*)()>(dlsym(plugin, "plugin_allocates"));
+    EXPECT(allocate && allocate() == 0);
+    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+}

@@ -1,0 +1,50 @@
+# Other preloads, allocators and libraries in one process with libcurb.so.
+set(preloads "")
+foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc sets_handlers)
+  add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
+  target_include_directories(neighbour_${preload} PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
+  target_link_libraries(neighbour_${preload} PRIVATE ${CMAKE_DL_LIBS})
+  # Optimised in every build: what they forward has to be a tail call.
+  target_compile_options(neighbour_${preload} PRIVATE -O2)
+  list(APPEND preloads neighbour_${preload})
+endforeach()
+
+# Definitions of the host's own for every name within libcurb.so.
+set(foreign ${CMAKE_CURRENT_BINARY_DIR}/foreign_curbs.s ${CMAKE_CURRENT_BINARY_DIR}/foreign_all.s)
+add_custom_command(OUTPUT ${foreign}
+  COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/foreign_definitions.py $<TARGET_FILE:curb_shim> ${foreign}
+  DEPENDS foreign_definitions.py curb_shim)
+foreach(which curbs all)
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/foreign_${which}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${CMAKE_CXX_COMPILER} -c ${CMAKE_CURRENT_BINARY_DIR}/foreign_${which}.s -o ${object}
+    DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/foreign_${which}.s)
+  add_library(neighbour_foreign_${which} SHARED ${object})
+  # Without what a C++ program begins with: the names are its own definitions.
+  set_target_properties(neighbour_foreign_${which} PROPERTIES LINKER_LANGUAGE C)
+  list(APPEND preloads neighbour_foreign_${which})
+endforeach()
+
+add_executable(neighbour_scenarios neighbour_scenarios.cpp)
+add_executable(throwing_new_scenarios throwing_new_scenarios.cpp)
+foreach(program neighbour_scenarios throwing_new_scenarios)
+  target_include_directories(${program} PRIVATE
+    ${PROJECT_SOURCE_DIR}/tests/process ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
+  target_link_libraries(${program} PRIVATE scenario_main curb_sim_cuda curb_sim_nvml Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endforeach()
+# A plugin whose references to what it has itself are bound when it is linked.
+add_library(plugin_symbolic SHARED ${PROJECT_SOURCE_DIR}/tests/process/plugins/bound.cpp)
+target_include_directories(plugin_symbolic PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
+target_link_libraries(plugin_symbolic PRIVATE curb_sim_cuda)
+target_link_options(plugin_symbolic PRIVATE -Wl,-Bsymbolic)
+list(APPEND preloads plugin_symbolic)
+set_target_properties(${preloads} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/neighbours)
+
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
+  OUTPUT_VARIABLE asan OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT CURB_SANITIZE) # whose runtimes have to be the only neighbour, and are under every test of these builds
+  add_test(NAME neighbours_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/neighbours_test.py
+    $<TARGET_FILE:curb_shim> ${PROJECT_BINARY_DIR} ${asan})
+  set_tests_properties(neighbours_test PROPERTIES LABELS neighbours TIMEOUT 300)
+endif()

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""libcurb.so beside other preloads, allocators and libraries: neighbours_test.py LIBRARY BUILD LIBASAN [NEIGHBOUR]...
+
+Each neighbour is in LD_PRELOAD with libcurb.so, in both orders, in programs on the simulated driver that use memory, by
+threads too, release on a signal, fork, and end with memory that is live. Each does as without the neighbour: it says so
+itself by its exit status, with books that are the driver's, writes nothing to stdout, and leaves nothing on the device.
+That the neighbour was in effect is proved by what it says of itself. Words after LIBASAN: those neighbours alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+
+LIBRARY, BUILD, ASAN = (Path(word).resolve() for word in sys.argv[1:4])
+ONLY = set(sys.argv[4:])
+OURS, PLUGINS = BUILD / "tests" / "neighbours", BUILD / "tests" / "plugins"
+SYSTEM = [Path(folder) for folder in (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib")]
+PATIENCE_S = 120.0
+
+SCENARIOS = (
+    "threads_never_take_more_than_the_cap_together",
+    "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
+    "stream_ordered_memory_stops_at_the_cap",
+    "usr1_trims_what_pools_keep",
+    "a_fork_child_passes_and_the_parent_goes_on",
+    "what_a_program_starts_finds_what_it_would_without_curb",
+    "nvml_tells_the_same_as_cuda",
+    "the_process_ends_with_everything_live",
+)
+HUNDRED = "allocates_a_hundred_times"
+LOOKUPS = "every_way_of_looking_up_leads_to_the_wrapper"
+
+
+class Neighbour(NamedTuple):
+    name: str
+    libraries: tuple[Path | None, ...]
+    """What LD_PRELOAD names; None: it is not here."""
+    proof: str
+    """Found in what it says of itself, on stderr or by a mark, when the program of `works` has run."""
+    environment: dict[str, str] = {}
+    works: str = "works_beside_it"
+    proof_behind: str | None = None
+    """The same where libcurb.so stands before it, if that is different."""
+    works_behind: str = ""
+    last: tuple[str, ...] = (*SCENARIOS, LOOKUPS)
+    """Scenarios where libcurb.so stands behind it."""
+    first: tuple[str, ...] = (*SCENARIOS, LOOKUPS)
+    """And before it."""
+    package: str = ""
+
+
+def installed(*names: str) -> Path | None:
+    return next((folder / name for name in names for folder in SYSTEM if (folder / name).exists()), None)
+
+
+def ours(name: str) -> Path:
+    return OURS / f"libneighbour_{name}.so"
+
+
+def neighbours(folder: Path) -> list[Neighbour]:
+    (folder / "other").mkdir()
+    other = Path(shutil.copy(LIBRARY, folder / "other" / "libcurb.so"))
+    return [
+        Neighbour("jemalloc", (installed("libjemalloc.so.2"),), "Begin jemalloc statistics",
+                  {"MALLOC_CONF": "stats_print:true"}, package="libjemalloc2"),
+        Neighbour("mimalloc", (installed("libmimalloc.so.2", "libmimalloc.so.2.0"),), "heap stats:",
+                  {"MIMALLOC_SHOW_STATS": "1"}, package="libmimalloc2.0"),
+        Neighbour("tcmalloc", (installed("libtcmalloc_minimal.so.4"),), "MALLOC: +[0-9]+ ", {"MALLOCSTATS": "1"},
+                  package="libtcmalloc-minimal4"),
+        Neighbour("faketime", (installed("faketime/libfaketimeMT.so.1"),), "", {"FAKETIME": "@2020-01-01 00:00:00"},
+                  works="time_is_another", package="libfaketime"),
+        Neighbour("eatmydata", (installed("libeatmydata.so"),), "", works="nothing_is_synchronised",
+                  package="libeatmydata1"),
+        Neighbour("spdlog and fmt", (installed("libspdlog.so.1.10", "libspdlog.so.1.9", "libspdlog.so.1.12"),), ""),
+        Neighbour("AddressSanitizer", (ASAN if ASAN.exists() else None,), "AddressSanitizer Init done",
+                  {"ASAN_OPTIONS": "verify_asan_link_order=0:verbosity=1"}),
+        # Before libcurb.so these two find glibc's dlsym, past libcurb.so.
+        Neighbour("dlsym by RTLD_NEXT", (ours("dlsym_by_next"),), "dlsym_by_next [1-9]", last=SCENARIOS),
+        Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
+        Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
+        # Who opens libcuda passes it by. Behind libcurb.so nobody asks for its symbols: that looks them up in libcuda.
+        Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
+                  proof_behind="allocated 0\nfreed 0\n", last=SCENARIOS),
+        # Before libcurb.so it asks libcuda by glibc's dlsym, past libcurb.so, which then has nothing to hold to a cap.
+        # Behind it, it is not asked for the driver's functions: libcurb.so hands out its own.
+        Neighbour("shim by dlsym", (ours("counts_by_dlsym"),), "allocated 100\nfreed 100\n",
+                  proof_behind="allocated 0\nfreed 0\n", works="allocates_past_us",
+                  works_behind=HUNDRED, last=(), first=SCENARIOS),
+        Neighbour("foreign definitions", (ours("foreign_curbs"),), ""),
+        Neighbour("another libcurb.so", (other,), ""),
+    ]
+
+
+class Test:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock, self.numbers = folder, threading.Lock(), itertools.count()
+        self.wrong: list[str] = []
+        self.combinations = self.runs = 0
+
+    def run(self, what: str, command: list[str], environment: dict[str, str], proof: str) -> str:
+        """Runs a program on a machine of its own; what is wrong, or nothing."""
+        with self.lock:
+            folder = self.folder / str(next(self.numbers))
+            self.runs += 1
+        folder.mkdir(mode=0o700)
+        state, mark = folder / "state", folder / "mark"
+        env = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(BUILD / "sim"), "CURB_SIM_STATE": str(state),
+               "NEIGHBOUR_MARK": str(mark), **dict.fromkeys(("HOME", "XDG_RUNTIME_DIR", "TMPDIR"), str(folder)),
+               **environment}
+        try:
+            done = subprocess.run(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, errors="replace", timeout=PATIENCE_S, check=False)
+        except subprocess.TimeoutExpired as late:
+            return f"{what}: does not end: {(late.stderr or b'')[-2000:]!r}"
+        said = done.stderr + (mark.read_text() if mark.exists() else "")
+        about = [line for line in done.stderr.splitlines() if line.startswith("curb[") and ": refused " not in line]
+        if done.returncode != 0 or done.stdout or about:
+            return f"{what}: exit status {done.returncode}, stdout {done.stdout!r}\n{said[-3000:]}"
+        if proof and not re.search(proof, said):
+            return f"{what}: the neighbour is not in effect: {proof!r} is not in:\n{said[-2000:]}"
+        if state.exists():
+            books = subprocess.run([BUILD / "bin" / "curb-sim-books", state], capture_output=True, check=True).stdout
+            left = [process for device in json.loads(books)["devices"] for process in device["processes"]]
+            if left:
+                return f"{what}: is left on the device: {left}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return ""
+
+    def expect(self, answer: str) -> None:
+        """Nothing is wrong."""
+        if answer:
+            self.wrong.append(answer)
+            print(answer, file=sys.stderr, flush=True)
+
+    def beside(self, neighbour: Neighbour, pool: ThreadPoolExecutor) -> None:
+        if None in neighbour.libraries:
+            print(f"skipped: {neighbour.name}: {neighbour.package or 'it'} is not installed (scripts/setup test)")
+            return
+        theirs = [str(library) for library in neighbour.libraries]
+        beside, scenarios = str(BUILD / "tests" / "neighbour_scenarios"), str(BUILD / "tests" / "scenarios")
+        alone = neighbour.environment | {"LD_PRELOAD": ":".join(theirs), "NEIGHBOUR_LIBRARY": theirs[0]}
+        if neighbour.works == "works_beside_it" and neighbour.name != "another libcurb.so":
+            self.expect(self.run(f"{neighbour.name} alone", [beside, "works_without_curb"], alone, neighbour.proof))
+        for last in (True, False):
+            order = [*theirs, str(LIBRARY)] if last else [str(LIBRARY), *theirs]
+            proof = neighbour.proof if last or neighbour.proof_behind is None else neighbour.proof_behind
+            environment = alone | {"CURB_CAP": "1GiB", "LD_PRELOAD": ":".join(order)}
+            what = f"{neighbour.name}, libcurb.so {'last' if last else 'first'}: "
+            works = neighbour.works if last or not neighbour.works_behind else neighbour.works_behind
+            runs = [(works, [beside, works], proof)]
+            runs += [(name, [scenarios, name], "") for name in (neighbour.last if last else neighbour.first)]
+            for answer in pool.map(lambda run: self.run(what + run[0], run[1], environment, run[2]), runs):
+                self.expect(answer)
+            self.combinations += 1
+
+    def host(self, what: str, program: str, scenario: str, environment: dict[str, str]) -> None:
+        """A program that is a neighbour itself, or opens one."""
+        under_curb = {"LD_PRELOAD": str(LIBRARY), "CURB_CAP": "1GiB", **environment}
+        self.expect(self.run(what, [str(BUILD / "tests" / program), scenario], under_curb, ""))
+        self.combinations += 1
+
+    def foreign_runtime(self) -> None:
+        """A program in C where every name of libstdc++ is another's: libcurb.so steers it by a policy all the same."""
+        policy = self.folder / "steer.json"
+        policy.write_text('{ "version": 1, "frameworks": { "env": { "STEERED": "by curb" } } }')
+        for order in itertools.permutations((str(ours("foreign_all")), str(LIBRARY))):
+            environment = {"LD_PRELOAD": ":".join(order), "CURB_POLICY": str(policy)}
+            with self.lock:
+                self.runs += 1
+            done = subprocess.run(["/usr/bin/env"], env=environment, capture_output=True, text=True,
+                                  timeout=PATIENCE_S, check=False)
+            steered = sorted([f"{name}={value}" for name, value in environment.items()] + ["STEERED=by curb"])
+            right = done.returncode == 0 and sorted(done.stdout.splitlines()) == steered and not done.stderr
+            self.expect("" if right else f"foreign libstdc++, {environment}: {done}")
+            self.combinations += 1
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="curb-neighbours-") as temporary, ThreadPoolExecutor(3) as pool:
+        test = Test(Path(temporary))
+        for neighbour in neighbours(Path(temporary)):
+            if not ONLY or neighbour.name in ONLY:
+                test.beside(neighbour, pool)
+        if not ONLY:
+            test.host("operator new is the host's", "throwing_new_scenarios", "operator_new_is_the_hosts", {})
+            for plugin, scenario in ((ours("foreign_curbs"), "other_definitions_are_everywhere"),
+                                     (PLUGINS / "libplugin_bound.so", "a_plugin_binds_past_us"),
+                                     (OURS / "libplugin_symbolic.so", "a_plugin_is_bound_to_itself")):
+                test.host(plugin.name, "neighbour_scenarios", scenario, {"NEIGHBOUR_LIBRARY": str(plugin)})
+            test.foreign_runtime()
+    print(f"{test.combinations} combinations, {test.runs} runs")
+    matrix.report("neighbours", test.combinations)
+    return 1 if test.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

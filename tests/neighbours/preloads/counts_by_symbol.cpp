@@ -1,0 +1,33 @@
+// Another shim of the driver: it exports two of its functions, counts, and asks RTLD_NEXT for those behind it.
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include "cuda_abi.h"
+#include "mark.hpp"
+
+namespace {
+
+constinit std::atomic<unsigned long> allocated{0}, freed{0};
+
+}  // namespace
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, std::size_t bytes) {
+    static constinit std::atomic<decltype(&cuMemAlloc_v2)> known{nullptr};
+    if (!known) known = reinterpret_cast<decltype(&cuMemAlloc_v2)>(dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
+    const CUresult result = known.load()(pointer, bytes);
+    if (result == CUDA_SUCCESS) ++allocated;
+    return result;
+}
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    static constinit std::atomic<decltype(&cuMemFree_v2)> known{nullptr};
+    if (!known) known = reinterpret_cast<decltype(&cuMemFree_v2)>(dlsym(RTLD_NEXT, "cuMemFree_v2"));
+    const CUresult result = known.load()(pointer);
+    if (result == CUDA_SUCCESS) ++freed;
+    return result;
+}
+
+__attribute__((destructor)) static void at_end() {
+    mark("allocated", allocated);
+    mark("freed", freed);
+}
