@@ -1,6 +1,6 @@
 # Other preloads, allocators and libraries in one process with libcurb.so.
 set(preloads "")
-foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc sets_handlers)
+foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc locks_at_fork sets_handlers)
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
   target_include_directories(neighbour_${preload} PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
   target_link_libraries(neighbour_${preload} PRIVATE ${CMAKE_DL_LIBS})

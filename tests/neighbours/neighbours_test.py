@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,7 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("dlsym by RTLD_NEXT", (ours("dlsym_by_next"),), "dlsym_by_next [1-9]", last=SCENARIOS),
         Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
         Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
+        Neighbour("locks at fork", (ours("locks_at_fork"),), "taken [1-9]"),
         # Who opens libcuda passes it by. Behind libcurb.so nobody asks for its symbols: that looks them up in libcuda.
         Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
                   proof_behind="allocated 0\nfreed 0\n", last=SCENARIOS),
@@ -121,15 +123,18 @@ class Test:
         env = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(BUILD / "sim"), "CURB_SIM_STATE": str(state),
                "NEIGHBOUR_MARK": str(mark), **dict.fromkeys(("HOME", "XDG_RUNTIME_DIR", "TMPDIR"), str(folder)),
                **environment}
+        process = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
         try:
-            done = subprocess.run(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-                                  text=True, errors="replace", timeout=PATIENCE_S, check=False)
-        except subprocess.TimeoutExpired as late:
-            return f"{what}: does not end: {(late.stderr or b'')[-2000:]!r}"
-        said = done.stderr + (mark.read_text() if mark.exists() else "")
-        about = [line for line in done.stderr.splitlines() if line.startswith("curb[") and ": refused " not in line]
-        if done.returncode != 0 or done.stdout or about:
-            return f"{what}: exit status {done.returncode}, stdout {done.stdout!r}\n{said[-3000:]}"
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its children too
+            out, err = process.communicate()
+            return f"{what}: does not end: {err[-2000:]}"
+        said = err + (mark.read_text() if mark.exists() else "")
+        about = [line for line in err.splitlines() if line.startswith("curb[") and ": refused " not in line]
+        if process.returncode != 0 or out or about:
+            return f"{what}: exit status {process.returncode}, stdout {out!r}\n{said[-3000:]}"
         if proof and not re.search(proof, said):
             return f"{what}: the neighbour is not in effect: {proof!r} is not in:\n{said[-2000:]}"
         if state.exists():
