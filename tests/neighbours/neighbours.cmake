@@ -48,3 +48,17 @@ if(NOT CURB_SANITIZE) # whose runtimes have to be the only neighbour, and are un
     $<TARGET_FILE:curb_shim> ${PROJECT_BINARY_DIR} ${asan})
   set_tests_properties(neighbours_test PROPERTIES LABELS neighbours TIMEOUT 300)
 endif()
+
+# The programs of this machine, most of which never use a GPU.
+if(NOT CURB_SANITIZE) # whose runtimes no other program has
+  add_test(NAME programs_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/programs_test.py
+    $<TARGET_FILE:curb_shim>)
+  set_tests_properties(programs_test PROPERTIES LABELS neighbours TIMEOUT 600)
+endif()
+
+# curb itself.
+if(NOT CURB_SANITIZE)
+  add_test(NAME own_build_test COMMAND ${CMAKE_COMMAND} -E env CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER}
+    $<TARGET_FILE:Python3::Interpreter> ${CMAKE_CURRENT_SOURCE_DIR}/own_build_test.py $<TARGET_FILE:curb_shim>)
+  set_tests_properties(own_build_test PROPERTIES LABELS neighbours TIMEOUT 600)
+endif()

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""curb is built under its own preload: own_build_test.py LIBRARY
+
+cmake, ninja, the compiler and the linker run with LD_PRELOAD=libcurb.so and a cap, and without, in the same folder one
+after the other. The object files and the program that is linked of them are the same to the last byte; the program runs
+under the preload too. A few files of policy/; with CURB_NIGHTLY=1 libcurb.so and curb.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = ("size", "words")
+PROGRAM = """
+#include <cstdio>
+#include "policy/size.hpp"
+int main() {
+    const auto size = curb::policy::parse_size("8GiB");
+    std::puts(size ? curb::policy::format(*size).c_str() : size.error().c_str());
+    return size ? 0 : 1;
+}
+"""
+
+
+def build(folder: Path, preload: dict[str, str]) -> dict[str, str]:
+    """Name and digest of everything that was made."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    environment |= {name: os.environ[name] for name in ("CC", "CXX") if name in os.environ} | {"CCACHE_DISABLE": "1"} | preload
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, check=False)
+        if done.returncode != 0 or "ld.so" in done.stderr or "curb[" in done.stderr:
+            raise SystemExit(f"{' '.join(command)}, {preload}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
+    out = folder / "build"
+    run("cmake", "-S", str(ROOT), "-B", str(out), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCURB_TESTS=OFF",
+        "-DCCACHE=CCACHE-NOTFOUND")
+    objects = [f"policy/CMakeFiles/curb_policy.dir/{name}.cpp.o" for name in FILES]
+    run("cmake", "--build", str(out), "--parallel", "2", "--target", *(("curb_shim", "curb") if matrix.NIGHTLY else objects))
+    (folder / "program.cpp").write_text(PROGRAM)
+    compiler = os.environ.get("CXX", "c++")
+    run(compiler, "-std=c++20", f"-I{ROOT}/policy/include", "program.cpp", *(str(out / name) for name in objects), "-o",
+        str(out / "program.o"))
+    if (said := run(str(out / "program.o"))) != "8GiB\n":
+        raise SystemExit(f"the program says {said!r}")
+    made = [path for pattern in ("*.o", "*.a", "libcurb.so", "bin/curb") for path in out.rglob(pattern) if path.is_file()]
+    digests = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
+    shutil.rmtree(out)
+    return digests
+
+
+def main() -> int:
+    library = Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory(prefix="curb-own-build-") as temporary:
+        folder = Path(temporary)
+        bare = build(folder, {})
+        own = build(folder, {"LD_PRELOAD": str(library), "CURB_CAP": "1GiB"})
+    differ = sorted(name for name in bare.keys() | own.keys() if bare.get(name) != own.get(name))
+    print(f"{len(bare)} files are the same" if not differ else f"built under the preload these differ: {differ}")
+    if not differ:
+        matrix.report("own_builds", 1)
+    return 1 if differ or len(bare) <= len(FILES) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
