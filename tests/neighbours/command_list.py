@@ -24,7 +24,7 @@ UNSAFE = {
     r"kill|killall.*|pkill|skill|snice|fuser|start-stop-daemon": "end other processes",
     r"mkfs.*|mke2fs|mkswap|fsck.*|e2fsck|dosfsck|tune2fs|resize2fs|.*fdisk|parted|wipefs|blk.*|dd": "write to disks",
     r"losetup|badblocks|debugfs|hdparm|swapo(n|ff)|fstrim|cryptsetup|(lv|vg|pv|dm).*|mdadm": "write to disks",
-    r"(switch|pivot)_root|mount.*|umount.*|nsenter|unshare|chroot|modprobe|insmod|rmmod|depmod|sysctl|swaplabel": "change the system",
+    r"(switch|pivot)_root|u?mount.*|nsenter|unshare|chroot|modprobe|insmod|rmmod|depmod|sysctl": "change the system",
     r"user.*|group.*|pass.*|chpasswd|chgpasswd|newusers|vi(pw|gr)|(pw|grp|add|del).*|ch(fn|sh|age)": "change users",
     r"login|su|sudo.*|newgrp|sg|agetty|getty|sulogin": "change users",
     r"dpkg.*|apt.*|update-.*|invoke-rc\.d|service|rc.*|deb-.*|debconf.*|ucf.*|(add|remove)-shell": "change packages",

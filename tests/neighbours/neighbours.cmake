@@ -1,4 +1,8 @@
-# Other preloads, allocators and libraries in one process with libcurb.so.
+# Other preloads, allocators and libraries in one process with libcurb.so. Not under sanitizers: their runtimes have to
+# be the only neighbour, no other program has them, and they are under every other test of these builds.
+if(CURB_SANITIZE)
+  return()
+endif()
 set(preloads "")
 foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc locks_at_fork sets_handlers)
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
@@ -43,22 +47,13 @@ set_target_properties(${preloads} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_
 
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
   OUTPUT_VARIABLE asan OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(NOT CURB_SANITIZE) # whose runtimes have to be the only neighbour, and are under every test of these builds
-  add_test(NAME neighbours_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/neighbours_test.py
-    $<TARGET_FILE:curb_shim> ${PROJECT_BINARY_DIR} ${asan})
-  set_tests_properties(neighbours_test PROPERTIES LABELS neighbours TIMEOUT 300)
-endif()
-
+add_test(NAME neighbours_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/neighbours_test.py
+  $<TARGET_FILE:curb_shim> ${PROJECT_BINARY_DIR} ${asan})
 # The programs of this machine, most of which never use a GPU.
-if(NOT CURB_SANITIZE) # whose runtimes no other program has
-  add_test(NAME programs_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/programs_test.py
-    $<TARGET_FILE:curb_shim>)
-  set_tests_properties(programs_test PROPERTIES LABELS neighbours TIMEOUT 600)
-endif()
-
+add_test(NAME programs_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/programs_test.py
+  $<TARGET_FILE:curb_shim>)
 # curb itself.
-if(NOT CURB_SANITIZE)
-  add_test(NAME own_build_test COMMAND ${CMAKE_COMMAND} -E env CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER}
-    $<TARGET_FILE:Python3::Interpreter> ${CMAKE_CURRENT_SOURCE_DIR}/own_build_test.py $<TARGET_FILE:curb_shim>)
-  set_tests_properties(own_build_test PROPERTIES LABELS neighbours TIMEOUT 600)
-endif()
+add_test(NAME own_build_test COMMAND ${CMAKE_COMMAND} -E env CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER}
+  $<TARGET_FILE:Python3::Interpreter> ${CMAKE_CURRENT_SOURCE_DIR}/own_build_test.py $<TARGET_FILE:curb_shim>)
+# Minutes of a nightly run, where all programs and the whole build are taken.
+set_tests_properties(neighbours_test programs_test own_build_test PROPERTIES LABELS neighbours TIMEOUT 1800)

@@ -34,28 +34,31 @@ int main() {
 
 def build(folder: Path, preload: dict[str, str]) -> dict[str, str]:
     """Name and digest of everything that was made."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-    environment |= {name: os.environ[name] for name in ("CC", "CXX") if name in os.environ} | {"CCACHE_DISABLE": "1"} | preload
+    environment = {"CCACHE_DISABLE": "1"} | dict.fromkeys(("HOME", "TMPDIR", "XDG_RUNTIME_DIR"), str(folder))
+    environment |= {name: os.environ[name] for name in ("PATH", "CC", "CXX") if name in os.environ} | preload
 
     def run(*command: str) -> str:
         done = subprocess.run(command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, check=False)
         if done.returncode != 0 or "ld.so" in done.stderr or "curb[" in done.stderr:
-            raise SystemExit(f"{' '.join(command)}, {preload}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            said = done.stdout[-2000:] + done.stderr[-2000:]
+            raise SystemExit(f"{' '.join(command)}, {preload}: {done.returncode}\n{said}")
         return done.stdout
 
     out = folder / "build"
     run("cmake", "-S", str(ROOT), "-B", str(out), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCURB_TESTS=OFF",
         "-DCCACHE=CCACHE-NOTFOUND")
     objects = [f"policy/CMakeFiles/curb_policy.dir/{name}.cpp.o" for name in FILES]
-    run("cmake", "--build", str(out), "--parallel", "2", "--target", *(("curb_shim", "curb") if matrix.NIGHTLY else objects))
+    targets = ("curb_shim", "curb") if matrix.NIGHTLY else objects
+    run("cmake", "--build", str(out), "--parallel", "2", "--target", *targets)
     (folder / "program.cpp").write_text(PROGRAM)
     compiler = os.environ.get("CXX", "c++")
     run(compiler, "-std=c++20", f"-I{ROOT}/policy/include", "program.cpp", *(str(out / name) for name in objects), "-o",
         str(out / "program.o"))
     if (said := run(str(out / "program.o"))) != "8GiB\n":
         raise SystemExit(f"the program says {said!r}")
-    made = [path for pattern in ("*.o", "*.a", "libcurb.so", "bin/curb") for path in out.rglob(pattern) if path.is_file()]
+    patterns = ("*.o", "*.a", "libcurb.so", "bin/curb")
+    made = [path for pattern in patterns for path in out.rglob(pattern) if path.is_file()]
     digests = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
     shutil.rmtree(out)
     return digests

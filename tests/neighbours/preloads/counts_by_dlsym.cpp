@@ -41,7 +41,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (result == CUDA_SUCCESS) ++freed;
     return result;
 }
-EXPORT void *dlsym(void *handle, const char *name) {
+EXPORT void *dlsym(void *handle, const char *name) noexcept {
     if (handle != RTLD_NEXT && std::strcmp(name, "cuMemAlloc_v2") == 0) return reinterpret_cast<void *>(&cuMemAlloc_v2);
     if (handle != RTLD_NEXT && std::strcmp(name, "cuMemFree_v2") == 0) return reinterpret_cast<void *>(&cuMemFree_v2);
     return next()(handle, name);

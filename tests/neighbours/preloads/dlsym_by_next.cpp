@@ -14,7 +14,7 @@ constinit std::atomic<Dlsym *> next{nullptr};
 
 }  // namespace
 
-EXPORT void *dlsym(void *handle, const char *name) {
+EXPORT void *dlsym(void *handle, const char *name) noexcept {
     calls.fetch_add(1, std::memory_order_relaxed);
     if (!next)
         for (const char *version : {"GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.17"})

@@ -57,11 +57,11 @@ constinit std::atomic<Dlvsym *> real_dlvsym{nullptr};
 
 }  // namespace
 
-EXPORT void *dlsym(void *handle, const char *name) {
+EXPORT void *dlsym(void *handle, const char *name) noexcept {
     calls.fetch_add(1, std::memory_order_relaxed);
     return libcs(real_dlsym, "dlsym")(handle, name);
 }
-EXPORT void *dlvsym(void *handle, const char *name, const char *version) {
+EXPORT void *dlvsym(void *handle, const char *name, const char *version) noexcept {
     calls.fetch_add(1, std::memory_order_relaxed);
     return libcs(real_dlvsym, "dlvsym")(handle, name, version);
 }
