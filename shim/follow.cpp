@@ -187,11 +187,15 @@ void follow_files() {
     const config::Source &source = process::source();
     std::vector<std::string> files{source.ceiling};
     if (!source.file.empty()) files.push_back(source.file);
+    const own_thread::Awake awake;
     config::Watch watch(std::move(files), note_unreadable);
     // What was read at the start may be old already: the first look always returns. What was wrong with it then has
     // been reported.
     for (bool first = true;;) {
+        std::optional<own_thread::Asleep> asleep;
+        if (!first) asleep.emplace();
         const auto texts = watch.next(waiting_on(), is_asked);
+        asleep.reset();
         if (!texts) {
             drain();
             answer(watch);

@@ -1,9 +1,12 @@
 #include "own_thread.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
 #include <string>
 #include <thread>
 
@@ -24,9 +27,38 @@ void say_that_none_is_left(const char *name) noexcept try {
     // Out of host memory, too.
 }
 
+constinit std::atomic<int> awake{0};
+constinit std::atomic<bool> ending{false};
+constinit std::atomic<pid_t> runs_in{0};  // a child that was forked has none of the threads, and their number
+
+// Bounded: a thread may be waiting for a lock that the one that exits holds.
+void let_them_rest() {
+    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    ending.store(true, std::memory_order_seq_cst);
+    for (int looks = 0; looks < 200 && awake.load(std::memory_order_seq_cst) > 0; ++looks) {
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
+    }
+}
+
+void begin() noexcept {
+    awake.fetch_add(1, std::memory_order_seq_cst);
+    if (!ending.load(std::memory_order_seq_cst)) return;
+    awake.fetch_sub(1, std::memory_order_seq_cst);
+    for (;;) pause();
+}
+
+void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
+
 }  // namespace
 
+Awake::Awake() noexcept { begin(); }
+Awake::~Awake() { end(); }
+Asleep::Asleep() noexcept { end(); }
+Asleep::~Asleep() { begin(); }
+
 bool start(void (*body)(), const char *name) noexcept {
+    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(let_them_rest);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -235,7 +235,11 @@ void Server::wait() {
     if (until)
         timeout = static_cast<int>(
             std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(*until - now).count()));
-    if (poll(polled.data(), 2 + clients_.size(), timeout) < 0) {
+    const auto wait_for_any = [&] {
+        const own_thread::Asleep asleep;
+        return poll(polled.data(), 2 + clients_.size(), timeout);
+    };
+    if (wait_for_any() < 0) {
         if (errno != EINTR) usleep(1000);  // no memory in the kernel: do not turn that into a loop
         return;
     }
@@ -376,6 +380,7 @@ void Server::hand_back(Clock::time_point now) {
 const control::Places *around = nullptr;
 
 void serve() {
+    const own_thread::Awake awake;
     Server server;  // on a thread that nobody joins: at exit it goes with the process
     try {
         server.open(*around);
