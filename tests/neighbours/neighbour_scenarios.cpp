@@ -127,6 +127,9 @@ SCENARIO_NAMED(works_without_curb) {
     works_and_ends_with_equal_books();
 }
 
+// Ends as soon as it can, while a thread of curb's may still be at work.
+SCENARIO_NAMED(starts_and_ends) { start(); }
+
 SCENARIO_NAMED(time_is_another) {
     EXPECT(time(nullptr) < 1'700'000'000);  // of 2023
     works_and_ends_with_equal_books();

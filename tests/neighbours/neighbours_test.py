@@ -94,6 +94,7 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
         Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
         Neighbour("locks at fork", (ours("locks_at_fork"),), "taken [1-9]"),
+        Neighbour("gone at the end", (ours("gone_at_end"),), "looks [0-9]", works="starts_and_ends"),
         # Who opens libcuda passes it by. Behind libcurb.so nobody asks for its symbols: that looks them up in libcuda.
         Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
                   proof_behind="allocated 0\nfreed 0\n", last=SCENARIOS),
