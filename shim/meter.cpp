@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
+#include <span>
 #include <vector>
 
 #include "driver.hpp"
@@ -23,6 +24,28 @@ std::array<char, 48> uuid_text(const char *prefix, const CUuuid &uuid) noexcept 
         out += std::snprintf(out, 3, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
     }
     return text;
+}
+
+std::optional<Bytes> own_figure(std::span<const nvmlProcessInfo_t> processes) noexcept {
+    const auto self = static_cast<unsigned>(getpid());
+    for (const nvmlProcessInfo_t &one : processes)
+        if (one.pid == self && one.usedGpuMemory != ~0ULL) return one.usedGpuMemory;
+    return std::nullopt;
+}
+
+// On a device with more processes than there is room for on the stack. More may come since they were counted.
+std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) noexcept try {
+    std::vector<nvmlProcessInfo_t> processes;
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    for (int tries = 0; tries < 3 && result == NVML_ERROR_INSUFFICIENT_SIZE; ++tries) {
+        processes.resize(std::size_t{count} * 2);
+        count = static_cast<unsigned>(processes.size());
+        result = nvml::functions()->processes(on, &count, processes.data());
+    }
+    if (result != NVML_SUCCESS) return std::nullopt;
+    return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
+} catch (...) {
+    return std::nullopt;  // out of host memory
 }
 
 }  // namespace
@@ -56,11 +79,11 @@ std::optional<Bytes> Meter::held_by_process() noexcept {
     const nvmlDevice_t on = device();
     std::array<nvmlProcessInfo_t, 128> processes{};
     auto count = static_cast<unsigned>(processes.size());
-    if (!on || nvml::functions()->processes(on, &count, processes.data()) != NVML_SUCCESS) return std::nullopt;
-    const auto self = static_cast<unsigned>(getpid());
-    for (unsigned i = 0; i < count && i < processes.size(); ++i)
-        if (processes[i].pid == self && processes[i].usedGpuMemory != ~0ULL) return processes[i].usedGpuMemory;
-    return std::nullopt;
+    if (!on) return std::nullopt;
+    const nvmlReturn_t result = nvml::functions()->processes(on, &count, processes.data());
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE) return held_among_many(on, count);
+    if (result != NVML_SUCCESS) return std::nullopt;
+    return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
 }
 
 std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) {
