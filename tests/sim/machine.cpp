@@ -11,9 +11,11 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 #include "latency.hpp"
@@ -22,7 +24,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3330'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3430'6d69'7362'7275;  // changes with the layout of Books
 constexpr int kManaged = static_cast<int>(Use::managed);
 
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
@@ -38,9 +40,17 @@ uint64_t start_time(int pid) {
     if (length <= 0) return 0;
     text[length] = 0;
     const char *field = std::strrchr(text, ')');  // the name before it may hold spaces and parentheses
-    if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
+    if (!field || field[1] != ' ') return 0;
     ++field;  // before field 3
-    for (int number = 3; field && number < 22; ++number) field = std::strchr(field + 1, ' ');
+    const char state = field[1];
+    const auto skip = [&](int fields) {
+        for (; field && fields > 0; --fields) field = std::strchr(field + 1, ' ');
+    };
+    skip(17);
+    // A first thread that has left the others to go on is a zombie among the living.
+    const long threads = field ? std::strtol(field, nullptr, 10) : 0;
+    if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
+    skip(2);
     return field ? std::strtoull(field, nullptr, 10) : 0;
 }
 
@@ -48,6 +58,14 @@ uint64_t start_time(int pid) {
 constexpr uint64_t kLeftBehind = 4 * kMiB;
 
 constexpr uint64_t kMovedAtOnce = 256 * kMiB;
+
+constexpr uint64_t kBetweenLooksMs = 5;
+
+uint64_t now_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+}
 
 constexpr auto kNextLook = std::chrono::milliseconds(1);
 
@@ -80,6 +98,7 @@ struct Machine::Books {
     uint64_t total[kMaxDevices];
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
+    uint64_t looked_ms;             // when somebody looked for dead processes last; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
@@ -185,6 +204,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     const bool usable = books->magic == kMagic;
     if (file >= 0) ::flock(file, LOCK_UN);
     std::unique_ptr<Machine> machine(new Machine(books, file));
+    machine->looks_closely_ = !may_create;
     if (!usable) return refuse("not the state of a simulated machine of this version; remove it");
     return machine;
 }
@@ -201,7 +221,7 @@ int Machine::device_count() const { return books_->device_count; }
 bool Machine::join() {
     const int pid = ::getpid();
     const uint64_t start = start_time(pid);
-    reap();
+    reap(Look::closely);
     const Lock lock(books_);
     Books::Process *slot = nullptr;
     for (Books::Process &process : books_->processes) {
@@ -220,7 +240,7 @@ bool Machine::join() {
 
 bool Machine::take(int device, Use use, uint64_t bytes) {
     for (const bool reaped : {false, true}) {
-        if (reaped) reap();
+        if (reaped) reap(Look::closely);
         const Lock lock(books_);
         uint64_t &firm = books_->firm[device];
         if (use == Use::managed) {
@@ -408,7 +428,13 @@ Step Machine::unlock_process(int pid) {
     });
 }
 
-void Machine::reap() {
+void Machine::reap(Look look) {
+    // With hundreds of processes on the machine it takes a millisecond to ask /proc for each, and the card's own driver
+    // needs no such look. In between, those that are still waited for by their parents are found a little later.
+    const std::atomic_ref looked(books_->looked_ms);
+    const uint64_t now = now_ms();
+    const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;
+    if (closely) looked.store(now);
     struct Entry {
         int slot, pid;
         uint64_t start;
@@ -422,7 +448,7 @@ void Machine::reap() {
         }
     }
     for (const Entry &entry : entered) {  // reading /proc without the lock
-        if (start_time(entry.pid) == entry.start) continue;
+        if (closely ? start_time(entry.pid) == entry.start : ::kill(entry.pid, 0) == 0 || errno != ESRCH) continue;
         const Lock lock(books_);
         Books::Process &process = books_->processes[entry.slot];
         if (process.pid == entry.pid && process.start == entry.start) books_->forget(process);

@@ -108,12 +108,14 @@ class Machine {
     template <class Do>
     Step step(int pid, ProcessState from, Do &&act);
     Machine(Books *books, int file) : books_(books), file_(file) {}
-    void reap();
+    enum class Look { at_times, closely };
+    void reap(Look look = Look::at_times);
     int own_slot() const;
 
     Books *books_;
     int file_;
     int slot_ = -1;
+    bool looks_closely_ = false;  // who only reads the books is to find them right
 };
 
 // "80GiB", "512MiB", "4096": bytes, or 0 when it is no size.
