@@ -5,11 +5,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 namespace curb::shim::published {
 namespace {
@@ -20,9 +22,7 @@ constexpr int kBacklog = 128;  // clients that wait to be taken in
 struct File {
     std::mutex mutex;
     bool exiting = false;
-    pid_t owner = 0;
-    control::Folder folder;
-    std::string name;
+    std::string path;  // empty: there is none
     dev_t device = 0;
     ino_t inode = 0;
 };
@@ -31,19 +31,21 @@ File &file() {
     return made;
 }
 
-// The lock is held.
+// The process that has the socket. Not its pid alone: that of a child in a pid namespace of its own may be the same.
+constinit std::atomic<pid_t> owner{0};
+
+// The lock is held. Allocates nothing: a program that ends from a signal handler may have been stopped within malloc.
 void remove(File &file) noexcept {
-    if (file.name.empty()) return;
-    const std::string path = file.folder.path + "/" + file.name;
+    if (file.path.empty()) return;
     struct stat status {};
-    if (lstat(path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
-        unlink(path.c_str());
-    file.name.clear();
+    if (lstat(file.path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
+        unlink(file.path.c_str());
+    file.path.clear();
 }
 
 // Children that were forked run it too: the file is their parent's.
 void at_exit() {
-    if (file().owner != getpid()) return;
+    if (owner.load(std::memory_order_relaxed) != getpid()) return;
     const std::scoped_lock lock(file().mutex);
     file().exiting = true;
     remove(file());
@@ -52,7 +54,8 @@ void at_exit() {
 }  // namespace
 
 void until_exit() {
-    file().owner = getpid();
+    file();
+    owner.store(getpid(), std::memory_order_relaxed);
     atexit(at_exit);
 }
 
@@ -63,7 +66,8 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
         return {};
     }
     const std::string name = control::socket_name(*process);
-    const std::string path = folder.path + "/" + name, fresh = folder.path + "/" + control::unfinished(name);
+    std::string path = folder.path + "/" + name;
+    const std::string fresh = folder.path + "/" + control::unfinished(name);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     fresh.copy(address.sun_path, sizeof address.sun_path - 1);
@@ -81,8 +85,7 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
         unlink(fresh.c_str());
         return {};
     }
-    file().folder = folder;
-    file().name = name;
+    file().path = std::move(path);
     file().device = status.st_dev;
     file().inode = status.st_ino;
     return out;
@@ -92,5 +95,7 @@ void withdraw() noexcept {
     const std::scoped_lock lock(file().mutex);
     remove(file());
 }
+
+void in_fork_child() noexcept { owner.store(0, std::memory_order_relaxed); }
 
 }  // namespace curb::shim::published

@@ -18,4 +18,7 @@ OwnSocket listen(const control::Folder &folder, std::string &why);
 // Deletes the file. Not if another file stands there now: of a process with our pid in another pid namespace.
 void withdraw() noexcept;
 
+// In a fork child: the file stays its parent's. Async-signal-safe.
+void in_fork_child() noexcept;
+
 }  // namespace curb::shim::published

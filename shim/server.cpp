@@ -407,6 +407,9 @@ void start() noexcept try {
     log::write(LogLevel::info, "out of host memory: no control socket");
 }
 
-void in_fork_child() noexcept { OwnSocket::close_in_fork_child(); }
+void in_fork_child() noexcept {
+    published::in_fork_child();
+    OwnSocket::close_in_fork_child();
+}
 
 }  // namespace curb::shim::server

@@ -10,6 +10,9 @@ namespace curb::shim::worker {
 
 void start() noexcept;
 
+// In a fork child, which has none of the threads. Async-signal-safe.
+void in_fork_child() noexcept;
+
 // The release signal came. Async-signal-safe, but for errno: it posts a futex and nothing else.
 void wake() noexcept;
 

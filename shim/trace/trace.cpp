@@ -164,6 +164,9 @@ void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, con
     // As above.
 }
 
-void in_fork_child() noexcept { detail::recording.store(false, std::memory_order_relaxed); }
+void in_fork_child() noexcept {
+    detail::recording.store(false, std::memory_order_relaxed);
+    writer::in_fork_child();
+}
 
 }  // namespace curb::shim::trace

@@ -254,6 +254,8 @@ bool start() noexcept {
 
 void wake() noexcept { woken.post(); }
 
+void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
+
 bool flush() noexcept {
     const pid_t runs = runs_in.load(std::memory_order_acquire);
     if (runs == 0 || runs != getpid()) return false;

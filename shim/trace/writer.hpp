@@ -13,5 +13,7 @@ void wake() noexcept;
 // Waits until what was in the ring is in the file, but not longer than half a second. False: no thread of ours runs in
 // this process.
 bool flush() noexcept;
+// In a fork child, which has no such thread. Async-signal-safe.
+void in_fork_child() noexcept;
 
 }  // namespace curb::shim::trace::writer
