@@ -18,7 +18,7 @@ namespace {
 std::string program() {
     std::string path(256, '\0');
     for (;;) {
-        const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+        const ssize_t length = ::readlink("/proc/thread-self/exe", path.data(), path.size());
         if (length < 0) return {};
         if (static_cast<std::size_t>(length) < path.size()) {
             path.resize(static_cast<std::size_t>(length));
@@ -47,7 +47,7 @@ std::string strings_of(const char *path) {
 }
 
 std::string arguments() {
-    std::string text = strings_of("/proc/self/cmdline");
+    std::string text = strings_of("/proc/thread-self/cmdline");
     const std::size_t first = text.find('\0');
     if (first == std::string::npos) return {};
     text.erase(0, first + 1);
@@ -58,7 +58,7 @@ std::string arguments() {
 
 // As the process was started with it: getenv would race with threads of the program that set variables.
 std::function<const char *(const char *)> environment() {
-    return [all = strings_of("/proc/self/environ")](const char *name) -> const char * {
+    return [all = strings_of("/proc/thread-self/environ")](const char *name) -> const char * {
         const std::string wanted = std::string(name) + "=";
         for (std::size_t at = 0; at < all.size(); at = all.find('\0', at) + 1) {
             if (all.compare(at, wanted.size(), wanted) == 0) return all.c_str() + at + wanted.size();

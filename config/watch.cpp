@@ -56,7 +56,7 @@ Woken wait(int inotify, int stop_fd, milliseconds time) {
 bool is_inotify(int fd) {
     constexpr std::string_view kInotify = "anon_inode:inotify";
     std::array<char, 32> link{};
-    std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", fd);
+    std::snprintf(link.data(), link.size(), "/proc/thread-self/fd/%d", fd);
     std::array<char, kInotify.size() + 1> target{};
     const ssize_t length = ::readlink(link.data(), target.data(), target.size());
     return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == kInotify;

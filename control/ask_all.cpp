@@ -44,10 +44,13 @@ bool knock(Socket &socket) {
         return socket.error == EAGAIN && name_of(pid) == socket.process;
     }
     const auto who = peer(socket.connection);
-    // Another process by now has the pid, or one of another pid namespace shares the folder.
+    // Another process by now has the pid, or one of another pid namespace shares the folder. (A child that has
+    // inherited the socket keeps it open for its dead parent.)
     if (!who || who->pid != pid || has_ended(pid)) return false;
+    const auto now = name_of(pid);
+    if (now && now != socket.process) return false;
     if (!speaks_for(*who, socket.folder)) {
-        if (name_of(pid) != socket.process) return false;
+        if (!now) return false;
         socket.fault = process_text(pid) + " belongs to user " + std::to_string(who->uid) +
                        ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
                        ", so its answer is not trusted: " + socket.folder.path;

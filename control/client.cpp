@@ -67,7 +67,7 @@ Found find(int pid, const Deadline &deadline) {
                 continue;
             }
             const auto who = peer(connection);
-            if (!who || who->pid != pid || !speaks_for(*who, folder)) continue;
+            if (!who || who->pid != pid || !speaks_for(*who, folder) || (now && now != process)) continue;
             out.connection = std::move(connection);
             return out;
         }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "control/descriptor.hpp"
+#include "process_stat.hpp"
 
 namespace curb::control {
 namespace {
@@ -44,8 +45,8 @@ std::string status_field(int pid, std::string_view name) {
 
 bool has_ended(int pid) {
     if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
-    const std::string state = status_field(pid, "State:");
-    return state.starts_with('Z') || state.starts_with('X');
+    const auto stat = stat_of(pid);
+    return stat && stat->has_ended();
 }
 
 bool is_stopped(int pid) {

@@ -18,6 +18,7 @@
 
 #include "connect.hpp"
 #include "control/descriptor.hpp"
+#include "process_stat.hpp"
 
 namespace curb::control {
 namespace {
@@ -25,6 +26,7 @@ namespace {
 constexpr std::string_view kSuffix = ".sock";
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::size_t kLongestName = 10 + 1 + 20 + kSuffix.size() + kUnfinished.size();
+constexpr std::size_t kLookedAtOnce = 32;
 constexpr std::time_t kUnfinishedForAtMost = 60;  // seconds; it takes microseconds
 
 std::string user_text(uid_t user) { return "user " + std::to_string(user); }
@@ -106,6 +108,12 @@ std::optional<Number> number(std::string_view digits) {
     return out;
 }
 
+// Whether it is seen to run: in another pid namespace it may, all the same.
+bool runs(const ProcessName &process) {
+    const auto stat = stat_of(process.pid);
+    return stat && stat->start == process.start && !stat->has_ended();
+}
+
 void remove_if_dead(const Folder &folder, const std::string &name) {
     int error = 0;
     if (!connect_to(folder.path + "/" + name, error) && error == ECONNREFUSED) remove_socket(folder, name);
@@ -165,23 +173,14 @@ std::vector<Folder> folders(const Places &places, uid_t user) {
 }
 
 std::optional<ProcessName> name_of(int pid) {
-    const Descriptor file(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-    std::array<char, 1024> block{};
-    const ssize_t got = file ? ::read(file.number(), block.data(), block.size()) : -1;
-    if (got <= 0) return std::nullopt;
-    // proc(5): the name of the program, the second field, may hold blanks and brackets. The start time is the 22nd.
-    std::string_view text(block.data(), static_cast<std::size_t>(got));
-    const std::size_t bracket = text.rfind(')');
-    if (bracket == std::string_view::npos) return std::nullopt;
-    text.remove_prefix(bracket + 1);
-    for (int field = 3; field <= 22; ++field) {
-        const std::size_t blank = text.find(' ');
-        if (blank == std::string_view::npos) return std::nullopt;
-        text.remove_prefix(blank + 1);
-    }
-    const auto start = number<std::uint64_t>(text.substr(0, text.find(' ')));
-    if (!start) return std::nullopt;
-    return ProcessName{pid, *start};
+    const auto stat = stat_of(pid);
+    if (!stat) return std::nullopt;
+    return ProcessName{pid, stat->start};
+}
+
+bool first_thread_has_ended(int pid) noexcept {
+    const auto stat = stat_of(pid);
+    return stat && (stat->state == 'Z' || stat->state == 'X');
 }
 
 std::string socket_name(const ProcessName &process) {
@@ -217,7 +216,15 @@ void remove_socket(const Folder &folder, const std::string &name) {
 
 void remove_stale(const Folder &folder) {
     remove_unfinished(folder);
-    for (const std::string &name : sockets_in(folder)) remove_if_dead(folder, name);
+    const std::vector<std::string> names = sockets_in(folder);
+    if (names.empty()) return;
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    const auto first = static_cast<std::size_t>(now.tv_nsec) % names.size();
+    for (std::size_t i = 0; i < std::min(names.size(), kLookedAtOnce); ++i) {
+        const std::string &name = names[(first + i) % names.size()];
+        if (!runs(*parse_socket_name(name))) remove_if_dead(folder, name);
+    }
 }
 
 void remove_unfinished(const Folder &folder) {

@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "process_stat.hpp"
+
 namespace curb::control::suspended {
 namespace {
 
@@ -133,16 +135,8 @@ policy::Result<Descriptor, int> lock(int directory, const std::string &name) {
 }  // namespace
 
 std::uint64_t start_of(int pid) {
-    const Descriptor file(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-    char text[1024];
-    const ssize_t length = file.open() ? ::read(file.fd(), text, sizeof text - 1) : 0;
-    if (length <= 0) return 0;
-    text[length] = '\0';
-    const char *field = std::strrchr(text, ')');  // the name before it may hold spaces and parentheses
-    if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
-    ++field;
-    for (int number = 3; field && number < 22; ++number) field = std::strchr(field + 1, ' ');
-    return field ? std::strtoull(field, nullptr, 10) : 0;
+    const auto stat = stat_of(pid);
+    return stat && !stat->has_ended() ? stat->start : 0;
 }
 
 std::string text_of(const Process &process, const Record &record) {

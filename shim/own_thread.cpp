@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "last_thread.hpp"
 #include "log.hpp"
 
 namespace curb::shim::own_thread {
@@ -64,7 +65,10 @@ bool start(void (*body)(), const char *name) noexcept {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool started = true;
     try {
-        std::thread thread(body);
+        std::thread thread([body] {
+            const last_thread::Ours ours;
+            body();
+        });
         pthread_setname_np(thread.native_handle(), name);
         thread.detach();
     } catch (...) {

@@ -215,7 +215,7 @@ class ProcFile {
 
 // A function of the driver's whose address stands in the library's variables; null: none does.
 const char *kept_in(const Object &object, const Range &driver) {
-    const ProcFile memory("/proc/self/mem");
+    const ProcFile memory("/proc/thread-self/mem");
     std::vector<Address> block(8192);
     for (const Range &range : object.variables) {
         const Address begin = (range.begin + sizeof(Address) - 1) / sizeof(Address) * sizeof(Address);
@@ -236,7 +236,7 @@ const char *kept_in(const Object &object, const Range &driver) {
 std::string path_of(const Object &object) {
     if (object.path[0] != '\0') return object.path.data();
     std::array<char, PATH_MAX> program{};  // the loader gives the program itself no name
-    const ssize_t size = readlink("/proc/self/exe", program.data(), program.size());
+    const ssize_t size = readlink("/proc/thread-self/exe", program.data(), program.size());
     return size > 0 ? std::string(program.data(), static_cast<std::size_t>(size)) : "the program itself";
 }
 
@@ -282,7 +282,7 @@ bool is_driver_code(std::string_view line, Address &begin, std::string_view &pat
 
 // Drivers that the loader's own list does not show from here: of other name spaces, or of other files.
 void look_for_other_drivers(const Targets &targets, std::vector<control::Passed> &out) {
-    const ProcFile maps("/proc/self/maps");
+    const ProcFile maps("/proc/thread-self/maps");
     std::array<char, 4096> block;
     std::string line;
     for (Address at = 0;;) {

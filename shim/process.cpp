@@ -18,6 +18,7 @@
 #include "devices.hpp"
 #include "follow.hpp"
 #include "keep_errno.hpp"
+#include "last_thread.hpp"
 #include "log.hpp"
 #include "log_file.hpp"
 #include "policy/fields.hpp"
@@ -71,6 +72,7 @@ const char *environment(const char *name) noexcept {
 __attribute__((constructor)) void at_load() {
     const KeepErrno keep_errno;
     log::look_at_stderr();
+    last_thread::watch();
     note_relative_policy();
     steer::set_environment(environment);
 }
@@ -186,6 +188,7 @@ void take_signal() {
 // a destructor could wait for one of those locks.
 void in_fork_child() {
     state.store(State::passing, std::memory_order_relaxed);
+    worker::in_fork_child();
     server::in_fork_child();
     trace::in_fork_child();
     signals::restore_program_action();
@@ -211,6 +214,7 @@ void activate() noexcept {
     std::call_once(once, [] {
         try {
             began.store(unix_ms(), std::memory_order_relaxed);
+            last_thread::watch();  // in a child that another thread than its parent's first one has forked
             devices::discover();
             subject(false);
             read_policy();

@@ -17,6 +17,7 @@
 #include "callers.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
+#include "last_thread.hpp"
 #include "log.hpp"
 #include "own_thread.hpp"
 #include "periodic.hpp"
@@ -32,6 +33,7 @@ constinit Wakeup woken;
 constinit std::atomic<bool> signalled{false};
 constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> busy{false};
+constinit std::atomic<pid_t> runs_in{0};  // the process that the worker belongs to; 0: there is none
 
 // Async-signal-safe, but for errno.
 void post() noexcept { woken.post(); }
@@ -67,6 +69,10 @@ void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     woken.wait(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
+std::optional<std::uint64_t> sooner(std::optional<std::uint64_t> one, std::optional<std::uint64_t> other) noexcept {
+    return one && other ? std::min(*one, *other) : one ? one : other;
+}
+
 // What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
 bool do_what_is_due() {
     std::vector<std::string> lines;
@@ -99,13 +105,16 @@ void run_releases() {
         if (do_what_is_due()) continue;
         const auto next = periodic::run();
         busy.store(false, std::memory_order_seq_cst);
-        sleep_for(next);
+        last_thread::end_if_alone();
+        sleep_for(sooner(next, last_thread::look_again()));
     }
 }
 
 // A release must not run into the program's static destructors: at exit no new one begins, and one that is under way is
-// given a moment. Not longer: it may be waiting for a lock that the exiting thread holds.
+// given a moment. Not longer: it may be waiting for a lock that the exiting thread holds. Children that were forked run
+// it too: there is no worker in them, whatever it was doing at that moment in their parent.
 void at_exit() {
+    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
     exiting.store(true, std::memory_order_seq_cst);
     // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here. And
     // not by the clock alone, which may be another preload's.
@@ -120,12 +129,15 @@ void at_exit() {
 }  // namespace
 
 void start() noexcept {
+    runs_in.store(getpid(), std::memory_order_relaxed);
     atexit(at_exit);
     cache::on_first_kept(look);
     own_thread::start(run_releases, "curb-worker");
     follow::start();
     server::start();
 }
+
+void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
 void wake() noexcept {
     signalled.store(true, std::memory_order_seq_cst);

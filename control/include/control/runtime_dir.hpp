@@ -48,6 +48,8 @@ struct ProcessName {
 };
 // The process as it is now; none: there is none with this pid, or /proc is not to be had.
 std::optional<ProcessName> name_of(int pid);
+// Whether the first thread of this process is gone; its others may go on.
+bool first_thread_has_ended(int pid) noexcept;
 std::string socket_name(const ProcessName &process);
 std::optional<ProcessName> parse_socket_name(std::string_view name);
 
@@ -59,8 +61,10 @@ std::string unfinished(const std::string &socket_name);
 std::vector<std::string> sockets_in(const Folder &folder);
 // Deletes a socket, but nothing through a symbolic link that has taken the folder's place.
 void remove_socket(const Folder &folder, const std::string &name);
-// Deletes the sockets that nobody listens on any more: of processes that were killed. Whether a pid lives does not
-// count, for it may be another process by now or one of another pid namespace.
+// Deletes sockets that nobody listens on any more: of processes that were killed. A pid that lives may be another
+// process by now, and one that does not may live in another pid namespace, so the socket itself is tried; but not that
+// of a process which is seen to run, for each one that starts would wake all others. And of a folder with many no more
+// than 32, from anywhere on, so that a start costs the same however many there are.
 void remove_stale(const Folder &folder);
 // Of those alone that were never renamed.
 void remove_unfinished(const Folder &folder);
