@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""300 processes that start at once: start_test.py CURB LIBRARY SIM BOOKS PROGRAM
+
+All wait at a barrier, then initialise the driver, make a context and allocate. The same without curb, before and after,
+says how fast this machine is now. Under curb they are up at most 2 s later than without, times how much slower than an
+idle machine this one is; each is told its memory, has its socket, and none looks at all the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lifetime import CONTEXT, MIB, PATIENCE_S, Machine, finish
+
+import matrix
+
+CURB, LIBRARY, SIM, BOOKS, PROGRAM = (Path(word).resolve() for word in sys.argv[1:6])
+COUNT = matrix.figure("starts")
+IDLE_S = 0.25
+"""Of 300 without curb on two idle cores."""
+
+
+def start_all(machine: Machine, environment: dict[str, str], count: int) -> tuple[list[subprocess.Popen[bytes]], float, list[float]]:
+    """The processes, how long until the last was up, and how long each took, in ms."""
+    processes = [
+        subprocess.Popen([PROGRAM], env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout and process.stdout.read(1) == b".", "it did not come to the barrier"
+    begin = time.monotonic()
+    for process in processes:
+        assert process.stdin
+        process.stdin.write(b"g")
+        process.stdin.flush()
+    took = []
+    for process in processes:
+        assert process.stdout
+        result, milliseconds = process.stdout.readline().split()
+        assert result == b"0", f"it started with error {result.decode()}"
+        took.append(float(milliseconds))
+    return processes, time.monotonic() - begin, took
+
+
+def end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        status, out, err = finish(process, "a process that was told to end", b"")
+        assert (status, out, err) == (0, b"", b""), (status, out, err)
+
+
+def measure(machine: Machine, environment: dict[str, str], count: int, what: str) -> tuple[float, list[subprocess.Popen[bytes]]]:
+    processes, up, took = start_all(machine, environment, count)
+    print(f"{what}: {count} up in {up:.2f} s; each took {statistics.median(took):.1f} ms, at most {max(took):.1f} ms", flush=True)
+    return up, processes
+
+
+def system_calls(machine: Machine, environment: dict[str, str]) -> None:
+    """What one more start asks of the system must not grow with those that are there."""
+    strace = shutil.which("strace")
+    if not strace:
+        print("what one start does: skipped: strace is not installed")
+        return
+    log = machine.folder / "strace"
+    command = [strace, "-f", "-qq", "-e", "trace=connect", "-o", log, PROGRAM]
+    traced = subprocess.Popen(
+        command, env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert traced.stdin and traced.stdout
+    traced.stdin.write(b"g")
+    traced.stdin.flush()
+    if not traced.stdout.read(1):
+        print(f"what one start does: skipped: {finish(traced, 'strace')[2].decode().strip()}")
+        return
+    traced.stdout.readline()
+    wait_for_sockets(machine, COUNT + 1)
+    finish(traced, "a traced process", b"")
+    connects = log.read_text().count("connect(")
+    print(f"one more among {COUNT} connects to {connects} of them")
+    assert connects == 0, f"one more process connected to {connects} of those that run"
+
+
+def wait_for_sockets(machine: Machine, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len([name for name in machine.sockets() if name.endswith(".sock")]) < count:
+        assert time.monotonic() < deadline, f"only {len(machine.sockets())} of {count} sockets"
+        time.sleep(0.02)
+
+
+def main() -> None:
+    with Machine(LIBRARY, SIM, BOOKS, CURB, memory="1024GiB") as machine:
+        environment = machine.under_curb(CURB_CAP="8GiB")
+        before, bare = measure(machine, machine.bare, COUNT, "without curb")
+        end_all(bare)
+        up, processes = measure(machine, environment, COUNT, "under curb  ")
+        try:
+            wait_for_sockets(machine, COUNT)
+            books = machine.books()
+            held = {one["pid"]: one["bytes"] for one in books["processes"]}
+            assert held == {one.pid: CONTEXT + 4 * MIB for one in processes}, "the driver's books are not right"
+            system_calls(machine, environment)
+        finally:
+            end_all(processes)
+        after, bare = measure(machine, machine.bare, COUNT, "without curb")
+        end_all(bare)
+        assert machine.books()["used"] == 0 and not machine.sockets()
+        slower = max(1.0, max(before, after) / IDLE_S, os.getloadavg()[0] / 2)
+        print(f"under curb {up - min(before, after):.2f} s later; this machine is {slower:.1f} times as busy as an idle one")
+        assert up <= max(before, after) + 2 * slower, "under curb they took too long to start"
+    matrix.report("starts", COUNT)
+
+
+main()
