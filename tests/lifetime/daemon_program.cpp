@@ -1,0 +1,44 @@
+// Becomes a daemon as the books teach it: forks, leaves its session, forks again, closes every descriptor, and opens its
+// own from 0 on. Arguments: "before" or "after", where CUDA is used first; and the file that it writes.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cuda_abi.h"
+
+namespace {
+
+bool use_cuda() {
+    CUcontext context = nullptr;
+    CUdeviceptr block = 0;
+    return cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+           cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc_v2(&block, 4 << 20) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+int main(int /*argc*/, char **argv) {
+    const bool before = std::strcmp(argv[1], "before") == 0;
+    const std::string file = argv[2], aside = file + ".writing";
+    if (before && !use_cuda()) return 2;
+    if (fork() != 0) std::exit(0);
+    setsid();
+    if (fork() != 0) std::exit(0);
+    for (int fd = 0; fd < 256; ++fd) close(fd);
+    errno = 77;
+    const pid_t child = fork();  // with nothing of anybody's open
+    if (child == 0) _exit(errno);
+    if (open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600) != 0 || dup(0) != 1 || dup(0) != 2) _exit(3);
+    const CUresult first = before ? cuInit(0) : use_cuda() ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+    const std::string text = "pid " + std::to_string(getpid()) + " result " + std::to_string(first) + "\n";
+    if (write(0, text.data(), text.size()) < 0) _exit(4);
+    usleep(20'000);  // for whatever else might write there
+    std::rename(aside.c_str(), file.c_str());
+    std::exit(0);
+}

@@ -1,0 +1,288 @@
+// Ends in the way that its first argument names, and says on stdout in which order what happens at its end.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_abi.h"
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+char *self = nullptr;
+CUcontext context = nullptr;
+
+void must(int result, const char *what) {
+    if (result == 0) return;
+    std::fprintf(stderr, "%s: %d\n", what, result);
+    std::_Exit(99);
+}
+
+void start() {
+    must(cuInit(0), "cuInit");
+    must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+CUdeviceptr taken() {
+    CUdeviceptr block = 0;
+    must(cuMemAlloc_v2(&block, 4 * kMiB), "cuMemAlloc");
+    return block;
+}
+
+// What a program's static objects do at its end.
+struct Statics {
+    const char *name;
+    CUdeviceptr block = 0;
+    bool starts = false;
+    ~Statics() {
+        if (starts) start();
+        if (starts) block = taken();
+        if (block) std::printf("static %s %d\n", name, cuMemFree_v2(block));
+    }
+};
+Statics first{"first"}, second{"second"};
+
+struct PerThread {
+    CUdeviceptr block = 0;
+    ~PerThread() {
+        if (block) std::printf("thread %d\n", cuMemFree_v2(block));
+    }
+};
+thread_local PerThread per_thread;
+
+CUdeviceptr of_handlers[2];
+
+// Threads that allocate until the process is gone.
+void allocate_for_ever(int count) {
+    for (int i = 0; i < count; ++i)
+        std::thread([] {
+            cuCtxSetCurrent(context);
+            for (;;) {
+                CUdeviceptr one = 0, other = 0;
+                cuMemAlloc_v2(&one, 3 * kMiB);
+                cuMemAllocAsync(&other, kMiB, nullptr);
+                cuMemFreeAsync(other, nullptr);
+                cuMemFree_v2(one);
+            }
+        }).detach();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+void at_exit_before() { std::printf("handler before %d\n", cuMemFree_v2(of_handlers[0])); }
+void at_exit_after() { std::printf("handler after %d\n", cuMemFree_v2(of_handlers[1])); }
+
+void use_statics() {
+    first.block = taken();
+    second.block = taken();
+}
+
+[[noreturn]] void ends_in_handler(int) { std::exit(7); }
+
+void write_policy(const char *file, int cap) {
+    const std::string aside = std::string(file) + "." + std::to_string(getpid());
+    std::ofstream(aside) << R"({"version":1,"gpu":{"*":{"cap":")" << cap << R"(MiB"}}})";
+    std::rename(aside.c_str(), file);
+}
+
+const std::map<std::string, std::function<int()>> kWays{
+    {"return with all alive",
+     [] {
+         start();
+         use_statics();
+         per_thread.block = taken();
+         taken();
+         return 3;
+     }},
+    {"exit",
+     [] {
+         start();
+         use_statics();
+         std::exit(4);
+         return 0;
+     }},
+    {"handlers before and after",
+     [] {
+         std::atexit(at_exit_before);
+         start();
+         std::atexit(at_exit_after);
+         for (CUdeviceptr &block : of_handlers) block = taken();
+         use_statics();
+         return 0;
+     }},
+    {"quick_exit",
+     [] {
+         start();
+         use_statics();
+         std::at_quick_exit([] { std::printf("quick\n"), std::fflush(stdout); });
+         std::quick_exit(5);
+         return 0;
+     }},
+    {"_exit",
+     [] {
+         start();
+         use_statics();
+         _exit(6);
+         return 0;
+     }},
+    {"abort",
+     [] {
+         start();
+         use_statics();
+         std::abort();
+         return 0;
+     }},
+    {"SIGTERM",
+     [] {
+         start();
+         allocate_for_ever(2);
+         raise(SIGTERM);
+         return 0;
+     }},
+    {"exit from a thread while others allocate",
+     [] {
+         start();
+         allocate_for_ever(3);
+         std::thread([] { std::exit(8); }).join();
+         return 0;
+     }},
+    {"pthread_exit from main",
+     [] {
+         start();
+         first.block = taken();
+         std::thread([] {
+             cuCtxSetCurrent(context);
+             std::this_thread::sleep_for(std::chrono::milliseconds(20));
+             std::printf("last %d\n", cuMemFree_v2(taken()));
+         }).detach();
+         pthread_exit(nullptr);
+         return 0;
+     }},
+    {"pthread_exit from main before CUDA",
+     [] {
+         std::thread([] {
+             std::this_thread::sleep_for(std::chrono::milliseconds(20));
+             start();
+             first.block = taken();
+         }).detach();
+         pthread_exit(nullptr);
+         return 0;
+     }},
+    {"dlclose of a library that uses CUDA",
+     [] {
+         void *library = dlopen(std::getenv("EXIT_LIBRARY"), RTLD_NOW);
+         if (!library) return 98;
+         std::printf("closed %d\n", dlclose(library));
+         return 0;
+     }},
+    {"dlclose of libcuda",
+     [] {
+         void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+         const auto init = reinterpret_cast<CUresult (*)(unsigned)>(dlsym(cuda, "cuInit"));
+         std::printf("init %d\n", init(0));
+         std::printf("closed %d\n", dlclose(cuda));
+         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+         return 0;
+     }},
+    {"exit in a signal handler",
+     [] {
+         start();
+         signal(SIGALRM, ends_in_handler);
+         const itimerval soon{{0, 0}, {0, 1000 + static_cast<suseconds_t>(getpid() % 7) * 300}};
+         setitimer(ITIMER_REAL, &soon, nullptr);
+         for (volatile char *block = nullptr;; std::free(const_cast<char *>(block)))
+             block = static_cast<char *>(std::malloc(64 + static_cast<std::size_t>(getpid() % 4096)));
+         return 0;
+     }},
+    {"exit during a release",
+     [] {
+         start();
+         use_statics();
+         allocate_for_ever(2);
+         if (std::getenv("LD_PRELOAD"))
+             for (int i = 0; i < 20; ++i) raise(SIGUSR1);
+         return 9;
+     }},
+    {"exit while a request waits",
+     [] {
+         start();
+         use_statics();
+         CUdeviceptr large = 0;
+         must(cuMemAlloc_v2(&large, 1000 * kMiB), "cuMemAlloc");
+         std::atomic<bool> begun{false};
+         std::thread([&begun] {
+             cuCtxSetCurrent(context);
+             CUdeviceptr block = 0;
+             begun = true;
+             // Beyond what the cap has left, so that it waits for room; without curb there is room.
+             if (cuMemAlloc_v2(&block, 1000 * kMiB) == CUDA_SUCCESS) pause();
+             pause();
+         }).detach();
+         while (!begun) std::this_thread::yield();
+         std::this_thread::sleep_for(std::chrono::milliseconds(2));
+         std::exit(10);
+         return 0;
+     }},
+    {"exit during a reload",
+     [] {
+         start();
+         use_statics();
+         for (int i = 0; i < 5; ++i) write_policy(std::getenv("EXIT_POLICY"), 1000 + i);
+         return 11;
+     }},
+    {"CUDA for the first time in a static destructor",
+     [] {
+         first.starts = true;
+         return 12;
+     }},
+    {"execve from a thread",
+     [] {
+         start();
+         allocate_for_ever(2);
+         std::thread([] {
+             std::string how = "exit";
+             char *words[] = {self, how.data(), nullptr};
+             execv("/proc/self/exe", words);
+         }).join();
+         return 0;
+     }},
+    {"an exception that nobody catches",
+     [] {
+         start();
+         std::set_terminate([] { std::_Exit(13); });
+         use_statics();
+         throw 1;
+         return 0;
+     }},
+    {"_Exit while threads allocate",
+     [] {
+         start();
+         allocate_for_ever(4);
+         std::_Exit(14);
+         return 0;
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    self = argv[0];
+    if (argc == 1) {
+        for (const auto &[name, way] : kWays) std::printf("%s\n", name.c_str());
+        return 0;
+    }
+    return kWays.at(argv[1])();
+}

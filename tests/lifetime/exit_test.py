@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""How programs end: exit_test.py CURB LIBRARY SIM BOOKS PROGRAM LIBRARY
+
+Each way of exit_program.cpp and exit_python.py, under curb as without: the same status, output and order of what happens,
+nothing on stderr, no second longer, and nothing of the process left in the driver's books.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lifetime import Machine, finish
+
+import matrix
+
+CURB, LIBRARY, SIM, BOOKS, PROGRAM, PLUGIN = (Path(word).resolve() for word in sys.argv[1:7])
+PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "exit_python.py")]
+RUNS = matrix.figure("exits") // 12
+"""Of each way. There are more than twelve."""
+POLICY = {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "64MiB"}, "growth": {"wait": "60s"}}}}
+REMOVES_SOCKET = {"return with all alive", "exit", "handlers before and after", "pthread_exit from main", "exit during a release", "finalisation"}
+"""Those that end by exit, with no other thread between."""
+
+
+def run(machine: Machine, environment: dict[str, str], command: list[str], what: str) -> tuple[tuple[int, bytes, bytes], float]:
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        command, env=environment, cwd=machine.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    outcome = finish(process, what)
+    return outcome, time.monotonic() - begin
+
+
+def one_way(machine: Machine, command: list[str], way: str) -> float:
+    """All runs of it; by how much they took longer than without curb, in s."""
+    for path in machine.folder.glob("reload.json"):
+        path.unlink()
+    own_policy = machine.folder / "reload.json"
+    bare_environment = machine.bare | {"EXIT_LIBRARY": str(PLUGIN), "EXIT_POLICY": str(own_policy)}
+    plain = machine.under_curb(POLICY, **bare_environment)
+    traced = machine.under_curb(POLICY | {"trace": {"file": str(machine.folder / "trace.json")}}, **bare_environment)
+    own_policy.write_text('{"version": 1, "gpu": {"*": {"cap": "2GiB"}}}')
+    reloaded = plain | {"CURB_POLICY": str(own_policy)}
+    bare = [run(machine, bare_environment, command, f"{way}, without curb") for _ in range(3)]
+    expected = bare[0][0]
+    assert all(outcome == expected for outcome, _ in bare), f"{way}: not even without curb is it always the same: {bare}"
+    times = []
+    for number in range(RUNS):
+        environment = reloaded if "reload" in way else (plain, traced)[number % 2]
+        outcome, took = run(machine, environment, command, way)
+        assert outcome == expected, f"{way}: {outcome} under curb, {expected} without"
+        times.append(took)
+        if way in REMOVES_SOCKET:
+            assert not machine.sockets(), f"{way}: {machine.sockets()}"
+        for name in machine.sockets():  # of those that could not: whoever comes next does, which is another test's
+            (machine.runtime / "curb" / name).unlink()
+    books = machine.books()
+    assert books["used"] == 0 and not books["processes"], f"{way}: the driver's books hold {books}"
+    return statistics.median(times) - max(took for _, took in bare)
+
+
+def main() -> None:
+    machine_options = (LIBRARY, SIM, BOOKS, CURB)
+    count, longest = 0, 0.0
+    names = {"program": [str(PROGRAM)], "Python": PYTHON}
+    with Machine(*machine_options) as machine:
+        for kind, command in names.items():
+            ways = subprocess.run(command, env=machine.bare, capture_output=True, text=True, check=True).stdout.splitlines()
+            for way in ways:
+                more = one_way(machine, [*command, way], way)
+                print(f"{kind}: {way}: {RUNS} times, {more * 1000:+.0f} ms", flush=True)
+                assert more < 1 + os.getloadavg()[0] / 4, f"{way}: it ends {more:.1f} s later under curb"
+                longest = max(longest, more)
+                count += RUNS
+    print(f"at most {longest * 1000:.0f} ms longer")
+    matrix.report("exits", count)
+
+
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+main()

@@ -1,0 +1,357 @@
+// A program whose 8 threads allocate without end, and which forks, spawns and clones children in every way there is.
+//
+// Arguments: how many children, and a seed. On its standard output, at the end: how many there were, and what it holds.
+// Then it waits until its input ends, for others to look at it. "asleep" before them: it never uses CUDA itself, its
+// children do.
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_abi.h"
+#include "sim.h"
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr int kErrno = 4711 % 130;
+constexpr std::chrono::seconds kPatience{60};
+
+std::atomic<bool> ending{false};
+CUcontext context = nullptr;
+
+void allocate_until_told() {
+    cuCtxSetCurrent(context);
+    std::vector<CUdeviceptr> blocks;
+    while (!ending) {
+        CUdeviceptr block = 0, pooled = 0;
+        if (cuMemAlloc_v2(&block, 3 * kMiB) == CUDA_SUCCESS) blocks.push_back(block);
+        cuMemAllocAsync(&pooled, kMiB, nullptr);
+        cuMemFreeAsync(pooled, nullptr);
+        if (blocks.size() > 4) {
+            cuMemFree_v2(blocks.front());
+            blocks.erase(blocks.begin());
+        }
+        usleep(300);  // eight of them on two cores, beside their parent
+    }
+    for (const CUdeviceptr block : blocks) cuMemFree_v2(block);
+}
+
+// The kernel's words about each thread of a process that hangs, and gdb's where there is one.
+void show(pid_t pid) {
+    const std::string command =
+        "for t in /proc/" + std::to_string(pid) + "/task/*; do cat $t/comm $t/wchan $t/syscall; echo; done >&2; " +
+        "gdb -p " + std::to_string(pid) + " -batch -ex 'thread apply all bt' >&2 2>/dev/null";
+    if (std::system(command.c_str()) != 0) std::fprintf(stderr, "(no more is known)\n");
+}
+
+[[noreturn]] void fail(const char *way, const char *what, int number) {
+    std::fprintf(stderr, "%s: %s: %d\n", way, what, number);
+    std::_Exit(1);
+}
+
+// Set in children: what a child says at its end is of what it did.
+void says(const char *text) {
+    if (write(1, text, std::strlen(text)) < 0) _exit(97);
+}
+
+char *const kWords[] = {const_cast<char *>("sh"), const_cast<char *>("-c"),
+                        const_cast<char *>("printf exec; exit 21"), nullptr};
+
+int cannot_use_cuda() {
+    CUdeviceptr block = 0;
+    std::size_t free_bytes = 0, total = 0;
+    if (cuMemAlloc_v2(&block, kMiB) != CUDA_ERROR_NOT_INITIALIZED) return 50;
+    if (cuInit(0) != CUDA_ERROR_NOT_INITIALIZED) return 51;
+    if (cuMemGetInfo_v2(&free_bytes, &total) != CUDA_ERROR_NOT_INITIALIZED) return 52;
+    return 20;
+}
+
+pid_t cloned(unsigned long flags) { return static_cast<pid_t>(syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
+pid_t cloned3() {
+    clone_args how{};
+    how.exit_signal = SIGCHLD;
+    return static_cast<pid_t>(syscall(SYS_clone3, &how, sizeof how));
+}
+int exec_in_clone(void * /*none*/) {
+    execv("/bin/sh", kWords);
+    return 98;
+}
+
+// A child by fork, which does this with its standard output a pipe.
+pid_t forked(const std::function<int()> &body, int out) {
+    errno = kErrno;
+    const pid_t child = fork();
+    const int after = errno;
+    if (child != 0) {
+        if (after != kErrno) fail("fork", "it has changed errno in the parent", after);
+        return child;
+    }
+    dup2(out, 1);
+    if (after != kErrno) _exit(60);
+    std::exit(body());
+}
+
+struct Way {
+    const char *name;
+    std::function<pid_t(int out)> start;
+    int status;  // as waitpid has it
+    const char *says;
+};
+
+constexpr int exits(int status) { return status << 8; }
+
+const std::vector<Way> kWays{
+    {"allocates", [](int out) { return forked(cannot_use_cuda, out); }, exits(20), ""},
+    {"exec", [](int out) { return forked([] { return execv("/bin/sh", kWords); }, out); }, exits(21), "exec"},
+    {"exit",
+     [](int out) {
+         return forked(
+             [] {
+                 std::atexit([] { says("exit"); });
+                 return 22;
+             },
+             out);
+     },
+     exits(22), "exit"},
+    {"_exit", [](int out) { return forked([] { says("_exit"), _exit(23); return 0; }, out); }, exits(23), "_exit"},
+    {"quick_exit",
+     [](int out) {
+         return forked(
+             [] {
+                 std::at_quick_exit([] { says("quick"); });
+                 std::quick_exit(24);
+                 return 0;
+             },
+             out);
+     },
+     exits(24), "quick"},
+    {"forks again",
+     [](int out) {
+         return forked(
+             [] {
+                 const pid_t child = fork();
+                 if (child == 0) std::exit(cannot_use_cuda() + 5);
+                 int status = 0;
+                 waitpid(child, &status, 0);
+                 return WEXITSTATUS(status);
+             },
+             out);
+     },
+     exits(25), ""},
+    {"is killed", [](int out) { return forked([] { return raise(SIGKILL); }, out); }, SIGKILL, ""},
+    {"dies of the release signal", [](int out) { return forked([] { return raise(SIGUSR1); }, out); }, SIGUSR1, ""},
+    {"allocates host memory, starts threads",
+     [](int out) {
+         return forked(
+             [] {
+                 std::vector<std::thread> threads;
+                 for (int i = 0; i < 3; ++i)
+                     threads.emplace_back([] { std::string(100'000, 'x').shrink_to_fit(); });
+                 for (std::thread &thread : threads) thread.join();
+                 std::FILE *file = std::fopen("/dev/null", "w");
+                 std::fputs("text", file);
+                 std::fclose(file);
+                 return 26;
+             },
+             out);
+     },
+     exits(26), ""},
+    {"vfork",
+     [](int out) {
+         const int before = dup(1);
+         dup2(out, 1);
+         errno = kErrno;
+         const pid_t child = vfork();
+         if (child == 0) {
+             execv("/bin/sh", kWords);
+             _exit(97);
+         }
+         if (errno != kErrno) fail("vfork", "it has changed errno in the parent", errno);
+         dup2(before, 1);
+         close(before);
+         return child;
+     },
+     exits(21), "exec"},
+    {"posix_spawn",
+     [](int out) {
+         posix_spawn_file_actions_t actions;
+         posix_spawn_file_actions_init(&actions);
+         posix_spawn_file_actions_adddup2(&actions, out, 1);
+         pid_t child = -1;
+         if (posix_spawn(&child, "/bin/sh", &actions, nullptr, kWords, environ) != 0) child = -1;
+         posix_spawn_file_actions_destroy(&actions);
+         return child;
+     },
+     exits(21), "exec"},
+    {"clone with CLONE_VM and CLONE_VFORK",
+     [](int out) {
+         std::vector<char> stack(256 * 1024);
+         const int before = dup(1);
+         dup2(out, 1);
+         const pid_t child =
+             clone(exec_in_clone, stack.data() + stack.size() - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
+         dup2(before, 1);
+         close(before);
+         return child;
+     },
+     exits(21), "exec"},
+    // For those no fork handler runs, so they may call little more than exec and _exit.
+    {"clone",
+     [](int out) {
+         const pid_t child = cloned(0);
+         if (child != 0) return child;
+         dup2(out, 1);
+         says("clone");
+         _exit(27);
+     },
+     exits(27), "clone"},
+    {"clone3 and exec",
+     [](int out) {
+         const pid_t child = cloned3();
+         if (child != 0) return child;
+         dup2(out, 1);
+         execv("/bin/sh", kWords);
+         _exit(97);
+     },
+     exits(21), "exec"},
+    {"_Fork",
+     [](int out) {
+         const pid_t child = _Fork();
+         if (child != 0) return child;
+         dup2(out, 1);
+         says("_Fork");
+         _exit(28);
+     },
+     exits(28), "_Fork"},
+};
+
+// The child's end, within a time that no child needs; shown and reported if not.
+int status_of(pid_t child, const char *way) {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    int status = 0;
+    for (useconds_t pause = 100;; pause = pause < 5000 ? pause * 2 : pause) {
+        const pid_t ended = waitpid(child, &status, WNOHANG);
+        if (ended == child) return status;
+        if (ended < 0) fail(way, "waitpid", errno);
+        if (std::chrono::steady_clock::now() > until) {
+            show(child);
+            kill(child, SIGKILL);
+            fail(way, "it hangs", child);
+        }
+        usleep(pause);
+    }
+}
+
+void see(const Way &way) {
+    int pipe[2];
+    if (pipe2(pipe, O_CLOEXEC) != 0) fail(way.name, "pipe2", errno);
+    const pid_t child = way.start(pipe[1]);
+    if (child <= 0) fail(way.name, "no child", errno);
+    const int status = status_of(child, way.name);
+    close(pipe[1]);
+    std::string said;
+    char block[256];
+    for (ssize_t got = 0; (got = read(pipe[0], block, sizeof block)) > 0;)
+        said.append(block, static_cast<std::size_t>(got));
+    close(pipe[0]);
+    if (status != way.status) fail(way.name, "status", status);
+    if (said != way.says) fail(way.name, said.c_str(), static_cast<int>(said.size()));
+}
+
+// In a child that is the first to use CUDA.
+int uses_cuda() {
+    CUdeviceptr block = 0;
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS) return 40;
+    cuCtxSetCurrent(context);
+    if (cuMemAlloc_v2(&block, 4 * kMiB) != CUDA_SUCCESS) return 41;
+    return cuMemFree_v2(block) == CUDA_SUCCESS ? 29 : 42;
+}
+
+const std::vector<Way> kAsleep{
+    {"uses CUDA first", [](int out) { return forked(uses_cuda, out); }, exits(29), ""},
+    {"uses CUDA first, and its first thread leaves",
+     [](int out) {
+         return forked(
+             [] {
+                 std::thread([] {
+                     if (uses_cuda() != 29) _exit(43);
+                 }).detach();
+                 pthread_exit(nullptr);
+                 return 0;
+             },
+             out);
+     },
+     0, ""},
+    {"forked by another thread, uses CUDA first, and leaves",
+     [](int out) {
+         pid_t child = -1;
+         std::thread([&] {
+             child = forked(
+                 [] {
+                     if (uses_cuda() != 29) _exit(44);
+                     std::thread([] { usleep(1000); }).detach();
+                     pthread_exit(nullptr);
+                     return 0;
+                 },
+                 out);
+         }).join();
+         return child;
+     },
+     0, ""},
+    {"spawned, without CUDA", [](int out) { return forked([] { return execv("/bin/sh", kWords); }, out); }, exits(21),
+     "exec"},
+};
+
+int wait_for_end() {
+    char byte = 0;
+    return read(0, &byte, 1) == 0 ? 0 : 3;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const bool asleep = argc > 1 && std::strcmp(argv[1], "asleep") == 0;
+    const int count = std::atoi(argv[asleep ? 2 : 1]);
+    if (asleep) {
+        for (int i = 0; i < count; ++i) see(kAsleep[static_cast<std::size_t>(i) % kAsleep.size()]);
+        std::printf("%d\n", count);
+        std::fflush(stdout);
+        return wait_for_end();
+    }
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS) return 2;
+    cuCtxSetCurrent(context);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) threads.emplace_back(allocate_until_told);
+    for (int i = 0; i < count; ++i) {
+        if (i % 3 == 0 && std::getenv("LD_PRELOAD")) kill(getpid(), SIGUSR1);  // a release is under way while it forks
+        see(kWays[static_cast<std::size_t>(i) % kWays.size()]);
+    }
+    ending = true;
+    for (std::thread &thread : threads) thread.join();
+    CUmemoryPool pool = nullptr;
+    cuCtxSynchronize();
+    cuDeviceGetDefaultMemPool(&pool, 0);
+    cuMemPoolTrimTo(pool, 0);
+    std::printf("%d %llu\n", count, static_cast<unsigned long long>(curb_sim_held(0)));
+    std::fflush(stdout);
+    return wait_for_end();
+}

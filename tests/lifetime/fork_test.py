@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Children: fork_test.py CURB LIBRARY SIM BOOKS PROGRAM DAEMON
+
+A program whose 8 threads allocate forks, spawns and clones children in every way, while releases are under way and all is
+traced and logged; each child does, ends and says what it would without curb, within a time that none needs, and the
+parent's books are right afterwards. Then children that use CUDA first, daemons, pid namespaces, and multiprocessing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lifetime import CONTEXT, PATIENCE_S, Machine, finish
+
+import matrix
+
+CURB, LIBRARY, SIM, BOOKS, PROGRAM, DAEMON = (Path(word).resolve() for word in sys.argv[1:7])
+COUNT = matrix.figure("forks")
+PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "fork_python.py")]
+
+
+def policy(machine: Machine) -> dict[str, object]:
+    return {
+        "gpu": {"*": {"cap": "1GiB", "cache": {"max": "32MiB"}}},
+        "log": {"level": "info", "file": str(machine.folder / "log-%p")},
+        "trace": {"file": str(machine.folder / "trace-%p")},
+    }
+
+
+def children(machine: Machine, environment: dict[str, str], words: list[str]) -> tuple[subprocess.Popen[bytes], list[bytes]]:
+    process = subprocess.Popen([PROGRAM, *words], env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    line = process.stdout.readline().split()
+    if not line:
+        raise AssertionError(f"{words}: {finish(process, 'the parent')}")
+    return process, line
+
+
+def awake(machine: Machine) -> int:
+    process, line = children(machine, machine.bare, ["45", "1"])
+    assert line == [b"45", str(CONTEXT).encode()], line
+    assert finish(process, "the parent without curb", b"") == (0, b"", b"")
+    process, line = children(machine, machine.under_curb(policy(machine)), [str(COUNT), "1"])
+    assert line[0] == str(COUNT).encode(), line
+    done = machine.curb("ps", str(process.pid), "--json")
+    assert done.returncode == 0, done.stderr
+    gpu = next(use["books"] for use in json.loads(done.stdout)["gpus"][0]["uses"] if use["pid"] == process.pid)
+    cached = gpu["cached"]
+    assert gpu["held"] == int(line[1]) == CONTEXT + cached, f"the parent's books after its children: {gpu}, the driver's: {line[1]!r}"
+    assert finish(process, "the parent", b"") == (0, b"", b"")
+    assert not machine.sockets(), machine.sockets()
+    left = {int(path.name.removeprefix("trace-")) for path in machine.folder.glob("trace-*")}
+    assert left == {process.pid}, f"children have written traces, too: {left}"
+    return COUNT
+
+
+def asleep(machine: Machine) -> int:
+    count = max(40, COUNT // 25)
+    process, line = children(machine, machine.under_curb(policy(machine)), ["asleep", str(count)])
+    assert line == [str(count).encode()], line
+    assert finish(process, "the parent without CUDA", b"") == (0, b"", b"")
+    assert machine.books()["used"] == 0
+    return count
+
+
+def daemons(machine: Machine) -> int:
+    count = 10
+    for number in range(count):
+        when = ("before", "after")[number % 2]
+        for environment in (machine.bare, machine.under_curb({"gpu": {"*": {"cap": "2GiB"}}})):
+            file = machine.folder / "daemon"
+            file.unlink(missing_ok=True)
+            process = subprocess.Popen([DAEMON, when, file], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert finish(process, "who starts a daemon") == (0, b"", b"")
+            deadline = time.monotonic() + PATIENCE_S
+            while not file.exists():
+                assert time.monotonic() < deadline, f"{when}: there is no daemon"
+                time.sleep(0.005)
+            text = file.read_text()
+            assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0}\n", text), f"{when}: it has in its file: {text!r}"
+    return 3 * count
+
+
+IN_NAMESPACE = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+assert os.getpid() == 1 and cuda.cuInit(0) == 0
+folder = os.environ["XDG_RUNTIME_DIR"] + "/curb"
+deadline = time.monotonic() + 60
+while not [name for name in os.listdir(folder) if name.endswith(".sock")]:
+    assert time.monotonic() < deadline, "no socket"
+    time.sleep(0.005)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000000) == 0  # CLONE_NEWPID
+begin = time.monotonic()
+child = os.fork()
+if child == 0:
+    assert os.getpid() == 1
+    libc.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print(len([name for name in os.listdir(folder) if name.startswith("1-") and name.endswith(".sock")]))
+sys.stdout.flush()
+"""
+
+
+def namespaces(machine: Machine) -> int:
+    """A child with the pid of its parent, 1, leaves the parent's socket alone."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0 or not unshare:
+        print("pid namespaces: skipped: only root can make them (unshare --pid)")
+        return 0
+    command = [unshare, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-I", "-c", IN_NAMESPACE]
+    process = subprocess.Popen(command, env=machine.under_curb(policy(machine)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    status, out, err = finish(process, "in a pid namespace")
+    if b"unshare" in err and b"ermitted" in err:
+        print(f"pid namespaces: skipped: {err.decode().strip()}")
+        return 0
+    assert (status, out) == (0, b"1\n"), (status, out, err)
+    return 1
+
+
+def multiprocessing(machine: Machine) -> int:
+    count = max(4, COUNT // 250)
+    outcomes = []
+    for environment in (machine.bare, machine.under_curb(policy(machine))):
+        process = subprocess.Popen([*PYTHON, str(count)], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        outcomes.append(finish(process, "multiprocessing"))
+    assert outcomes[0][0] == 0 and outcomes[1] == outcomes[0], outcomes
+    return 3 * (count + 2)
+
+
+def main() -> None:
+    counted = 0
+    for what in (awake, asleep, daemons, namespaces, multiprocessing):
+        with Machine(LIBRARY, SIM, BOOKS, CURB) as machine:
+            begin = time.monotonic()
+            count = what(machine)
+            books = machine.books()
+            assert books["used"] == 0, books
+        print(f"{what.__name__}: {count} children in {time.monotonic() - begin:.1f} s", flush=True)
+        counted += count
+    matrix.report("forks", counted)
+
+
+main()

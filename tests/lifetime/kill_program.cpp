@@ -1,0 +1,68 @@
+// Lives to be killed: initialises the driver, makes contexts and destroys them, takes memory of several kinds and gives
+// it back, for ever. "probe": says what an ordinary program finds on the machine, and ends.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "cuda_abi.h"
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+int probe() {
+    CUcontext context = nullptr;
+    CUdeviceptr block = 0;
+    std::size_t free_bytes = 0, total = 0;
+    if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) return 2;
+    if (cuMemAlloc_v2(&block, 64 * kMiB) != CUDA_SUCCESS || cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
+        return 3;
+    std::printf("%zu\n", total - free_bytes);
+    std::fflush(stdout);
+    char byte = 0;
+    return read(0, &byte, 1) == 0 ? 0 : 4;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc > 1 && std::strcmp(argv[1], "probe") == 0) return probe();
+    std::uint32_t random = static_cast<std::uint32_t>(getpid()) * 2654435761U;
+    if (cuInit(0) != CUDA_SUCCESS) return 2;
+    if (write(1, "i", 1) != 1) return 3;
+    for (;;) {
+        CUcontext context = nullptr;
+        if (cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) continue;
+        std::vector<CUdeviceptr> blocks, pooled;
+        for (int i = 0; i < 400; ++i) {
+            if (i % 8 == 0) usleep(500);  // there are eight of us, and two cores
+            random = random * 1664525U + 1013904223U;
+            CUdeviceptr block = 0;
+            const std::size_t bytes = 1 + (random >> 4) % (32 * kMiB);
+            switch (random >> 30) {
+                case 0:
+                    if (cuMemAlloc_v2(&block, bytes) == CUDA_SUCCESS) blocks.push_back(block);
+                    break;
+                case 1:
+                    if (cuMemAllocAsync(&block, bytes, nullptr) == CUDA_SUCCESS) pooled.push_back(block);
+                    break;
+                case 2:
+                    if (!blocks.empty()) {
+                        cuMemFree_v2(blocks.back());
+                        blocks.pop_back();
+                    }
+                    break;
+                default:
+                    if (!pooled.empty()) {
+                        cuMemFreeAsync(pooled.back(), nullptr);
+                        pooled.pop_back();
+                    }
+            }
+        }
+        cuCtxDestroy_v2(context);
+    }
+}

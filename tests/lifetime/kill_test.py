@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""kill -9 at random moments: kill_test.py CURB LIBRARY SIM BOOKS PROGRAM
+
+Always 8 processes on one simulated device, with caps, caches, traces and logs, are killed at any moment: while they start,
+make contexts, allocate, release (signals are sent), read a new policy, are asked by curb. Whoever comes next finds the
+device as it is; sockets of the dead are deleted by whoever starts or asks; traces end within a line.
+CURB_LIFETIME_SEED repeats a run's random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lifetime import CONTEXT, MIB, PATIENCE_S, Machine, finish
+
+import matrix
+
+CURB, LIBRARY, SIM, BOOKS, PROGRAM = (Path(word).resolve() for word in sys.argv[1:6])
+COUNT = matrix.figure("kills")
+SEED = int(os.environ.get("CURB_LIFETIME_SEED", str(time.time_ns() % 1_000_000)))
+AT_ONCE = 8
+START_S = 0.03
+"""Longer than a start takes on an idle machine: the moments of half of the kills are spread over it."""
+
+
+class Kills:
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.random = machine, random.Random(SEED)
+        self.file = machine.folder / "policy.json"
+        self.write_policy()
+        self.environment = machine.under_curb(CURB_POLICY=str(self.file))
+        self.killed = self.before_ready = self.signals = self.questions = self.traces = self.reaped = 0
+        self.living: list[tuple[subprocess.Popen[bytes], float]] = []
+
+    def write_policy(self) -> None:
+        cap = self.random.randrange(700, 1600)
+        text = {
+            "version": 1,
+            "gpu": {"*": {"cap": f"{cap}MiB", "cache": {"max": "64MiB"}, "growth": {"start": "600MiB", "step": "100MiB"}}},
+            "log": {"level": "info", "file": str(self.machine.folder / "log-%p")},
+            "trace": {"file": str(self.machine.folder / "trace-%p")},
+        }
+        aside = self.file.with_suffix(".new")
+        aside.write_text(json.dumps(text))
+        aside.rename(self.file)
+
+    def start(self) -> None:
+        process = subprocess.Popen([PROGRAM], env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        moment = time.monotonic() + self.random.random() * START_S
+        self.living.append((process, moment))
+
+    def kill_one(self) -> None:
+        process, moment = self.living.pop(0)
+        if self.random.random() < 0.5:
+            time.sleep(max(0.0, moment - time.monotonic()))
+        else:  # once it works
+            assert process.stdout
+            assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it does not start"
+            time.sleep(self.random.random() * 0.005)
+        ready = bool(process.stdout and select.select([process.stdout], [], [], 0)[0])
+        if ready and self.random.random() < 0.3:
+            os.kill(process.pid, signal.SIGUSR1)
+            self.signals += 1
+        process.kill()
+        status = process.wait(PATIENCE_S)
+        assert status == -signal.SIGKILL, f"it had ended before, with {status}"
+        if process.stdout:
+            process.stdout.close()
+        self.killed += 1
+        self.before_ready += not ready
+        self.look_at_trace(process.pid)
+
+    def look_at_trace(self, pid: int) -> None:
+        """Whole lines, and at most a piece of one; the file and the log are the user's, and no business of curb's."""
+        trace = self.machine.folder / f"trace-{pid}"
+        try:
+            lines = trace.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            lines = []
+        for line in lines[1:-1][-20:]:
+            json.loads(line.rstrip(b","))
+        self.traces += bool(lines)
+        for name in ("trace", "log"):
+            (self.machine.folder / f"{name}-{pid}").unlink(missing_ok=True)
+
+    def ask(self) -> None:
+        """While those that are asked may die."""
+        done = self.machine.curb("ps", "--json")
+        assert done.returncode == 0, (done.returncode, done.stderr)
+        json.loads(done.stdout)
+        self.questions += 1
+
+    def kill_all(self) -> None:
+        for process, _ in self.living:
+            process.kill()
+            process.wait(PATIENCE_S)
+            if process.stdout:
+                process.stdout.close()
+            self.look_at_trace(process.pid)
+            self.killed += process.returncode == -signal.SIGKILL
+        self.living.clear()
+
+    def check(self) -> None:
+        """With all of them dead, the next process starts clean."""
+        self.kill_all()
+        left = self.machine.sockets()
+        self.make_old(left)
+        process = subprocess.Popen([PROGRAM, "probe"], env=self.machine.under_curb(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout
+        told = process.stdout.readline().strip()
+        books = self.machine.books()
+        assert told == str(CONTEXT + 64 * MIB).encode(), f"the next process is told that {told!r} are in use"
+        assert [one["pid"] for one in books["processes"]] == [process.pid], f"the dead still hold memory: {books}"
+        assert books["used"] == CONTEXT + 64 * MIB, f"the device is not as it was: {books}"
+        own = f"{process.pid}-"
+        deadline = time.monotonic() + PATIENCE_S
+        # A start deletes the sockets of 32; a question to all deletes the rest.
+        while len(dead := [name for name in self.machine.sockets() if not name.startswith(own)]) > max(0, len(left) - 32):
+            assert time.monotonic() < deadline, f"sockets of the dead are left: {dead}"
+            time.sleep(0.005)
+        self.reaped += len(left) - len(dead)
+        if dead:
+            self.ask()
+        assert all(name.startswith(own) for name in self.machine.sockets()), self.machine.sockets()
+        status, out, err = finish(process, "the next process", b"")
+        assert (status, out, err) == (0, b"", b""), (status, out, err)
+        assert not self.machine.sockets(), self.machine.sockets()
+        assert self.machine.books()["used"] == 0
+
+    def make_old(self, left: list[str]) -> None:
+        """Sockets that were never finished are given a minute."""
+        for name in left:
+            if name.endswith(".new"):
+                os.utime(self.machine.runtime / "curb" / name, (1, 1))
+
+
+def main() -> None:
+    with Machine(LIBRARY, SIM, BOOKS, CURB) as machine:
+        kills = Kills(machine)
+        while kills.killed < COUNT:
+            for number in range(100):
+                while len(kills.living) < AT_ONCE:
+                    kills.start()
+                kills.kill_one()
+                if number % 5 == 0:
+                    kills.write_policy()
+                if number % 33 == 0:
+                    kills.ask()
+            kills.check()
+        left = sorted(set(os.listdir(machine.folder)) - {"machine", "runtime", "policy.json"})
+        assert not left, f"left behind: {left}"
+        print(
+            f"seed {SEED}: {kills.killed} killed, {kills.before_ready} of them before they had initialised; {kills.signals} releases, "
+            f"{kills.questions} questions, {kills.traces} traces, {kills.reaped} sockets deleted by the next process"
+        )
+        assert kills.traces > COUNT // 10 and kills.reaped > 0 and kills.before_ready > COUNT // 20
+        matrix.report("kills", kills.killed)
+
+
+try:
+    main()
+except BaseException:
+    print(f"CURB_LIFETIME_SEED={SEED} repeats it", flush=True)
+    raise
