@@ -187,6 +187,7 @@ void take_signal() {
 // answers CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose:
 // a destructor could wait for one of those locks.
 void in_fork_child() {
+    const KeepErrno keep_errno;  // of fork; the program may have closed what is closed here
     state.store(State::passing, std::memory_order_relaxed);
     worker::in_fork_child();
     server::in_fork_child();
