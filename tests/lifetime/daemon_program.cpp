@@ -1,7 +1,9 @@
-// Becomes a daemon as the books teach it: forks, leaves its session, forks again, closes every descriptor, and opens its
-// own from 0 on. Arguments: "before" or "after", where CUDA is used first; and the file that it writes.
+// Becomes a daemon as the books teach it: forks, leaves its session, forks again, closes every descriptor, and opens
+// its own from 0 on. Arguments: "before" or "after", where CUDA is used first, and the file that it writes. "stays":
+// closes, forks once, and ends with the child's errno.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,17 +28,28 @@ bool use_cuda() {
 int main(int /*argc*/, char **argv) {
     const bool before = std::strcmp(argv[1], "before") == 0;
     const std::string file = argv[2], aside = file + ".writing";
-    if (before && !use_cuda()) return 2;
-    if (fork() != 0) std::exit(0);
-    setsid();
-    if (fork() != 0) std::exit(0);
-    for (int fd = 0; fd < 256; ++fd) close(fd);
+    const bool stays = std::strcmp(argv[1], "stays") == 0;
+    if ((before || stays) && !use_cuda()) return 2;
+    if (!stays) {
+        if (fork() != 0) std::exit(0);
+        setsid();
+        if (fork() != 0) std::exit(0);
+    }
+    for (int fd = stays ? 3 : 0; fd < 256; ++fd) close(fd);
     errno = 77;
     const pid_t child = fork();  // with nothing of anybody's open
     if (child == 0) _exit(errno);
+    if (stays) {  // it has closed curb's descriptors, before it forks
+        int status = 0;
+        waitpid(child, &status, 0);
+        return WEXITSTATUS(status);
+    }
     if (open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600) != 0 || dup(0) != 1 || dup(0) != 2) _exit(3);
     const CUresult first = before ? cuInit(0) : use_cuda() ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
-    const std::string text = "pid " + std::to_string(getpid()) + " result " + std::to_string(first) + "\n";
+    int status = 0;
+    waitpid(child, &status, 0);
+    const std::string text = "pid " + std::to_string(getpid()) + " result " + std::to_string(first) +
+                             " errno after fork " + std::to_string(WEXITSTATUS(status)) + "\n";
     if (write(0, text.data(), text.size()) < 0) _exit(4);
     usleep(20'000);  // for whatever else might write there
     std::rename(aside.c_str(), file.c_str());

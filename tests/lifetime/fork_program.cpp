@@ -57,9 +57,9 @@ void allocate_until_told() {
 
 // The kernel's words about each thread of a process that hangs, and gdb's where there is one.
 void show(pid_t pid) {
-    const std::string command =
-        "for t in /proc/" + std::to_string(pid) + "/task/*; do cat $t/comm $t/wchan $t/syscall; echo; done >&2; " +
-        "gdb -p " + std::to_string(pid) + " -batch -ex 'thread apply all bt' >&2 2>/dev/null";
+    const std::string command = "for t in /proc/" + std::to_string(pid) +
+                                "/task/*; do cat $t/comm $t/wchan $t/syscall; echo; done >&2; " + "gdb -p " +
+                                std::to_string(pid) + " -batch -ex 'thread apply all bt' >&2 2>/dev/null";
     if (std::system(command.c_str()) != 0) std::fprintf(stderr, "(no more is known)\n");
 }
 
@@ -73,8 +73,8 @@ void says(const char *text) {
     if (write(1, text, std::strlen(text)) < 0) _exit(97);
 }
 
-char *const kWords[] = {const_cast<char *>("sh"), const_cast<char *>("-c"),
-                        const_cast<char *>("printf exec; exit 21"), nullptr};
+char *const kWords[] = {const_cast<char *>("sh"), const_cast<char *>("-c"), const_cast<char *>("printf exec; exit 21"),
+                        nullptr};
 
 int cannot_use_cuda() {
     CUdeviceptr block = 0;
@@ -85,7 +85,9 @@ int cannot_use_cuda() {
     return 20;
 }
 
-pid_t cloned(unsigned long flags) { return static_cast<pid_t>(syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
+pid_t cloned(unsigned long flags) {
+    return static_cast<pid_t>(syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+}
 pid_t cloned3() {
     clone_args how{};
     how.exit_signal = SIGCHLD;
@@ -132,7 +134,16 @@ const std::vector<Way> kWays{
              out);
      },
      exits(22), "exit"},
-    {"_exit", [](int out) { return forked([] { says("_exit"), _exit(23); return 0; }, out); }, exits(23), "_exit"},
+    {"_exit",
+     [](int out) {
+         return forked(
+             [] {
+                 says("_exit"), _exit(23);
+                 return 0;
+             },
+             out);
+     },
+     exits(23), "_exit"},
     {"quick_exit",
      [](int out) {
          return forked(
@@ -164,8 +175,7 @@ const std::vector<Way> kWays{
          return forked(
              [] {
                  std::vector<std::thread> threads;
-                 for (int i = 0; i < 3; ++i)
-                     threads.emplace_back([] { std::string(100'000, 'x').shrink_to_fit(); });
+                 for (int i = 0; i < 3; ++i) threads.emplace_back([] { std::string(100'000, 'x').shrink_to_fit(); });
                  for (std::thread &thread : threads) thread.join();
                  std::FILE *file = std::fopen("/dev/null", "w");
                  std::fputs("text", file);

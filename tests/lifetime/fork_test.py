@@ -70,6 +70,15 @@ def asleep(machine: Machine) -> int:
     return count
 
 
+def runs(pid: int) -> bool:
+    """Whoever adopts a daemon may take his time to wait for it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0] not in "ZX" or fields[17] != "1"  # its first thread may be gone before the others
+    except OSError:
+        return False
+
+
 def daemons(machine: Machine) -> int:
     count = 10
     for number in range(count):
@@ -82,10 +91,20 @@ def daemons(machine: Machine) -> int:
             deadline = time.monotonic() + PATIENCE_S
             while not file.exists():
                 assert time.monotonic() < deadline, f"{when}: there is no daemon"
-                time.sleep(0.005)
+                time.sleep(0.002)
             text = file.read_text()
-            assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0}\n", text), f"{when}: it has in its file: {text!r}"
-    return 3 * count
+            pid = int(text.split()[1])
+            while runs(pid):
+                assert time.monotonic() < deadline, f"{when}: the daemon does not end"
+                time.sleep(0.005)
+            assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0} errno after fork 77\n", text), f"{when}: it has in its file: {text!r}"
+    for _ in range(count):
+        process = subprocess.Popen(
+            [DAEMON, "stays", ""], env=machine.under_curb({}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        status, out, _ = finish(process, "who closes all descriptors")
+        assert (status, out) == (77, b""), f"errno after fork is {status} in a child of a program that closed all descriptors"
+    return 4 * count
 
 
 IN_NAMESPACE = """
@@ -94,7 +113,7 @@ cuda = ctypes.CDLL("libcuda.so.1")
 assert os.getpid() == 1 and cuda.cuInit(0) == 0
 folder = os.environ["XDG_RUNTIME_DIR"] + "/curb"
 deadline = time.monotonic() + 60
-while not [name for name in os.listdir(folder) if name.endswith(".sock")]:
+while not (os.path.isdir(folder) and [name for name in os.listdir(folder) if name.endswith(".sock")]):
     assert time.monotonic() < deadline, "no socket"
     time.sleep(0.005)
 libc = ctypes.CDLL(None, use_errno=True)

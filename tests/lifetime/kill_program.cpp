@@ -1,5 +1,6 @@
-// Lives to be killed: initialises the driver, makes contexts and destroys them, takes memory of several kinds and gives
-// it back, for ever. "probe": says what an ordinary program finds on the machine, and ends.
+// Lives to be killed: initialises the driver, and for each byte on its standard input makes a context, takes memory of
+// several kinds and gives it back, and destroys the context. "probe": says what an ordinary program finds on the
+// machine, and ends.
 #include <unistd.h>
 
 #include <cstdint>
@@ -34,12 +35,11 @@ int main(int argc, char **argv) {
     std::uint32_t random = static_cast<std::uint32_t>(getpid()) * 2654435761U;
     if (cuInit(0) != CUDA_SUCCESS) return 2;
     if (write(1, "i", 1) != 1) return 3;
-    for (;;) {
+    for (char byte = 0; read(0, &byte, 1) == 1;) {
         CUcontext context = nullptr;
         if (cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) continue;
         std::vector<CUdeviceptr> blocks, pooled;
         for (int i = 0; i < 400; ++i) {
-            if (i % 8 == 0) usleep(500);  // there are eight of us, and two cores
             random = random * 1664525U + 1013904223U;
             CUdeviceptr block = 0;
             const std::size_t bytes = 1 + (random >> 4) % (32 * kMiB);
@@ -65,4 +65,5 @@ int main(int argc, char **argv) {
         }
         cuCtxDestroy_v2(context);
     }
+    return 0;
 }

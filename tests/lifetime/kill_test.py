@@ -28,7 +28,7 @@ COUNT = matrix.figure("kills")
 SEED = int(os.environ.get("CURB_LIFETIME_SEED", str(time.time_ns() % 1_000_000)))
 AT_ONCE = 8
 START_S = 0.03
-"""Longer than a start takes on an idle machine: the moments of half of the kills are spread over it."""
+"""Longer than a start takes on an idle machine: the moments of many kills are spread over it."""
 
 
 class Kills:
@@ -53,17 +53,33 @@ class Kills:
         aside.rename(self.file)
 
     def start(self) -> None:
-        process = subprocess.Popen([PROGRAM], env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([PROGRAM], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         moment = time.monotonic() + self.random.random() * START_S
         self.living.append((process, moment))
 
+    @staticmethod
+    def work(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin
+        process.stdin.write(b"w")
+        process.stdin.flush()
+
+    @staticmethod
+    def close(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin and process.stdout
+        process.stdin.close()
+        process.stdout.close()
+
     def kill_one(self) -> None:
-        process, moment = self.living.pop(0)
-        if self.random.random() < 0.5:
+        starting = self.random.random() < 0.4
+        process, moment = self.living.pop(-1 if starting else 0)
+        if starting:
             time.sleep(max(0.0, moment - time.monotonic()))
         else:  # once it works
             assert process.stdout
             assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it does not start"
+            others = self.random.sample(self.living, 3)
+            for each in (process, *(one for one, _ in others)):
+                self.work(each)
             time.sleep(self.random.random() * 0.005)
         ready = bool(process.stdout and select.select([process.stdout], [], [], 0)[0])
         if ready and self.random.random() < 0.3:
@@ -72,8 +88,7 @@ class Kills:
         process.kill()
         status = process.wait(PATIENCE_S)
         assert status == -signal.SIGKILL, f"it had ended before, with {status}"
-        if process.stdout:
-            process.stdout.close()
+        self.close(process)
         self.killed += 1
         self.before_ready += not ready
         self.look_at_trace(process.pid)
@@ -102,8 +117,7 @@ class Kills:
         for process, _ in self.living:
             process.kill()
             process.wait(PATIENCE_S)
-            if process.stdout:
-                process.stdout.close()
+            self.close(process)
             self.look_at_trace(process.pid)
             self.killed += process.returncode == -signal.SIGKILL
         self.living.clear()

@@ -1,4 +1,5 @@
-// Starts when told (a byte on its standard input), uses the GPU, says how long that took, and stays until its input ends.
+// Starts when told (a byte on its standard input), uses the GPU, says how long that took, and stays until its input
+// ends.
 #include <unistd.h>
 
 #include <chrono>

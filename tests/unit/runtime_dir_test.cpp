@@ -230,6 +230,29 @@ TEST_CASE("Sockets that nobody listens on are deleted, and nothing else is") {
     CHECK(!fs::exists(path("2-2.sock.new")));
 }
 
+TEST_CASE("Whoever starts among many tries no socket of a process that runs, and 32 others at most") {
+    const Machine machine;
+    const Folder folder{folder_of(machine), ::geteuid()};
+    const auto sockets = [&] { return std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()); };
+    // One that refuses, under the name of this process, would be deleted if it were tried.
+    const std::string own = folder.path + "/" + socket_name(*name_of(::getpid()));
+    socket_at(own, true);
+    for (int i = 0; i < 10; ++i) remove_stale(folder);
+    CHECK(fs::exists(own));
+    // An earlier process with the same pid does not run.
+    const std::string earlier = folder.path + "/" + socket_name({::getpid(), 1});
+    socket_at(earlier, true);
+    remove_stale(folder);
+    CHECK(!fs::exists(earlier));
+    for (int i = 0; i < 99; ++i)
+        socket_at(folder.path + "/" + socket_name({1 << 30, 1000ULL + static_cast<unsigned>(i)}), true);
+    CHECK(sockets() == 100);
+    remove_stale(folder);
+    CHECK(sockets() >= 100 - 32);
+    for (int i = 0; i < 1000 && sockets() > 1; ++i) remove_stale(folder);
+    CHECK(sockets() == 1);
+}
+
 TEST_CASE("Nothing is deleted through a link in a folder's place") {
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
