@@ -65,6 +65,7 @@ struct PerThread {
 thread_local PerThread per_thread;
 
 CUdeviceptr of_handlers[2];
+void *volatile kept = nullptr;
 
 // Threads that allocate until the process is gone.
 void allocate_for_ever(int count) {
@@ -203,8 +204,14 @@ const std::map<std::string, std::function<int()>> kWays{
          signal(SIGALRM, ends_in_handler);
          const itimerval soon{{0, 0}, {0, 1000 + static_cast<suseconds_t>(getpid() % 7) * 300}};
          setitimer(ITIMER_REAL, &soon, nullptr);
-         for (volatile char *block = nullptr;; std::free(const_cast<char *>(block)))
-             block = static_cast<char *>(std::malloc(64 + static_cast<std::size_t>(getpid() % 4096)));
+         // Mostly stopped within malloc, with its lock held: what runs at the end must not need it.
+         for (std::size_t random = 1;; random = random * 1664525U + 1013904223U) {
+             void *one = std::malloc(20'000 + random % 30'000), *other = std::malloc(2'000 + random % 30'000);
+             kept = one;  // or the compiler makes nothing of it
+             kept = other;
+             std::free(one);
+             std::free(other);
+         }
          return 0;
      }},
     {"exit during a release",
