@@ -108,6 +108,9 @@ Locked with_lock(const Python &python, std::function<void()> work, std::function
         bool wanted = false;
         {
             Presence presence(std::exchange(meeting, nullptr));
+            // This thread may have begun late, after the interpreter has ended, and then to ask for the lock is to use
+            // what has been freed. Nothing keeps it from ending between here and there, but it takes milliseconds.
+            if (!python.initialized() || python.finalizing()) return;
             const int state = python.ensure();
             wanted = presence.begin();
             if (wanted) work();
