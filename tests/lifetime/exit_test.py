@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How programs end: exit_test.py CURB LIBRARY SIM BOOKS PROGRAM LIBRARY
+"""How programs end: exit_test.py CURB LIBRARY SIM BOOKS PROGRAM PLUGIN LATE_THREADS
 
 Each way of exit_program.cpp and exit_python.py, under curb as without: the same status, output and order of what happens,
 nothing on stderr, no second longer, and nothing of the process left in the driver's books.
@@ -19,7 +19,7 @@ from lifetime import Machine, finish
 
 import matrix
 
-CURB, LIBRARY, SIM, BOOKS, PROGRAM, PLUGIN = (Path(word).resolve() for word in sys.argv[1:7])
+CURB, LIBRARY, SIM, BOOKS, PROGRAM, PLUGIN, LATE = (Path(word).resolve() for word in sys.argv[1:8])
 PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "exit_python.py")]
 RUNS = matrix.figure("exits") // 12
 """Of each way. There are more than twelve."""
@@ -53,6 +53,8 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
     times = []
     for number in range(RUNS):
         environment = reloaded if "reload" in way else (plain, traced)[number % 2]
+        if "late" in way:
+            environment = environment | {"LD_PRELOAD": f"{LIBRARY}:{LATE}"}
         outcome, took = run(machine, environment, command, way)
         assert outcome == expected, f"{way}: {outcome} under curb, {expected} without"
         times.append(took)
