@@ -10,6 +10,8 @@ namespace curb::control {
 namespace {
 
 constexpr std::size_t kDepth = 8;  // messages have four
+constexpr std::size_t kMembers =
+    256;  // of one object; those of messages have some twenty. They are searched one by one.
 
 // nlohmann's SAX events -> the tree.
 class Builder {
@@ -30,6 +32,10 @@ class Builder {
 
     bool key(std::string &name) {
         const auto &members = std::get<Json::Object>(open_.back().value);
+        if (members.size() == kMembers) {
+            fault_ = "an object in it has more than " + std::to_string(kMembers) + " members";
+            return false;
+        }
         if (std::any_of(members.begin(), members.end(), [&](const auto &one) { return one.name == name; })) {
             fault_ = "the name " + policy::quote(name, '"') + " stands in it twice";
             return false;

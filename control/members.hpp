@@ -51,6 +51,10 @@ EachOf<Enum, Array> each_of(Array &values) {
     return {values};
 }
 
+// A fraction on the wire is a time in milliseconds. Six decimals of more would not come back as the same number; it is
+// 46 days.
+inline constexpr double kMostMilliseconds = 4e9;
+
 class Writing {
   public:
     template <class T>
@@ -77,7 +81,9 @@ class Writing {
     }
     void write(const std::string &value) { out_ += policy::json_text(policy::valid_utf8(value)); }
     void write(bool value) { out_ += value ? "true" : "false"; }
-    void write(double value) { out_ += policy::json_text(std::isfinite(value) && value > 0 ? value : 0.0); }
+    void write(double value) {
+        out_ += policy::json_text(std::isfinite(value) && value > 0 ? std::min(value, kMostMilliseconds) : 0.0);
+    }
     template <class T>
     requires std::is_integral_v<T>
     void write(T value) { out_ += std::to_string(value); }
@@ -178,14 +184,12 @@ class Reading {
                            std::to_string(std::numeric_limits<Number>::max()));
     }
     void read(const char *name, const Json &value, double &out) {
-        const auto *number = value.get<double>();
+        const auto *fraction = value.get<double>();
         const auto *whole = value.get<std::uint64_t>();
-        if (whole != nullptr)
-            out = static_cast<double>(*whole);
-        else if (number != nullptr && *number >= 0)
-            out = *number;
-        else
-            fail(name, "is not a number from 0 on");
+        const double number = whole ? static_cast<double>(*whole) : fraction ? *fraction : -1;
+        if (!(number >= 0)) return fail(name, "is not a number from 0 on");
+        if (number > kMostMilliseconds) return fail(name, "is more than any release takes");
+        out = number;
     }
     template <class T>
     void read(const char *name, const Json &value, std::vector<T> &out) {

@@ -148,6 +148,22 @@ TEST_CASE("Impossible times are written as none") {
     }
 }
 
+TEST_CASE("A time that could not be written again is refused, and one that is beyond it is written as the most") {
+    const auto of = [](const std::string &time) {
+        return parse_reply(R"({"curb":1,"release":{"trigger":"x","steps":[],"milliseconds":)" + time + "}}");
+    };
+    for (const char *time : {"4000000001", "4e9001", "1e300", "18446744073709551615"}) CHECK(!of(time));
+    CHECK_THAT(of("1e300").error(), contains("\"milliseconds\" is more than any release takes"));
+    for (const char *time : {"0", "0.000001", "1234567.891234", "3999999999.999999", "4000000000"}) {
+        const auto read = of(time);
+        REQUIRE(read);
+        const auto again = parse_reply(text(*read));
+        REQUIRE(again);
+        CHECK(*again == *read);
+    }
+    CHECK(text(Reply(ReleaseReport{"x", {}, 1e300})) == text(Reply(ReleaseReport{"x", {}, 4e9})));
+}
+
 TEST_CASE("A request that is not right is refused, with what is wrong") {
     struct Bad {
         std::string line;
