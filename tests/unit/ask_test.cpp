@@ -1,0 +1,203 @@
+// One process is asked, and why there is no answer where there is none. The processes are stand-ins, each at its own
+// control socket.
+#include <fcntl.h>
+
+#include <chrono>
+#include <vector>
+
+#include "catch.hpp"
+#include "connect.hpp"
+#include "control/client.hpp"
+#include "exchange.hpp"
+#include "stand_in.hpp"
+
+using namespace curb;
+using namespace stand_in;
+using namespace std::chrono_literals;
+using control::ask;
+using control::Failure;
+using control::Reply;
+using control::Status;
+using control::StatusRequest;
+
+namespace {
+
+constexpr auto kPatience = 300ms;
+constexpr auto kLong = 60s;  // of a machine with other things to do
+
+std::string failure(int pid, std::chrono::milliseconds patience = kLong) {
+    const Reply reply = ask(pid, StatusRequest(), patience);
+    const auto *failure = std::get_if<Failure>(&reply);
+    return failure ? failure->message : "answered";
+}
+std::string text(int pid) { return "process " + std::to_string(pid); }
+std::string socket_of(const Runtime &runtime, int pid) {
+    return runtime.folder() / control::socket_name(*control::name_of(pid));
+}
+
+// A child that does nothing but what comes `before`.
+class Child {
+  public:
+    explicit Child(const std::function<void()> &before = {}) {
+        int ready[2];
+        REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (before) before();
+            if (::write(ready[1], "", 1) != 1) ::_exit(1);
+            for (;;) ::pause();
+        }
+        ::close(ready[1]);
+        char byte = 0;
+        REQUIRE(::read(ready[0], &byte, 1) == 1);
+        ::close(ready[0]);
+    }
+    ~Child() {
+        ::kill(pid_, SIGKILL);
+        ::waitpid(pid_, nullptr, 0);
+    }
+    Child(const Child &) = delete;
+    Child &operator=(const Child &) = delete;
+    [[nodiscard]] int pid() const { return pid_; }
+
+  private:
+    pid_t pid_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("a process that answers is heard, however its answer is cut, and however long it is") {
+    const Runtime runtime;
+    const StandIn whole(runtime, answers);
+    const StandIn slow(runtime, [](int listening) {
+        const int client = asked(listening);
+        for (const char c : status_line()) say(client, std::string(1, c));
+    });
+    const StandIn wordy(runtime, [](int listening) {
+        const Reply reply = Failure{std::string(control::kLongestReply - 30, 'x')};
+        say(asked(listening), control::text(reply) + "\n{\"curb\":1,\"failure\":\"a second answer\"}\n");
+    });
+    for (const int pid : {whole.pid(), slow.pid()}) {
+        const Reply reply = ask(pid, StatusRequest(), kLong);
+        REQUIRE(std::holds_alternative<Status>(reply));
+        CHECK(std::get<Status>(reply).pid == pid);
+    }
+    CHECK(failure(wordy.pid()) == std::string(control::kLongestReply - 30, 'x'));
+}
+
+TEST_CASE("why a process has not answered is told") {
+    const Runtime runtime;
+    const StandIn silent(runtime, [](int listening) { asked(listening); });
+    const StandIn stopped(runtime, answers);
+    stopped.stop();
+    const StandIn gibberish(runtime, [](int listening) { say(asked(listening), "gibberish\n"); });
+    const StandIn endless(runtime, [](int listening) {
+        const int client = asked(listening);
+        for (const std::string block(1 << 16, 'x');;) say(client, block);
+    });
+    const StandIn rude(runtime, [](int listening) { ::close(asked(listening)); });
+    const StandIn dying(runtime, [](int listening) {
+        asked(listening);
+        ::_exit(0);
+    });
+    const StandIn busy(runtime, [](int) {});
+    std::vector<control::Descriptor> callers;
+    for (int error = 0; error == 0;) callers.push_back(control::connect_to(socket_of(runtime, busy.pid()), error));
+
+    CHECK(failure(silent.pid(), kPatience) ==
+          text(silent.pid()) + " has not answered for 300 ms: it may be stuck, or the machine overloaded");
+    CHECK(failure(stopped.pid(), 1s) == text(stopped.pid()) + " has not answered for 1 s: it is stopped; kill -CONT " +
+                                            std::to_string(stopped.pid()));
+    CHECK_THAT(failure(gibberish.pid()), contains(text(gibberish.pid()) + " answers what cannot be read: "));
+    CHECK(failure(endless.pid()) == text(endless.pid()) + " answers more than an answer can be long");
+    CHECK(failure(rude.pid()) == text(rude.pid()) + " closed the connection without an answer; try again");
+    CHECK(failure(dying.pid()) == text(dying.pid()) + " ended before it answered");
+    CHECK(failure(busy.pid(), kPatience) ==
+          text(busy.pid()) + " takes no more requests: others keep its control socket busy; try again");
+}
+
+TEST_CASE("why a process cannot be asked at all is told") {
+    const Runtime runtime;
+    CHECK(failure(0) == "0 is not the pid of a process");
+    CHECK(failure(-7) == "-7 is not the pid of a process");
+    CHECK_THAT(failure(::getpid()), contains("does not run under curb; start it by: curb run -- COMMAND"));
+    int gone = 0;
+    {
+        const Child child;
+        gone = child.pid();
+    }
+    CHECK(failure(gone) == "there is no " + text(gone));
+
+    const Child deaf;
+    ::close(listening(socket_of(runtime, deaf.pid())));
+    CHECK_THAT(failure(deaf.pid()), contains(text(deaf.pid()) + " no longer listens on its control socket"));
+}
+
+TEST_CASE("a process that ended before anybody waited for it is said not to be there") {
+    const Runtime runtime;
+    const pid_t ended = ::fork();
+    if (ended == 0) ::_exit(0);
+    siginfo_t info{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT) == 0);
+    CHECK(failure(ended) == "there is no " + text(ended));
+    // Nor does its socket lead anywhere.
+    ::close(listening(runtime.folder() / (std::to_string(ended) + "-1.sock")));
+    CHECK(failure(ended) == "there is no " + text(ended));
+    ::waitpid(ended, nullptr, 0);
+}
+
+TEST_CASE("the socket of another process under the same pid is passed over") {
+    const Runtime runtime;
+    const StandIn good(runtime, answers), other(runtime, answers);
+    fs::rename(socket_of(runtime, other.pid()), runtime.folder() / (std::to_string(good.pid()) + "-1.sock"));
+    const Reply reply = ask(good.pid(), StatusRequest(), kLong);
+    REQUIRE(std::holds_alternative<Status>(reply));
+    CHECK(std::get<Status>(reply).pid == good.pid());
+}
+
+TEST_CASE("a process of another user is said to be that user's, and one that may not be looked into not to be seen") {
+    if (::geteuid() != 0) {
+        WARN("only root can be another user");
+        return;
+    }
+    constexpr uid_t kUser = 54'333, kOther = 54'334;
+    const Child foreign([] {
+        if (::setuid(kOther) != 0) ::_exit(97);
+    });
+    const Child closed([] {
+        if (::setuid(kUser) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) ::_exit(97);
+    });
+    // Forked, since a thread that has been root does not become it again.
+    const auto says = [](int pid, const std::string &part) {
+        const pid_t asking = ::fork();
+        if (asking == 0) {
+            ::unsetenv("XDG_RUNTIME_DIR");
+            if (::setuid(kUser) != 0) ::_exit(97);
+            ::_exit(failure(pid).find(part) != std::string::npos ? 0 : 1);
+        }
+        int status = 0;
+        ::waitpid(asking, &status, 0);
+        return status == 0;
+    };
+    CHECK(says(foreign.pid(), "belongs to user 54334: ask as that user, or as root"));
+    CHECK(says(::getpid(), "belongs to user 0: ask as that user, or as root"));
+    CHECK(says(closed.pid(), "does not run under curb, or does not let others look whether it does"));
+}
+
+TEST_CASE("a path that no socket can have leads nowhere") {
+    int error = 0;
+    CHECK_FALSE(control::connect_to("/tmp/" + std::string(control::kLongestPath, 'x'), error));
+    CHECK(error == ENAMETOOLONG);
+    CHECK_FALSE(control::connect_to("/tmp/curb-not-there/1-1.sock", error));
+    CHECK(error == ENOENT);
+}
+
+TEST_CASE("no patience ends at once, and endless patience never") {
+    CHECK(control::Deadline(0ms).passed());
+    CHECK(control::Deadline(0ms).left() == 0);
+    CHECK_FALSE(control::Deadline(1h).passed());
+    CHECK(control::Deadline(1h).left() == 1'000'000);  // poll is asked again after that
+    CHECK_FALSE(control::Deadline(control::kForEver).passed());
+    CHECK(control::Deadline(control::kForEver).left() == -1);
+}
