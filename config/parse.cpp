@@ -179,7 +179,26 @@ bool same(const policy::Conflict &a, const policy::Conflict &b) {
 }
 
 std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule *rule) const {
-    return policy::conflicts(policy::with_rule(file_, rule).gpu);
+    if (!rule) return policy::conflicts(file_.base.gpu);
+    const auto is_every = [](const policy::GpuRule &one) { return one.key.kind == policy::GpuKey::Kind::every; };
+    policy::Layer layer;
+    if (std::any_of(rule->over.gpu.begin(), rule->over.gpu.end(), is_every)) {
+        layer.gpu = file_.base.gpu;
+    } else {
+        // Of the devices that the rule does not name all has been said without it: a file of thousands of devices and
+        // of rules is not to be gone through once for each rule. One that begins somewhere counts for all of those.
+        bool started = false;
+        for (const policy::GpuRule &one : file_.base.gpu) {
+            const bool named = std::any_of(rule->over.gpu.begin(), rule->over.gpu.end(),
+                                           [&](const policy::GpuRule &over) { return over.key == one.key; });
+            const bool starts = one.policy.growth.start && !std::exchange(started, true);
+            if (is_every(one) || named || starts) layer.gpu.push_back(one);
+        }
+    }
+    policy::Layer over;
+    over.gpu = rule->over.gpu;
+    policy::lay_over(layer, over);
+    return policy::conflicts(layer.gpu);
 }
 
 // The field, or else the key of the device: in the rule, or else in the file itself.
