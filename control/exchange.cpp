@@ -48,15 +48,14 @@ Exchange::State Exchange::read() {
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return State::under_way;
         if (got <= 0) return State::closed;
-        const std::string_view more(block.data(), static_cast<std::size_t>(got));
-        const std::size_t end = more.find('\n');
-        line_.append(more.substr(0, end));
-        if (line_.size() > kLongestReply) {
+        lines_.take({block.data(), static_cast<std::size_t>(got)});
+        if (lines_.too_long()) {
             reply_ = Failure{process_text(pid_) + " answers more than an answer can be long"};
             return State::answered;
         }
-        if (end == std::string_view::npos) continue;
-        auto reply = parse_reply(line_);
+        const auto line = lines_.next();
+        if (!line) continue;
+        auto reply = parse_reply(*line);
         if (reply)
             reply_ = std::move(reply).value();
         else

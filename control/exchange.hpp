@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "control/descriptor.hpp"
+#include "control/lines.hpp"
 #include "control/messages.hpp"
 
 namespace curb::control {
@@ -54,7 +55,7 @@ class Exchange {
     int pid_;
     Descriptor connection_;
     std::string_view unsent_;
-    std::string line_;
+    Lines lines_{kLongestReply};
     Reply reply_;
 };
 

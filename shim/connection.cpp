@@ -37,22 +37,19 @@ void Connection::read() {
     std::array<char, 4096> block;
     const ssize_t got = recv(socket_.number(), block.data(), block.size(), MSG_DONTWAIT);
     if (got > 0)
-        in_.append(block.data(), static_cast<std::size_t>(got));
+        in_.take({block.data(), static_cast<std::size_t>(got)});
     else if (got == 0 || (errno != EAGAIN && errno != EINTR))
         state_ = State::done;
 }
 
 std::optional<std::string> Connection::line(Clock::time_point now) {
     if (state_ != State::reading) return std::nullopt;
-    const std::size_t end = in_.find('\n');
-    if (end < control::kLongestRequest) {
-        std::string out = in_.substr(0, end);
-        in_.erase(0, end + 1);
+    auto out = in_.next();
+    if (out)
         state_ = State::waiting;
-        return out;
-    }
-    if (in_.size() >= control::kLongestRequest) answer(control::Failure{"the request is too long"}, now, true);
-    return std::nullopt;
+    else if (in_.too_long())
+        answer(control::Failure{"the request is too long"}, now, true);
+    return out;
 }
 
 void Connection::answer(const control::Reply &reply, Clock::time_point now, bool last) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "control/lines.hpp"
 #include "control/messages.hpp"
 #include "own_socket.hpp"
 
@@ -50,7 +51,7 @@ class Connection {
     Clock::time_point since_;  // when the client was last up to date
     State state_ = State::reading;
     bool last_ = false;
-    std::string in_;
+    control::Lines in_{control::kLongestRequest};
     std::string out_;
 };
 

@@ -1,51 +1,33 @@
-// What the fuzzer began with and what it found, with any compiler.
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <vector>
-
+// What the fuzzer of policies began with and what it found, with any compiler; and what tests of the parser hold.
+#include "../unit/bad_policies.hpp"
 #include "catch.hpp"
+#include "corpus.hpp"
+#include "matrix.hpp"
 #include "policy_parse_checks.hpp"
 
 using namespace curb;
 
 namespace {
 
-std::vector<std::filesystem::path> corpus() {
-    std::vector<std::filesystem::path> out;
-    for (const char *directory : {CURB_CORPUS, CURB_EXAMPLES})
-        for (const auto &entry : std::filesystem::directory_iterator(directory)) out.push_back(entry.path());
-    std::sort(out.begin(), out.end());
-    return out;
-}
-
-std::string text_of(const std::filesystem::path &path) {
-    std::ostringstream out;
-    out << std::ifstream(path, std::ios::binary).rdbuf();
-    return out.str();
-}
+std::vector<fuzz::Input> corpus() { return fuzz::corpus({CURB_CORPUS, CURB_EXAMPLES}); }
 
 }  // namespace
 
 TEST_CASE("Of every file of the corpus all holds that must hold of any text") {
     const auto files = corpus();
     REQUIRE(files.size() >= 30);
-    for (const auto &path : files) {
-        INFO(path);
-        CHECK(fuzz::broken(text_of(path)) == "");
+    for (const auto &[name, text] : files) {
+        INFO(name);
+        CHECK(fuzz::broken(text) == "");
     }
+    matrix::report(matrix::Name::fuzz_inputs, files.size());
 }
 
-TEST_CASE("Of every file of the corpus cut off anywhere all holds too") {
-    for (const auto &path : corpus()) {
-        const std::string text = text_of(path);
-        for (std::size_t length = 0; length < std::min<std::size_t>(text.size(), 2'000); ++length) {
-            const std::string wrong = fuzz::broken(text.substr(0, length));
-            if (wrong.empty()) continue;  // Catch2's assertions are slow for so many rounds
-            INFO(path << " cut off at " << length);
-            FAIL(wrong);
-        }
+TEST_CASE("Of every wrong policy all holds too, and it is none") {
+    for (const Bad &bad : kBad) {
+        INFO(bad.text.substr(0, 200));
+        CHECK(fuzz::broken(bad.text) == "");
+        CHECK_FALSE(config::parse(bad.text, fuzz::kName));
     }
 }
 

@@ -1,0 +1,90 @@
+// What holds of any bytes that come over the control socket, at the server's end or at the asking one: they become the
+// same lines however they are cut; each line is a message or refused with a word; and a message that is written again
+// says the same.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/lines.hpp"
+#include "control/messages.hpp"
+#include "control/suspended.hpp"
+
+namespace curb::fuzz {
+
+inline constexpr std::size_t kLine = 512;  // as the longest, so that short texts reach it too
+
+struct Framed {
+    std::vector<std::string> lines;
+    bool too_long = false;
+    friend bool operator==(const Framed &, const Framed &) = default;
+};
+
+// As both ends read: a block, then every line that is there, until one is too long.
+inline Framed framed(std::string_view bytes, std::size_t block, std::size_t longest) {
+    control::Lines lines(longest);
+    Framed out;
+    for (std::size_t at = 0; at < bytes.size() && !out.too_long; at += block) {
+        lines.take(bytes.substr(at, block));
+        while (auto line = lines.next()) out.lines.push_back(*std::move(line));
+        out.too_long = lines.too_long();
+    }
+    return out;
+}
+
+template <class Parse>
+std::string misread(std::string_view line, Parse parse, std::string_view beginning) {
+    const auto read = parse(line);
+    if (!read) {
+        if (!read.error().starts_with(beginning) || read.error().size() == beginning.size()) return "no word of why";
+        return read.error().find('\n') == std::string::npos ? std::string() : "more than one line: " + read.error();
+    }
+    const std::string written = control::text(*read);
+    if (written.find('\n') != std::string::npos) return "written again it is more than a line";
+    const auto again = parse(written);
+    if (!again) return "written again it is wrong: " + written + ": " + again.error();
+    // Not what was read, since times are written with six decimals.
+    if (control::text(*again) != written) return "written again it says something else: " + written;
+    const auto third = parse(control::text(*again));
+    return third && *third == *again ? std::string() : "it does not come back as it was written: " + written;
+}
+
+// What does not hold of these bytes; empty: all does.
+inline std::string broken_protocol(std::string_view bytes) {
+    for (const std::size_t longest : {kLine, control::kLongestRequest}) {
+        const Framed whole = framed(bytes, bytes.size() + 1, longest);
+        for (const std::size_t block : {1, 7, 4096})
+            if (framed(bytes, block, longest) != whole) return "cut into pieces it is other lines";
+        std::string_view rest = bytes;
+        for (const std::string &line : whole.lines) {
+            if (line.size() >= longest) return "a line is longer than a line may be";
+            if (!rest.starts_with(line + "\n")) return "the lines are not those of the bytes";
+            rest.remove_prefix(line.size() + 1);
+        }
+        if (whole.too_long != (std::min(rest.find('\n'), rest.size()) >= longest)) return "a long line is not told";
+        if (!whole.too_long && rest.find('\n') != std::string_view::npos) return "a line is missing";
+    }
+    for (std::string_view rest = bytes;;) {
+        const std::size_t end = std::min(rest.find('\n'), rest.size());
+        const std::string_view line = rest.substr(0, end);
+        std::string wrong = misread(line, control::parse_request, "not a request to curb: ");
+        if (wrong.empty()) wrong = misread(line, control::parse_reply, "not an answer of curb: ");
+        if (!wrong.empty()) return wrong;
+        if (const auto reply = control::parse_reply(line); reply) {
+            if (const auto *released = std::get_if<control::ReleaseReport>(&*reply);
+                released && control::text(*released).find('\n') != std::string::npos)
+                return "a report of a release is more than a line";
+        }
+        // What curb suspend leaves to curb resume, in a file of the user's.
+        const control::suspended::Process process{1, 1, 0, 0};
+        if (const auto record = control::suspended::parse(process, std::string(line));
+            record && control::suspended::parse(process, control::suspended::text_of(process, *record)) != record)
+            return "a record of a suspended process does not come back as it was written";
+        if (end == rest.size()) return {};
+        rest.remove_prefix(end + 1);
+    }
+}
+
+}  // namespace curb::fuzz

@@ -1,0 +1,99 @@
+// What the fuzzer of the control protocol began with and what it found, with any compiler.
+#include <chrono>
+
+#include "catch.hpp"
+#include "corpus.hpp"
+#include "matrix.hpp"
+#include "protocol_checks.hpp"
+
+using namespace curb;
+
+namespace {
+
+std::vector<fuzz::Input> corpus() { return fuzz::corpus({CURB_PROTOCOL_CORPUS}); }
+
+}  // namespace
+
+TEST_CASE("Of every text of the corpus all holds that must hold of whatever comes over the socket") {
+    const auto files = corpus();
+    REQUIRE(files.size() >= 40);
+    for (const auto &[name, text] : files) {
+        INFO(name);
+        CHECK(fuzz::broken_protocol(text) == "");
+    }
+    matrix::report(matrix::Name::fuzz_inputs, files.size());
+}
+
+TEST_CASE("Of every text of the corpus cut off anywhere all holds too") {
+    for (const auto &[name, text] : corpus()) {
+        if (name.find("/found/") != std::string::npos) continue;
+        for (std::size_t length = 0; length < text.size(); length += 3) {
+            const std::string wrong = fuzz::broken_protocol(text.substr(0, length));
+            if (wrong.empty()) continue;  // Catch2's assertions are slow for so many rounds
+            INFO(name << " cut off at " << length);
+            FAIL(wrong);
+        }
+    }
+}
+
+TEST_CASE("Lines come out whole, however they came in, and no longer than they may be") {
+    control::Lines lines(6);
+    CHECK(!lines.next());
+    CHECK_FALSE(lines.too_long());
+    lines.take("ab");
+    CHECK(!lines.next());
+    lines.take("c\n\nlong\nf");
+    CHECK(lines.next() == "abc");
+    CHECK(lines.next() == "");
+    CHECK(lines.next() == "long");
+    CHECK(!lines.next());
+    CHECK_FALSE(lines.too_long());
+    lines.take("ive5");
+    CHECK_FALSE(lines.too_long());  // there is room for its newline
+    CHECK(!lines.next());
+    lines.take("\nmore12\n");
+    CHECK(lines.next() == "five5");
+    CHECK(!lines.next());
+    CHECK(lines.too_long());
+    lines.take("short\n");
+    CHECK(!lines.next());
+    CHECK(lines.too_long());
+    control::Lines unended(6);
+    unended.take("sixsix");
+    CHECK(unended.too_long());
+    CHECK(!unended.next());
+}
+
+TEST_CASE("The longest line is read in seconds, or refused, whatever is in it") {
+    const auto filled = [](const std::string &head, auto one, const std::string &tail, std::size_t size) {
+        std::string out = head;
+        for (unsigned i = 0; out.size() < size - 64 - tail.size(); ++i) out += one(i) + ",";
+        out.back() = ' ';
+        return out + tail;
+    };
+    const auto member = [](unsigned i) { return "\"" + std::to_string(i) + "\":1"; };
+    const auto gpu = [](unsigned /*i*/) { return std::string("{}"); };
+    const std::size_t most = control::kLongestReply;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto members = control::parse_reply(filled(R"({"curb":1,"status":{)", member, "}}", most));
+    REQUIRE(!members);
+    CHECK_THAT(members.error(), contains("an object in it has more than 256 members"));
+    CHECK(!control::parse_reply(filled(R"({"curb":1,"cap":{"gpus":[)", gpu, "]}}", most)));
+    CHECK(!control::parse_reply(
+        filled(R"({"curb":1,"cap":{"gpus":[)", [&](unsigned i) { return "{" + member(i) + "}"; }, "]}}", most)));
+    CHECK(!control::parse_request(filled(R"({"curb":1,"ask":"status",)", member, "}", control::kLongestRequest)));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
+TEST_CASE("The checks tell what does not come back as it was written") {
+    const auto deaf = [](std::string_view /*line*/) -> policy::Result<control::Reply, std::string> {
+        return std::string();
+    };
+    CHECK(fuzz::misread("", deaf, "") == "no word of why");
+    bool first = true;
+    const auto forgetful = [&](std::string_view line) -> policy::Result<control::Reply, std::string> {
+        if (std::exchange(first, false)) return control::parse_reply(line);
+        return control::Reply(control::Failure{"another"});
+    };
+    CHECK_THAT(fuzz::misread(R"({"curb":1,"failure":"one"})", forgetful, ""), contains("it says something else"));
+}
