@@ -45,10 +45,10 @@ function(curb_catch_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
   get_filename_component(labels ${CMAKE_CURRENT_SOURCE_DIR} NAME) # unit, contract, process
-  # Those of the pure layers alone, which scripts/cover builds and runs.
+  # Those that need nothing but the pure layers, which scripts/cover builds and runs.
   set(others ${arg_LIBS})
   list(FILTER others EXCLUDE REGEX "^(curb_policy|curb_config|curb_control|Threads::Threads)$")
-  if(arg_LIBS MATCHES "curb_" AND NOT others)
+  if(labels MATCHES "^(unit|fuzz)$" AND arg_LIBS MATCHES "curb_" AND NOT others)
     list(APPEND labels layers)
     set_property(GLOBAL APPEND PROPERTY CURB_LAYER_TESTS ${name})
   endif()

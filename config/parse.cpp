@@ -2,6 +2,8 @@
 // is an unknown key (keys.hpp), and each field is read by the function of its type (values.hpp).
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -48,8 +50,8 @@ class Reader {
         std::size_t at;
         std::string pointer;  // as the text spells it
     };
-    // Of the file with the rule laid over; null: without one.
-    [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule *rule) const;
+    // Of the file with the rule laid over: all in which the rule has a part.
+    [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule &rule) const;
     [[nodiscard]] const Spot *spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const;
     void tell(const policy::Conflict &conflict, const policy::Rule *rule);
 
@@ -57,6 +59,10 @@ class Reader {
     policy::File &file_;
     std::map<std::string, Spot> fields_;   // by their places' names; where the values stand
     std::map<std::string, Spot> devices_;  // the same of devices; where the keys stand
+    // Of the file's devices, for check_conflicts(): where each stands in its list, and the first that says where to
+    // start.
+    std::map<std::string, std::size_t> base_;
+    std::optional<std::size_t> starts_;
 };
 
 void Reader::read(const Node &root) {
@@ -174,29 +180,30 @@ bool leaves_conflicts(std::string_view pointer) {
     return !pointer.starts_with("/gpu") && !pointer.starts_with("/rules");
 }
 
+bool is_every(const policy::GpuRule &one) { return one.key.kind == policy::GpuKey::Kind::every; }
+
 bool same(const policy::Conflict &a, const policy::Conflict &b) {
     return a.key == b.key && a.field == b.field && a.message == b.message;
 }
 
-std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule *rule) const {
-    if (!rule) return policy::conflicts(file_.base.gpu);
-    const auto is_every = [](const policy::GpuRule &one) { return one.key.kind == policy::GpuKey::Kind::every; };
-    policy::Layer layer;
-    if (std::any_of(rule->over.gpu.begin(), rule->over.gpu.end(), is_every)) {
-        layer.gpu = file_.base.gpu;
+std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule &rule) const {
+    const std::vector<policy::GpuRule> &base = file_.base.gpu;
+    policy::Layer layer, over;
+    over.gpu = rule.over.gpu;
+    if (std::any_of(over.gpu.begin(), over.gpu.end(), is_every)) {
+        layer.gpu = base;
     } else {
         // Of the devices that the rule does not name all has been said without it: a file of thousands of devices and
-        // of rules is not to be gone through once for each rule. One that begins somewhere counts for all of those.
-        bool started = false;
-        for (const policy::GpuRule &one : file_.base.gpu) {
-            const bool named = std::any_of(rule->over.gpu.begin(), rule->over.gpu.end(),
-                                           [&](const policy::GpuRule &over) { return over.key == one.key; });
-            const bool starts = one.policy.growth.start && !std::exchange(started, true);
-            if (is_every(one) || named || starts) layer.gpu.push_back(one);
-        }
+        // of rules is not to be gone through once for each rule. One that says where to start stands for all of those.
+        std::set<std::size_t> taken;
+        const auto take = [&](const std::string &key) {
+            if (const auto found = base_.find(key); found != base_.end()) taken.insert(found->second);
+        };
+        for (const policy::GpuRule &one : over.gpu) take(policy::gpu_key_text(one.key));
+        take("*");
+        if (starts_) taken.insert(*starts_);
+        for (const std::size_t i : taken) layer.gpu.push_back(base[i]);
     }
-    policy::Layer over;
-    over.gpu = rule->over.gpu;
     policy::lay_over(layer, over);
     return policy::conflicts(layer.gpu);
 }
@@ -214,11 +221,16 @@ const Reader::Spot *Reader::spot_of(const policy::Conflict &conflict, const poli
 }
 
 void Reader::check_conflicts() {
-    const auto of_file = conflicts_with(nullptr);
+    const std::vector<policy::GpuRule> &base = file_.base.gpu;
+    const auto of_file = policy::conflicts(base);
+    for (std::size_t i = 0; i < base.size(); ++i) {
+        base_.emplace(policy::gpu_key_text(base[i].key), i);
+        if (base[i].policy.growth.start && !starts_) starts_ = i;
+    }
     for (const policy::Conflict &conflict : of_file) tell(conflict, nullptr);
     for (const policy::Rule &rule : file_.rules) {
         if (rule.over.gpu.empty()) continue;
-        for (const policy::Conflict &conflict : conflicts_with(&rule)) {
+        for (const policy::Conflict &conflict : conflicts_with(rule)) {
             if (std::none_of(of_file.begin(), of_file.end(), [&](const auto &old) { return same(old, conflict); }))
                 tell(conflict, &rule);
         }

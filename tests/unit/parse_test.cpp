@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -344,9 +345,9 @@ TEST_CASE("The longest file is read in seconds, though it names thousands of dev
     for (unsigned i = 0; text.size() < kHalf; ++i) text += ",\"cuda:" + std::to_string(i) + R"(":{"cap":"1GiB"})";
     text += R"(}, "rules": [{"match": {}})";
     while (text.size() < 2 * kHalf - 64) text += R"(,{"match":{},"gpu":{"cuda:1":{"cap":"1GiB"}}})";
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
     valid(text + "]}");
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+    CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 20);
 }
 
 TEST_CASE("All errors of a file are found, in the order of its text") {
