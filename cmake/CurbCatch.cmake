@@ -47,7 +47,7 @@ function(curb_catch_test name)
   get_filename_component(labels ${CMAKE_CURRENT_SOURCE_DIR} NAME) # unit, contract, process
   # Those that need nothing but the pure layers, which scripts/cover builds and runs.
   set(others ${arg_LIBS})
-  list(FILTER others EXCLUDE REGEX "^(curb_policy|curb_config|curb_control|Threads::Threads)$")
+  list(FILTER others EXCLUDE REGEX "^(curb_policy|curb_config|curb_control|Threads::Threads|nlohmann_json::nlohmann_json)$")
   if(labels MATCHES "^(unit|fuzz)$" AND arg_LIBS MATCHES "curb_" AND NOT others)
     list(APPEND labels layers)
     set_property(GLOBAL APPEND PROPERTY CURB_LAYER_TESTS ${name})

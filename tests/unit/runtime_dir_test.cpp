@@ -284,3 +284,22 @@ TEST_CASE("A descriptor is neither taken for ours nor closed once another stands
     }
     CHECK(::fcntl(number, F_GETFD) == -1);
 }
+
+TEST_CASE("Why the folder is not the one in XDG_RUNTIME_DIR is told, and nothing where it is or no variable is set") {
+    Machine machine;
+    CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
+    CHECK(mode_of(machine.in_xdg()) == 0700);
+    ::chmod(machine.in_xdg().c_str(), 0755);
+    CHECK_THAT(why_not_in_xdg(machine.places, ::geteuid()), contains(machine.in_xdg()));
+    fs::remove_all(machine.places.xdg);
+    CHECK_THAT(why_not_in_xdg(machine.places, ::geteuid()), contains(machine.places.xdg));
+    machine.places.xdg.clear();
+    CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
+}
+
+TEST_CASE("The name under which a socket is made is none of a socket") {
+    const std::string name = socket_name({4711, 17});
+    CHECK(parse_socket_name(name) == ProcessName{4711, 17});
+    CHECK(unfinished(name) != name);
+    CHECK_FALSE(parse_socket_name(unfinished(name)));
+}
