@@ -73,7 +73,9 @@ def main() -> None:
     names = {"program": [str(PROGRAM)], "Python": PYTHON}
     with Machine(*machine_options) as machine:
         for kind, command in names.items():
-            ways = subprocess.run(command, env=machine.bare, capture_output=True, text=True, check=True).stdout.splitlines()
+            ways = subprocess.run(
+                command, env=machine.bare, capture_output=True, text=True, check=True).stdout.splitlines(
+            )
             for way in ways:
                 more = one_way(machine, [*command, way], way)
                 print(f"{kind}: {way}: {RUNS} times, {more * 1000:+.0f} ms", flush=True)

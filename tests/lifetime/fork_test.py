@@ -35,7 +35,10 @@ def policy(machine: Machine) -> dict[str, object]:
 
 
 def children(machine: Machine, environment: dict[str, str], words: list[str]) -> tuple[subprocess.Popen[bytes], list[bytes]]:
-    process = subprocess.Popen([PROGRAM, *words], env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [PROGRAM, *words], env=environment, cwd=machine.folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
     assert process.stdout
     line = process.stdout.readline().split()
     if not line:
@@ -86,7 +89,10 @@ def daemons(machine: Machine) -> int:
         for environment in (machine.bare, machine.under_curb({"gpu": {"*": {"cap": "2GiB"}}})):
             file = machine.folder / "daemon"
             file.unlink(missing_ok=True)
-            process = subprocess.Popen([DAEMON, when, file], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            process = subprocess.Popen(
+                [DAEMON, when, file], env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
             assert finish(process, "who starts a daemon") == (0, b"", b"")
             deadline = time.monotonic() + PATIENCE_S
             while not file.exists():
@@ -136,7 +142,10 @@ def namespaces(machine: Machine) -> int:
         print("pid namespaces: skipped: only root can make them (unshare --pid)")
         return 0
     command = [unshare, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-I", "-c", IN_NAMESPACE]
-    process = subprocess.Popen(command, env=machine.under_curb(policy(machine)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env=machine.under_curb(policy(machine)),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
     status, out, err = finish(process, "in a pid namespace")
     if b"unshare" in err and b"ermitted" in err:
         print(f"pid namespaces: skipped: {err.decode().strip()}")
@@ -149,7 +158,10 @@ def multiprocessing(machine: Machine) -> int:
     count = max(4, COUNT // 250)
     outcomes = []
     for environment in (machine.bare, machine.under_curb(policy(machine))):
-        process = subprocess.Popen([*PYTHON, str(count)], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [*PYTHON, str(count)], env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
         outcomes.append(finish(process, "multiprocessing"))
     assert outcomes[0][0] == 0 and outcomes[1] == outcomes[0], outcomes
     return 3 * (count + 2)

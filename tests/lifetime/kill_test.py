@@ -53,7 +53,10 @@ class Kills:
         aside.rename(self.file)
 
     def start(self) -> None:
-        process = subprocess.Popen([PROGRAM], env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [PROGRAM], env=self.environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
         moment = time.monotonic() + self.random.random() * START_S
         self.living.append((process, moment))
 
@@ -127,7 +130,10 @@ class Kills:
         self.kill_all()
         left = self.machine.sockets()
         self.make_old(left)
-        process = subprocess.Popen([PROGRAM, "probe"], env=self.machine.under_curb(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [PROGRAM, "probe"], env=self.machine.under_curb(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
         assert process.stdout
         told = process.stdout.readline().strip()
         books = self.machine.books()

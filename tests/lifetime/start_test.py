@@ -29,7 +29,10 @@ IDLE_S = 0.25
 def start_all(machine: Machine, environment: dict[str, str], count: int) -> tuple[list[subprocess.Popen[bytes]], float, list[float]]:
     """The processes, how long until the last was up, and how long each took, in ms."""
     processes = [
-        subprocess.Popen([PROGRAM], env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [PROGRAM], env=environment, cwd=machine.folder,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
         for _ in range(count)
     ]
     for process in processes:
