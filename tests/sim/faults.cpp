@@ -1,5 +1,7 @@
 #include "faults.hpp"
 
+#include "sim.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,12 +45,37 @@ std::vector<Fault> parse(const char *text) {
 
 constinit std::atomic<uint64_t> all_calls = 0;
 
+// What curb_sim_fail has planned: one at a time, for one side of the threads.
+struct Planned {
+    std::atomic<bool> counting = false;
+    std::atomic<bool> others = false;
+    std::atomic<bool> lasting = false;
+    std::atomic<uint64_t> call = 0;
+    std::atomic<int> result = 0;
+    std::atomic<uint64_t> calls = 0;
+    std::atomic<const char *> failed = nullptr;
+};
+constinit Planned plan;
+constinit thread_local bool is_planner = false;
+
+CUresult planned(const Entry &entry) {
+    if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
+    const auto result = static_cast<CUresult>(plan.result.load());
+    const char *failed = plan.failed;
+    if (++plan.calls == plan.call) {
+        plan.failed = entry.name;
+        return result;
+    }
+    return plan.lasting && failed == entry.name ? result : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult fault(Entry &entry) {
     static const std::vector<Fault> &faults = *new std::vector<Fault>(parse(std::getenv("CURB_SIM_FAULT")));
     const uint64_t call = ++entry.calls;
     const uint64_t of_all = ++all_calls;
+    if (const CUresult result = planned(entry)) return result;
     for (const Fault &planned : faults) {
         const bool any = planned.name == "*";
         if (planned.call == (any ? of_all : call) && (any || planned.name == entry.name)) return planned.result;
@@ -57,3 +84,25 @@ CUresult fault(Entry &entry) {
 }
 
 }  // namespace curb::sim
+
+using curb::sim::is_planner;
+using curb::sim::plan;
+
+SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others, int lasting) {
+    plan.counting = false;
+    is_planner = true;
+    plan.others = others != 0;
+    plan.lasting = lasting != 0;
+    plan.call = call;
+    plan.result = result;
+    plan.calls = 0;
+    plan.failed = nullptr;
+    plan.counting = true;
+}
+
+SIM_EXPORT void curb_sim_fail_pause(int pause) { plan.counting = pause == 0; }
+
+SIM_EXPORT const char *curb_sim_failed(uint64_t *calls) {
+    if (calls) *calls = plan.calls;
+    return plan.failed;
+}

@@ -1,4 +1,4 @@
-// CURB_SIM_FAULT: makes the k-th call of a name fail.
+// CURB_SIM_FAULT and curb_sim_fail: make a call fail.
 #pragma once
 
 #include "entry.hpp"

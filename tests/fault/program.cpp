@@ -1,0 +1,216 @@
+#include "program.hpp"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <variant>
+
+#include "control/messages.hpp"
+#include "control/runtime_dir.hpp"
+#include "sim.h"
+#include "ways.hpp"
+
+namespace fault {
+namespace {
+
+using namespace std::chrono_literals;
+namespace control = curb::control;
+
+const char *error_text(int result) {
+    const char *name = nullptr;
+    return cuGetErrorName(static_cast<CUresult>(result), &name) == CUDA_SUCCESS && name ? name : "?";
+}
+
+std::string books_text(const Books &books) {
+    std::string out = "held " + std::to_string(books.held) + ", of the driver " + std::to_string(books.driver) +
+                      ", contexts " + std::to_string(books.contexts);
+    for (std::size_t kind = 0; kind < books.kinds.size(); ++kind)
+        if (books.kinds[kind] != 0)
+            out += std::string(", ") + curb::policy::kind_name(static_cast<curb::policy::Kind>(kind)) + " " +
+                   std::to_string(books.kinds[kind]);
+    return out;
+}
+
+// The process's own control socket, asked as from outside, but without a search of the machine for it: that would cost
+// more than the rest of a run. It is there a moment after cuInit.
+class OwnSocket {
+  public:
+    OwnSocket() = default;
+    OwnSocket(const OwnSocket &) = delete;
+    OwnSocket &operator=(const OwnSocket &) = delete;
+    ~OwnSocket() {
+        if (socket_ >= 0) ::close(socket_);
+    }
+
+    control::Reply ask(const control::Request &request) {
+        if (socket_ < 0 && !connect()) return control::Failure{"there is none"};
+        const std::string line = control::text(request) + "\n";
+        if (::send(socket_, line.data(), line.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(line.size()))
+            return control::Failure{"it is closed"};
+        std::string answer;
+        std::array<char, 4096> block;
+        while (answer.find('\n') == std::string::npos) {
+            const ssize_t got = ::recv(socket_, block.data(), block.size(), 0);
+            if (got <= 0) return control::Failure{"no answer comes"};
+            answer.append(block.data(), static_cast<std::size_t>(got));
+        }
+        auto reply = control::parse_reply(answer.substr(0, answer.size() - 1));
+        return reply ? std::move(reply).value() : control::Failure{reply.error()};
+    }
+
+  private:
+    bool connect() {
+        const auto self = control::name_of(getpid());
+        const std::string path = control::places().xdg + "/curb/" + control::socket_name(*self);
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        path.copy(address.sun_path, sizeof address.sun_path - 1);
+        const timeval patience{30, 0};
+        socket_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        for (const auto until = std::chrono::steady_clock::now() + 30s; std::chrono::steady_clock::now() < until;) {
+            if (::connect(socket_, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) return true;
+            std::this_thread::sleep_for(100us);
+        }
+        return false;
+    }
+
+    int socket_ = -1;
+};
+
+template <class Wanted>
+Wanted ask(Program &p, const control::Request &request) {
+    static OwnSocket socket;  // a process does one run
+    const control::Reply reply = socket.ask(request);
+    if (const auto *wanted = std::get_if<Wanted>(&reply)) return *wanted;
+    const auto *why = std::get_if<control::Failure>(&reply);
+    p.problem("the control socket: " + (why ? why->message : "another answer"));
+    return {};
+}
+
+class Unobserved {
+  public:
+    explicit Unobserved(Injector &injector) : injector_(injector) { injector_.pause(true); }
+    ~Unobserved() { injector_.pause(false); }
+    Unobserved(const Unobserved &) = delete;
+    Unobserved &operator=(const Unobserved &) = delete;
+
+  private:
+    Injector &injector_;
+};
+
+}  // namespace
+
+std::vector<Way> &ways() {
+    static std::vector<Way> all;
+    return all;
+}
+
+void Program::problem(const std::string &text) {
+    const std::size_t there = std::strlen(report_.problem.data());
+    std::snprintf(report_.problem.data() + there, report_.problem.size() - there, "%s\n", text.c_str());
+}
+
+void Program::judge(const char *name, CUresult expected, CUresult result, const char *failed_before) {
+    const char *failed = injector_.failed();
+    const bool just_now = failed && !failed_before;
+    const bool own = just_now && injector_.is_of_driver() && !fault_.others && std::strcmp(failed, name) == 0;
+    const auto code = static_cast<CUresult>(fault_.code);
+    const auto said = [&](const char *what) {
+        problem(std::string(name) + " returns " + error_text(result) + ", " + what + " (expected " +
+                error_text(expected) + ", failed " + (failed ? failed : "nothing") +
+                (just_now ? " just now"
+                 : failed ? " earlier"
+                          : "") +
+                ")");
+    };
+    if (result == expected) {
+        // Out of memory is answered by giving back what there is, and by a second call.
+        if (own && result != code && code != CUDA_ERROR_OUT_OF_MEMORY) said("though the driver has refused it");
+        return;
+    }
+    if (own && result == code) return;
+    said("which it would not see without curb");
+}
+
+CUcontext Program::start() {
+    Program &p = *this;
+    CUcontext context = nullptr;
+    injector_.plan(fault_);
+    DO(cuInit, 0);
+    DO(cuDevicePrimaryCtxRetain, &context, 0);
+    DO(cuCtxSetCurrent, context);
+    return context;
+}
+
+void Program::read_books() {
+    const Unobserved unobserved(injector_);
+    // The driver may have taken or given back memory of its own: a cap looks at the device again, here as before a
+    // program's next request. Without a cap a release does.
+    std::size_t free = 0, total = 0;
+    CUcontext current = nullptr;
+    if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current) {
+        cuModuleUnload(nullptr);
+        cuMemGetInfo_v2(&free, &total);
+    }
+    auto status = ask<control::Status>(*this, control::StatusRequest{});
+    if (status.gpus.empty() || !status.gpus.front().cap || !current) {
+        ask<control::ReleaseReport>(*this, curb::policy::ReleaseRequest{{}, std::vector{curb::policy::Step::pressure}});
+        status = ask<control::Status>(*this, control::StatusRequest{});
+    }
+    Books books;
+    books.read = true;
+    books.driver = curb_sim_held(0);
+    if (status.gpus.empty()) return problem("curb knows no device");
+    const control::GpuStatus &gpu = status.gpus.front();
+    books.held = gpu.held;
+    books.kinds = gpu.kinds;
+    books.contexts = gpu.contexts;
+    const Bytes managed = gpu.kinds[static_cast<std::size_t>(curb::policy::Kind::managed)];
+    if (books.held != books.driver + managed) problem("the books do not balance: " + books_text(books));
+    if (report_.books_read < kMostBooks) report_.books[report_.books_read++] = books;
+}
+
+void Program::mend() {
+    if (fault_.lasting) injector_.pause(true);
+}
+
+void Program::cap_holds(Bytes cap) {
+    const Unobserved unobserved(injector_);
+    Program &p = *this;
+    CUdeviceptr pointer = 0;
+    REFUSED(cuMemAlloc_v2, &pointer, cap);
+    DO(cuMemAlloc_v2, &pointer, cap / 3);
+    DO(cuMemFree_v2, pointer);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    cuThreadExchangeStreamCaptureMode(&mode);
+    if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL) problem("the program's capture mode is another one now");
+}
+
+void Program::release(const char *steps) {
+    std::vector<curb::policy::Step> wanted;
+    for (const curb::policy::Step step : curb::policy::all_steps())
+        if (std::strstr(steps, (std::string("\"") + curb::policy::step_name(step) + "\"").c_str()))
+            wanted.push_back(step);
+    ask<control::ReleaseReport>(*this, curb::policy::ReleaseRequest{{}, wanted});
+}
+
+void Program::set_cap(const char *size) {
+    ask<control::CapReport>(*this, control::CapRequest{*curb::policy::parse_size(size), "*"});
+}
+
+std::string difference(const Report &clean, const Report &faulted) {
+    for (std::size_t i = 0; i < clean.books_read; ++i)
+        if (clean.books[i] != faulted.books[i])
+            return "reading " + std::to_string(i + 1) + " of the books: " + books_text(faulted.books[i]) +
+                   "; without a fault: " + books_text(clean.books[i]);
+    return "";
+}
+
+}  // namespace fault

@@ -1,0 +1,103 @@
+// A CUDA program that something fails under, once in each run: a call of the driver, an allocation or a system call
+// within libcurb.so. It does what programs do (ways.hpp), tries again what failed, and notes what must not be: an error
+// that it would not see without curb, a driver's error that it does not see, books that do not balance.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "cuda_abi.h"
+#include "policy/kinds.hpp"
+
+namespace fault {
+
+using Bytes = std::uint64_t;
+inline constexpr Bytes KiB = 1ULL << 10, MiB = 1ULL << 20, GiB = 1ULL << 30;
+inline constexpr std::size_t kMostBooks = 4;  // readings of one run
+
+// What is to fail in one run.
+struct Fault {
+    std::uint64_t call = 0;  // the k-th from the start of CUDA on; 0: none, they are counted
+    int code = 0;            // CUresult or errno
+    bool others = false;     // of threads that are not the program's
+    bool lasting = false;    // and all that follow of the same kind, until the program frees what it has
+};
+
+// How it is brought about.
+class Injector {
+  public:
+    Injector() = default;
+    Injector(const Injector &) = delete;
+    Injector &operator=(const Injector &) = delete;
+    virtual ~Injector() = default;
+    virtual void plan(const Fault &fault) = 0;           // counted from here on, on the calling thread
+    virtual void pause(bool pause) = 0;                  // what the test itself asks is neither counted nor failed
+    virtual const char *failed() = 0;                    // what was failed; null: nothing yet
+    virtual std::uint64_t calls() = 0;                   // counted
+    virtual bool is_of_driver() const { return false; }  // the program is to see it, if it was its own call
+};
+
+// What curb says and what the simulated driver says.
+struct Books {
+    std::array<Bytes, curb::policy::kKinds> kinds{};
+    Bytes held = 0, driver = 0;  // the driver's without managed memory, as NVML tells it
+    int contexts = 0;
+    bool read = false;
+    bool operator==(const Books &) const = default;
+};
+
+// What came of a run: in memory that the parent of the process shares.
+struct Report {
+    bool complete = false;
+    bool reached = false;  // the fault
+    std::uint64_t calls = 0;
+    std::size_t books_read = 0;
+    std::array<Books, kMostBooks> books{};
+    std::array<char, 64> failed{};
+    std::array<char, 4000> problem{};  // empty: none
+};
+
+class Program {
+  public:
+    Program(Injector &injector, const Fault &fault, Report &report) noexcept
+        : injector_(injector), fault_(fault), report_(report) {}
+
+    // Calls the driver until it returns what it must, and notes what it may not return on the way.
+    template <class Call>
+    CUresult call(const char *name, CUresult expected, Call call) {
+        for (int attempt = 0;; ++attempt) {
+            const char *before = injector_.failed();
+            const CUresult result = call();
+            judge(name, expected, result, before);
+            if (result == expected || attempt == kAttempts) return result;
+        }
+    }
+
+    // Cuda is there, with the primary context of device 0 current; from here on the fault is planned.
+    CUcontext start();
+    // Reads the books, and holds them against the driver's. The fault does not reach what the test asks.
+    void read_books();
+    // The fault is over, if it lasted, and the program has time to be served: what follows must go as without it.
+    void mend();
+    // A cap of `cap` is in force: more is refused, less is served.
+    void cap_holds(Bytes cap);
+    // Asks curb through its socket: to release by these steps, and waits until it is done; for a cap.
+    void release(const char *steps);
+    void set_cap(const char *size);
+    void problem(const std::string &text);
+
+  private:
+    static constexpr int kAttempts = 3;
+
+    void judge(const char *name, CUresult expected, CUresult result, const char *failed_before);
+
+    Injector &injector_;
+    const Fault &fault_;
+    Report &report_;
+};
+
+#define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
+#define REFUSED(function, ...) p.call(#function, CUDA_ERROR_OUT_OF_MEMORY, [&] { return function(__VA_ARGS__); })
+
+}  // namespace fault
