@@ -56,8 +56,7 @@ bool usable(Device &device, Bytes bytes) noexcept {
 // Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach
 // the block (measured on an H200). False: the driver reported an error, a capture has begun, or it is about to go.
 bool finished(CUcontext owner, contexts::Id id) noexcept {
-    CUcontext current = nullptr;
-    driver().cuCtxGetCurrent(&current);
+    const CUcontext current = current_context();
     if (!current) return false;  // the driver is to say whether it frees without one
     // The thread's own is what its free would wait for, also while another thread destroys it.
     if (owner == current) return captures::synchronise_current_context() == CUDA_SUCCESS;
@@ -71,30 +70,42 @@ void arm() noexcept {
     if (wake && !armed.exchange(true, std::memory_order_seq_cst)) wake();
 }
 
+// On the shelf from here on. False: it is not, and in the books as the program's.
+bool put(Device &device, const Block &block) noexcept {
+    allocations::keep(block.pointer, block.allocation);
+    count(device, true);
+    if (shelf_of(device).put(block)) return true;
+    count(device, false);
+    allocations::use_again(block.pointer, block.allocation);
+    allocations::remember(block.pointer, block.allocation);
+    return false;
+}
+
 // Frees a block that has been taken from the shelf; the caller is in RelaxedCapture and visits its context. How many
-// bytes of the device came back.
-Bytes free_now(const Block &block) noexcept {
+// bytes of the device came back. None: the driver has refused, and the block is kept on, as the youngest.
+std::optional<Bytes> free_now(const Block &block) noexcept {
     Device &device = *block.allocation.device;
     count(device, false);
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
     const contexts::OnTop context(block.allocation.context);
-    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS) {
+    if (insist([&] { return driver().cuMemFree_v2(block.pointer); }) == CUDA_SUCCESS) {
         const Bytes freed = allocations::credit(block.pointer, block.allocation);
         trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         return freed;
     }
-    // The context is broken, and has the memory until it goes.
-    allocations::remember(block.pointer, block.allocation);
-    return 0;
+    // The program has forgotten it, so nobody else would free it. A broken context has it until it goes.
+    put(device, {block.pointer, block.allocation, block.context, devices::now_ms()});
+    return std::nullopt;
 }
 
-// Frees the oldest block that was freed by then. False: there is none.
+// Frees the oldest block that was freed by then. False: there is none, or it could not be freed.
 bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept {
     Shelf::Visit visit;
     const auto block = shelf_of(device).take_oldest(latest_ms, visit);
-    if (block) freed += free_now(*block);
-    return block.has_value();
+    const auto came_back = block ? free_now(*block) : std::nullopt;
+    freed += came_back.value_or(0);
+    return came_back.has_value();
 }
 
 // Down to what the policy allows.
@@ -141,14 +152,11 @@ bool keep(CUdeviceptr pointer) noexcept {
     const std::uint64_t moment = trace::moment();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) return false;  // freed by two threads at once: the driver tells the second
-    allocations::keep(pointer, *allocation);
-    count(device, true);
-    if (*allocation != *known || !shelf_of(device).put({pointer, *allocation, owner, devices::now_ms()})) {
-        count(device, false);
-        allocations::use_again(pointer, *allocation);
+    if (*allocation != *known) {
         allocations::remember(pointer, *allocation);
         return false;
     }
+    if (!put(device, {pointer, *allocation, owner, devices::now_ms()})) return false;
     trace::freed(device, allocation->kind, pointer, allocation->bytes, 0, moment, true);
     idle::note_use();
     arm();

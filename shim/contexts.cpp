@@ -131,15 +131,14 @@ Closing::~Closing() {
 }
 
 OnTop::OnTop(CUcontext context) noexcept {
-    CUcontext current = nullptr;
-    driver().cuCtxGetCurrent(&current);
-    pushed_ = current != context && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    const CUcontext current = current_context();
+    pushed_ = current != context && insist([&] { return driver().cuCtxPushCurrent_v2(context); }) == CUDA_SUCCESS;
     current_ = pushed_ || current == context;
 }
 
 OnTop::~OnTop() {
     CUcontext popped = nullptr;
-    if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
+    if (pushed_) insist([&] { return driver().cuCtxPopCurrent_v2(&popped); });
 }
 
 Id id_of(CUcontext context) noexcept {

@@ -116,6 +116,8 @@ Device *green_gone(CUgreenCtx green) noexcept;
 
 namespace curb::shim {
 
+// The context that is current in this thread; null: none.
+CUcontext current_context() noexcept;
 // The context that memory allocated now in this thread goes away with.
 CUcontext owner_of_memory() noexcept;
 

@@ -19,7 +19,8 @@ constinit std::atomic<int> all_contexts{0};
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
-    return driver().cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+    const auto ask = [&] { return driver().cuDeviceGetAttribute(&value, which, device); };
+    return insist(ask) == CUDA_SUCCESS ? value : 0;
 }
 
 }  // namespace
@@ -27,21 +28,22 @@ int attribute(CUdevice_attribute which, CUdevice device) noexcept {
 void discover() noexcept {
     const Driver &cuda = driver();
     int count = 0;
-    if (cuda.cuDeviceGetCount(&count) != CUDA_SUCCESS) return;
+    if (insist([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
         Device &device = all[static_cast<std::size_t>(ordinal)];
         device.ordinal = ordinal;
         std::size_t total = 0;
-        cuda.cuDeviceTotalMem_v2(&total, ordinal);
+        insist([&] { return cuda.cuDeviceTotalMem_v2(&total, ordinal); });
         device.total = total;
-        cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal);
+        insist(
+            [&] { return cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal); });
         device.resident_threads =
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));
         // The newer form tells the UUID of a MIG instance, the older one always that of the GPU.
         CUuuid gpu{}, own{};
-        cuda.cuDeviceGetUuid(&gpu, ordinal);
-        if (cuda.cuDeviceGetUuid_v2(&own, ordinal) != CUDA_SUCCESS) own = gpu;
+        insist([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
+        if (insist([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
         device.meter.identify(gpu, own);
         known = ordinal + 1;
     }
@@ -57,8 +59,8 @@ Device *find(CUdevice device) noexcept {
 
 Device *current() noexcept {
     CUdevice device = -1;
-    if (!process::active() || driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
-    return find(device);
+    if (!process::active()) return nullptr;
+    return insist([&] { return driver().cuCtxGetDevice(&device); }) == CUDA_SUCCESS ? find(device) : nullptr;
 }
 
 std::uint64_t now_ms() noexcept {

@@ -61,18 +61,33 @@ void *nvml_wrapper_named(const char *symbol) noexcept;
 // the address for its own (name, version, flags); everything else passes as it is.
 void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
 
+// Asks the driver something whose answer the books hang on, and once more if it does not answer: most calls may return
+// an error of earlier work instead of their own.
+template <class Ask>
+CUresult insist(Ask ask) noexcept {
+    const CUresult result = ask();
+    return result == CUDA_SUCCESS ? result : ask();
+}
+
 // While it lives, calls of this thread into the driver do not break a stream capture in progress elsewhere, nor one in
 // global mode in this thread (the driver's relaxed mode; 12 ns on an H200). Even reading a pool's attribute breaks a
 // capture without it (measured on an H200: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
 class RelaxedCapture {
   public:
-    RelaxedCapture() noexcept { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
-    ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+    RelaxedCapture() noexcept : relaxed_(exchange()) {}
+    ~RelaxedCapture() {
+        if (relaxed_) exchange();
+    }
     RelaxedCapture(const RelaxedCapture &) = delete;
     RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
-    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchange() noexcept {
+        return insist([this] { return driver().cuThreadExchangeStreamCaptureMode(&mode_); }) == CUDA_SUCCESS;
+    }
+
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the program's
+    bool relaxed_;                                               // else the mode is the program's still, and stays it
 };
 
 }  // namespace curb::shim

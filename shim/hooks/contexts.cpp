@@ -20,18 +20,21 @@ namespace {
 // What the first context takes, as long as it has not been measured: the figure of an H100 and an H200.
 constexpr Bytes kContext = 518 * policy::MiB;
 
-bool primary_is_active(const Device &device) noexcept {
+// None: the driver does not tell.
+std::optional<bool> primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
-    return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active) == CUDA_SUCCESS && active;
+    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
+    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
 }
 
 // The primary context's handle, without keeping a reference; null: it is not active.
 CUcontext primary_of(const Device &device) noexcept {
     CUcontext context = nullptr;
-    if (!primary_is_active(device) || driver().cuDevicePrimaryCtxRetain(&context, device.ordinal) != CUDA_SUCCESS)
+    if (!primary_is_active(device).value_or(false) ||
+        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
-    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
+    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
     return context;
 }
 
@@ -126,7 +129,8 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
     }
     if (result != CUDA_SUCCESS) return result;
     const CUcontext made = context();
-    if (contexts::made(made, *device, cost)) {
+    // One that the driver does not tell shows in the device's figure.
+    if (made && contexts::made(made, *device, cost)) {
         devices::context_made(*device);
         trace::allocated(*device, Kind::contexts, reinterpret_cast<std::uint64_t>(made), cost, cost);
     } else {
@@ -140,18 +144,18 @@ CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
     return create(
         ordinal, call, [&] { return *context; },
         [&] {
-            driver().cuCtxDestroy_v2(*context);
+            insist([&] { return driver().cuCtxDestroy_v2(*context); });
             *context = nullptr;
         });
 }
 
 // What makes the primary context if it is not there.
-template <class Call, class Undo>
-CUresult create_primary(CUdevice ordinal, Call call, Undo undo) {
-    Device *device = devices::find(ordinal);
-    if (!device || primary_is_active(*device)) return call();
+template <class Call, class Context, class Undo>
+CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo) {
+    const Device *device = devices::find(ordinal);
+    if (!device || primary_is_active(*device).value_or(false)) return call();
     return create(
-        ordinal, call, [&] { return primary_of(*device); }, undo);
+        ordinal, call, [&] { return context(*device); }, undo);
 }
 
 // The context and what was bound to it are gone.
@@ -175,18 +179,13 @@ CUresult end_primary(CUdevice ordinal, Call call) {
     const CUcontext context = device ? primary_of(*device) : nullptr;
     const contexts::Closing closing(context);
     const CUresult result = call();
-    if (context && !primary_is_active(*device)) died(device, context);
+    if (context && !primary_is_active(*device).value_or(true)) died(device, context);
     return result;
 }
 
 template <class Call>
 CUresult destroy(CUcontext context, Call call) {
-    Device *device = nullptr;
-    if (process::active() && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
-        device = devices::current();
-        CUcontext popped = nullptr;
-        driver().cuCtxPopCurrent_v2(&popped);
-    }
+    Device *device = process::active() ? contexts::device_of(context) : nullptr;
     const contexts::Closing closing(process::active() ? context : nullptr);
     const CUresult result = call();
     if (result == CUDA_SUCCESS && process::active()) died(device, context);
@@ -195,9 +194,14 @@ CUresult destroy(CUcontext context, Call call) {
 
 }  // namespace
 
-CUcontext owner_of_memory() noexcept {
+CUcontext current_context() noexcept {
     CUcontext context = nullptr;
-    driver().cuCtxGetCurrent(&context);
+    insist([&] { return driver().cuCtxGetCurrent(&context); });
+    return context;
+}
+
+CUcontext owner_of_memory() noexcept {
+    const CUcontext context = current_context();
     if (!contexts::is_green(context)) return context;
     const Device *device = devices::current();
     return device ? primary_of(*device) : context;
@@ -210,8 +214,9 @@ using namespace curb::shim;
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     return create_primary(
         ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
+        [&](const Device &) { return *context; },
         [&] {
-            driver().cuDevicePrimaryCtxRelease_v2(ordinal);
+            insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(ordinal); });
             *context = nullptr;
         });
 }
@@ -254,9 +259,9 @@ CUresult cuCtxDetach(CUcontext context) {
 // A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
     const CUresult result = create_primary(
-        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); },
+        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); }, primary_of,
         [&] {
-            driver().cuGreenCtxDestroy(*context);
+            insist([&] { return driver().cuGreenCtxDestroy(*context); });
             *context = nullptr;
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {

@@ -52,12 +52,6 @@ class Settled {
 };
 constinit Settled settled;
 
-CUcontext current_context() noexcept {
-    CUcontext context = nullptr;
-    driver().cuCtxGetCurrent(&context);
-    return context;
-}
-
 // A kernel's handle can be launched in every context, so where there are several, the context is part of the key.
 std::uintptr_t key_of(CUfunction function) noexcept {
     const auto key = reinterpret_cast<std::uintptr_t>(function);
@@ -66,17 +60,21 @@ std::uintptr_t key_of(CUfunction function) noexcept {
 
 Bytes stack_limit() noexcept {
     std::size_t limit = 0;
-    return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS ? limit : 0;
+    const auto ask = [&] { return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE); };
+    return insist(ask) == CUDA_SUCCESS ? limit : 0;
 }
 
 // Local memory a thread; 0: none, or the driver does not tell.
 Bytes local_bytes(CUfunction function, const Device &device) noexcept {
     int bytes = 0;
-    if (driver().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) != CUDA_SUCCESS &&
-        driver().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function),
-                                      device.ordinal) != CUDA_SUCCESS)
-        return 0;
-    return static_cast<Bytes>(bytes);
+    // A handle is that of a function, or of a kernel of a library.
+    const auto ask = [&] {
+        return driver().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) == CUDA_SUCCESS
+                   ? CUDA_SUCCESS
+                   : driver().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                                   reinterpret_cast<CUkernel>(function), device.ordinal);
+    };
+    return insist(ask) == CUDA_SUCCESS ? static_cast<Bytes>(bytes) : 0;
 }
 
 void trace_stack(const Device &device, CUcontext context, const contexts::StackChange &change) noexcept {
@@ -165,10 +163,11 @@ CUresult load(CUmodule *module, Call call) {
     const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
     if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
-    reports::refusal(*device, admission::in_force(*device), device->ledger.overhead() - before,
-                     {Kind::overhead, policy::Obstacle::cap, device->ledger.held()});
-    driver().cuModuleUnload(*module);
+    const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
+    // One that stays is the program's: nobody else could unload it, and it counts against the next request.
+    if (insist([&] { return driver().cuModuleUnload(*module); }) != CUDA_SUCCESS) return CUDA_SUCCESS;
     *module = nullptr;
+    reports::refusal(*device, admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
     devices::reconcile(*device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -13,13 +13,13 @@ class PrimaryContext {
         if (!exists(device) || driver().cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return;
         // The reference keeps it alive meanwhile.
         current_ = driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-        if (!current_) driver().cuDevicePrimaryCtxRelease_v2(device);
+        if (!current_) release();
     }
     ~PrimaryContext() {
         if (!current_) return;
         CUcontext popped = nullptr;
-        driver().cuCtxPopCurrent_v2(&popped);
-        driver().cuDevicePrimaryCtxRelease_v2(device_);
+        insist([&] { return driver().cuCtxPopCurrent_v2(&popped); });
+        release();
     }
     PrimaryContext(const PrimaryContext &) = delete;
     PrimaryContext &operator=(const PrimaryContext &) = delete;
@@ -32,6 +32,10 @@ class PrimaryContext {
     [[nodiscard]] bool current() const noexcept { return current_; }
 
   private:
+    void release() const noexcept {
+        insist([this] { return driver().cuDevicePrimaryCtxRelease_v2(device_); });
+    }
+
     CUdevice device_;
     bool current_ = false;
 };
