@@ -28,13 +28,29 @@ CUresult begin(Begin call) noexcept {
     return result;
 }
 
-// An end ends the capture even when it reports it as invalidated; on a stream that captures nothing it ends none.
+template <class IsCapturing>
+bool capturing(const IsCapturing &is_capturing, CUstream stream) noexcept {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const auto ask = [&] { return is_capturing(stream, &status); };
+    return insist(ask) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// An end ends the capture even when it reports it as invalidated, but not when the driver has refused the call; on a
+// stream that captures nothing it ends none.
 template <class IsCapturing, class End>
 CUresult end(const IsCapturing &is_capturing, CUstream stream, End call) noexcept {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const bool capturing = is_capturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    const bool before = capturing(is_capturing, stream);
     const CUresult result = call();
-    if (capturing) ended();
+    if (before && (result == CUDA_SUCCESS || !capturing(is_capturing, stream))) ended();
+    return result;
+}
+
+// A stream that captures ends its capture with itself. One that could not be destroyed is not asked: perhaps it was.
+template <class Destroy>
+CUresult destroy(CUstream stream, Destroy call) noexcept {
+    const bool before = capturing(driver().cuStreamIsCapturing, stream);
+    const CUresult result = call();
+    if (before && result == CUDA_SUCCESS) ended();
     return result;
 }
 
@@ -55,7 +71,7 @@ bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
 std::optional<CUresult> synchronise_current_context() noexcept {
     synchronising.fetch_add(1, std::memory_order_seq_cst);
     std::optional<CUresult> result;
-    if (!any()) result = driver().cuCtxSynchronize();
+    if (!any()) result = insist([] { return driver().cuCtxSynchronize(); });
     synchronising.fetch_sub(1, std::memory_order_seq_cst);
     return result;
 }
@@ -94,10 +110,10 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     return captures::end(driver().cuStreamIsCapturing_ptsz, stream,
                          [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
 }
-// A stream that captures ends its capture with itself. (A handle of 1 or 2 is a default stream, which stays.)
+// (A handle of 1 or 2 is a default stream, which stays.)
 CUresult cuStreamDestroy(CUstream stream) {
-    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamDestroy(stream); });
+    return captures::destroy(stream, [&] { return driver().cuStreamDestroy(stream); });
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-    return captures::end(driver().cuStreamIsCapturing, stream, [&] { return driver().cuStreamDestroy_v2(stream); });
+    return captures::destroy(stream, [&] { return driver().cuStreamDestroy_v2(stream); });
 }
