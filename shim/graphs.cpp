@@ -49,23 +49,25 @@ struct Range {
 
 void collect(CUgraph graph, std::vector<Range> &ranges, std::vector<CUdeviceptr> &frees) {
     std::size_t count = 0;
-    if (driver().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
+    if (insist([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0) return;
     std::vector<CUgraphNode> nodes(count);
-    if (driver().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
+    if (insist([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
     nodes.resize(std::min(count, nodes.size()));
     for (CUgraphNode node : nodes) {
         CUgraphNodeType type{};
-        if (driver().cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
+        const auto told = [](auto ask) { return insist(ask) == CUDA_SUCCESS; };
+        if (!told([&] { return driver().cuGraphNodeGetType(node, &type); })) continue;
         CUgraph inner = nullptr;
         CUdeviceptr freed = 0;
         CUDA_MEM_ALLOC_NODE_PARAMS memory{};
-        if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver().cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
+        if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+            told([&] { return driver().cuGraphChildGraphNodeGetGraph(node, &inner); }))
             collect(inner, ranges, frees);
         else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-                 driver().cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
+                 told([&] { return driver().cuGraphMemFreeNodeGetParams(node, &freed); }))
             frees.push_back(freed);
         else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-                 driver().cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS &&
+                 told([&] { return driver().cuGraphMemAllocNodeGetParams(node, &memory); }) &&
                  memory.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
             ranges.push_back({memory.poolProps.location.id, memory.dptr, memory.dptr + memory.bytesize});
     }

@@ -29,20 +29,22 @@ Registry &registry() {
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
-Bytes reserved(const Pool &pool) noexcept {
+// None: the driver does not tell, and what is known of the pool stays.
+std::optional<Bytes> reserved(const Pool &pool) noexcept {
     std::uint64_t value = 0;
-    const CUresult result =
-        pool.kind == Kind::graphs
-            ? driver().cuDeviceGetGraphMemAttribute(pool.device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                                    &value)
-            : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
-    return result == CUDA_SUCCESS ? value : 0;
+    const auto ask = [&] {
+        return pool.kind == Kind::graphs
+                   ? driver().cuDeviceGetGraphMemAttribute(pool.device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                           &value)
+                   : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    };
+    return insist(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
 }
 
 CUresult trim(const Pool &pool) noexcept {
-    if (pool.kind != Kind::graphs) return driver().cuMemPoolTrimTo(pool.handle, 0);
+    if (pool.kind != Kind::graphs) return insist([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
     graphs_trimmed();
-    return driver().cuDeviceGraphMemTrim(pool.device->ordinal);
+    return insist([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
 }
 
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
@@ -89,7 +91,7 @@ void each_on(const Device &device, Visit visit) noexcept try {
 // Raises the charge to what the pool has reserved, but not yet the ledger. Only upwards: a thread that read before
 // another one's allocation must not lower what that one raised. Returns by how much.
 Bytes raise_charge(Pool &pool) noexcept {
-    const Bytes now = reserved(pool);
+    const Bytes now = reserved(pool).value_or(0);
     for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;)
         if (pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) return now - charged;
     return 0;
@@ -98,7 +100,9 @@ Bytes raise_charge(Pool &pool) noexcept {
 // Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
 void set_charge(Pool &pool) noexcept {
     Bytes before = pool.charged.load(std::memory_order_acquire);
-    const Bytes after = reserved(pool);
+    const auto now = reserved(pool);
+    if (!now) return;
+    const Bytes after = *now;
     const bool lowered =
         after < before && pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel);
     // An allocation between our reading and our writing found its memory charged already: read once more for it. The
@@ -132,8 +136,10 @@ void Threshold::lower(CUmemoryPool pool) noexcept {
     // Whoever found it not lowered sets it in the driver; what we ask and set must come after.
     while (setting_.load() != 0) sched_yield();
     std::uint64_t before = 0, none = 0;
-    const bool told = driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before) == CUDA_SUCCESS;
-    if (told) driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+    const bool told = insist([&] {
+                          return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before);
+                      }) == CUDA_SUCCESS;
+    if (told) insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
     const std::scoped_lock lock(mutex_);
     if (!program_) program_ = before;
     lowered_ = told;
@@ -148,7 +154,7 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
             set = program_;
         }
         std::uint64_t value = *set;
-        driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+        insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
     }
 }
 
@@ -192,8 +198,9 @@ Left forget(CUmemoryPool handle) noexcept {
     const RelaxedCapture relaxed;
     if (!pool->device) return {};
     trim(*pool);  // what is left then is what stays
-    const Bytes stays = reserved(*pool), charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, stays)};
+    const auto stays = reserved(*pool);
+    const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
+    return {charged, std::min(charged, stays.value_or(charged))};
 }
 
 Bytes raise(Pool &pool) noexcept {
@@ -223,9 +230,10 @@ Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     std::uint64_t used = 0;
     // Counted before the driver is asked: whoever asks later sees the claim.
     const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
-    const Bytes all = reserved(pool);
-    const bool told =
-        driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS;
+    const Bytes all = reserved(pool).value_or(0);
+    const bool told = insist([&] {
+                          return driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+                      }) == CUDA_SUCCESS;
     if (told && used <= all && claimed <= all - used)
         bytes_ = bytes;
     else
@@ -237,9 +245,9 @@ Claim::~Claim() { pool_.claimed.fetch_sub(bytes_, std::memory_order_acq_rel); }
 Bytes trim(Device &device) noexcept {
     Bytes freed = 0;
     each_on(device, [&](Pool &pool) {
-        const Bytes before = reserved(pool);
+        const Bytes before = reserved(pool).value_or(0);
         if (before == 0 || trim(pool) != CUDA_SUCCESS) return;
-        freed += before - std::min(before, reserved(pool));
+        freed += before - std::min(before, reserved(pool).value_or(before));
     });
     look_again(device);
     return freed;

@@ -59,11 +59,19 @@ Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require requ
     CUDA_ARRAY3D_DESCRIPTOR twin = array;
     twin.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
-    const auto handle = create(twin);
+    auto handle = create(twin);
+    if (!handle) handle = create(twin);
     if (!handle) return 0;
-    const bool told = require(&requirements, handle) == CUDA_SUCCESS;
+    const bool told = insist([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
     destroy(handle);
     return told ? requirements.size : 0;
+}
+
+void undo(CUarray array) noexcept {
+    insist([=] { return driver().cuArrayDestroy(array); });
+}
+void undo_mipmap(CUmipmappedArray array) noexcept {
+    insist([=] { return driver().cuMipmappedArrayDestroy(array); });
 }
 
 Bytes ask_array(const CUDA_ARRAY3D_DESCRIPTOR &array, CUdevice device) noexcept {
@@ -76,7 +84,7 @@ Bytes ask_array(const CUDA_ARRAY3D_DESCRIPTOR &array, CUdevice device) noexcept 
         [=](auto *requirements, CUarray handle) {
             return driver().cuArrayGetMemoryRequirements(requirements, handle, device);
         },
-        [](CUarray handle) { driver().cuArrayDestroy(handle); });
+        undo);
 }
 
 Bytes ask_mipmap(const CUDA_ARRAY3D_DESCRIPTOR &array, unsigned levels, CUdevice device) noexcept {
@@ -89,7 +97,7 @@ Bytes ask_mipmap(const CUDA_ARRAY3D_DESCRIPTOR &array, unsigned levels, CUdevice
         [=](auto *requirements, CUmipmappedArray handle) {
             return driver().cuMipmappedArrayGetMemoryRequirements(requirements, handle, device);
         },
-        [](CUmipmappedArray handle) { driver().cuMipmappedArrayDestroy(handle); });
+        undo_mipmap);
 }
 
 // The device that an array of this description takes memory from; null: none, or the driver is to refuse it.
@@ -138,8 +146,7 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descripti
                                        description->Format, description->NumChannels, 0};
     Device *device = device_for(array, &same);
     if (!device) return call();
-    return create(*device, size_of(ask_array(same, device->ordinal), least_bytes(same)), array, call,
-                  [](CUarray made) { driver().cuArrayDestroy(made); });
+    return create(*device, size_of(ask_array(same, device->ordinal), least_bytes(same)), array, call, undo);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {
@@ -147,7 +154,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descr
     Device *device = device_for(array, description);
     if (!device) return call();
     return create(*device, size_of(ask_array(*description, device->ordinal), least_bytes(*description)), array, call,
-                  [](CUarray made) { driver().cuArrayDestroy(made); });
+                  undo);
 }
 
 CUresult cuArrayDestroy(CUarray array) {
@@ -159,8 +166,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     Device *device = device_for(array, description);
     if (!device) return call();
     const Bytes told = ask_mipmap(*description, levels, device->ordinal);
-    return create(*device, size_of(told, least_bytes(*description)), array, call,
-                  [](CUmipmappedArray made) { driver().cuMipmappedArrayDestroy(made); });
+    return create(*device, size_of(told, least_bytes(*description)), array, call, undo_mipmap);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {

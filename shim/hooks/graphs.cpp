@@ -64,8 +64,8 @@ CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CU
     const std::uint64_t trims = pools::graph_trims();
     const graphs::Needs needs = graphs::missing(executable);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!needs.empty()) is_capturing(stream, &status);
-    if (status != CU_STREAM_CAPTURE_STATUS_NONE) return call();
+    const auto ask = [&] { return is_capturing(stream, &status); };
+    if (!needs.empty() && (insist(ask) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)) return call();
     const CUresult result = needs.empty() ? cache::with_room(call) : take(needs, call);
     if (result == CUDA_SUCCESS) note(executable, trims);
     return result;

@@ -22,15 +22,17 @@ constexpr Form kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCa
 // stream of another device's context would belie.
 Device *device_of(const Form &form, CUstream stream) noexcept {
     CUdevice device = -1;
-    if ((driver().*form.stream_device)(stream, &device) == CUDA_SUCCESS) return devices::find(device);
+    const auto ask = [&] { return (driver().*form.stream_device)(stream, &device); };
+    if (insist(ask) == CUDA_SUCCESS) return devices::find(device);
     return devices::current();
 }
 
-// While capturing, an allocation is a node of the graph: it takes memory when the graph is launched.
+// While capturing, an allocation is a node of the graph: it takes memory when the graph is launched. A stream of which
+// the driver does not tell may be capturing, and anything else that it is asked then could break that.
 bool capturing(const Form &form, CUstream stream) noexcept {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    (driver().*form.is_capturing)(stream, &status);
-    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+    const auto ask = [&] { return (driver().*form.is_capturing)(stream, &status); };
+    return insist(ask) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 // No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it
@@ -51,7 +53,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
         return CUDA_SUCCESS;
     }
     trace::books(*pool.device, Kind::pools, static_cast<std::int64_t>(taken));
-    (driver().*form.free)(*pointer, stream);
+    insist([&] { return (driver().*form.free)(*pointer, stream); });
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -67,7 +69,10 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
         return CUDA_SUCCESS;
     };
     const bool reserved = admission::reserve_now(device, Kind::pools, worst);
-    if (!reserved && allocate_from_idle(form, pool, pointer, bytes, stream, call) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (!reserved) {
+        const CUresult result = allocate_from_idle(form, pool, pointer, bytes, stream, call);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    }
     return charged(device, Kind::pools, worst, call, record, reserved);
 }
 
@@ -77,7 +82,9 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
     if (!pointer || !bytes || !process::active() || capturing(form, stream)) return call();
     Device *device = device_of(form, stream);
     CUmemoryPool handle = nullptr;
-    if (!device || driver().cuDeviceGetMemPool(&handle, device->ordinal) != CUDA_SUCCESS) return call();
+    if (!device) return call();
+    if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS)
+        return admission::in_force(*device).limited() ? CUDA_ERROR_OUT_OF_MEMORY : call();
     // The current pool of a device may be one of the program's own, on another device or on the host.
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -22,7 +22,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
             trace::allocated(*device, Kind::vmm, *handle, bytes, bytes);
             return CUDA_SUCCESS;
         }
-        driver().cuMemRelease(*handle);
+        insist([&] { return driver().cuMemRelease(*handle); });
         return CUDA_ERROR_OUT_OF_MEMORY;
     });
 }
@@ -42,7 +42,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
     if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, handle)) return result;
-    driver().cuMemUnmap(address, bytes);
+    insist([&] { return driver().cuMemUnmap(address, bytes); });
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
