@@ -96,7 +96,7 @@ WAY(code, kCapped) {
     DO(cuModuleGetFunction, &frame, module, "frame");
     DO(cuLaunchKernel, small, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     DO(cuLaunchKernel, frame, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-    REFUSED(cuModuleLoadData, &too_large, "curb-sim-module global=3GiB\nkernel k\n");
+    REFUSED(cuModuleLoadData, &too_large, "curb-sim-module global=1500MiB\nkernel k\n");
     DO(cuLibraryLoadData, &library, "curb-sim-module code=2MiB\nkernel k\n", nullptr, nullptr, 0, nullptr, nullptr, 0);
     DO(cuLibraryGetKernel, &kernel, library, "k");
     DO(cuKernelGetFunction, &function, kernel);

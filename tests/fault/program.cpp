@@ -5,9 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 #include <thread>
 #include <variant>
 
@@ -130,6 +133,11 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
                           : "") +
                 ")");
     };
+    // Within these curb makes calls of the same name: of a twin of an array, to ask which context is the primary one,
+    // of blocks that it keeps.
+    constexpr std::string_view kBoth[] = {"cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemFree_v2",
+                                          "cuDevicePrimaryCtxRelease_v2"};
+    if (result == expected && std::find(std::begin(kBoth), std::end(kBoth), name) != std::end(kBoth)) return;
     if (result == expected) {
         // Out of memory is answered by giving back what there is, and by a second call.
         if (own && result != code && code != CUDA_ERROR_OUT_OF_MEMORY) said("though the driver has refused it");
@@ -205,8 +213,10 @@ void Program::set_cap(const char *size) {
     ask<control::CapReport>(*this, control::CapRequest{*curb::policy::parse_size(size), "*"});
 }
 
-std::string difference(const Report &clean, const Report &faulted) {
-    for (std::size_t i = 0; i < clean.books_read; ++i)
+std::string difference(const Way &way, const Report &clean, const Report &faulted) {
+    // A block that could not be seen finished is freed instead of kept; in the end none is kept.
+    const bool keeps = std::strstr(way.policy, "cache") != nullptr;
+    for (std::size_t i = keeps ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
         if (clean.books[i] != faulted.books[i])
             return "reading " + std::to_string(i + 1) + " of the books: " + books_text(faulted.books[i]) +
                    "; without a fault: " + books_text(clean.books[i]);

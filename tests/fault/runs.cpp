@@ -91,7 +91,7 @@ std::uint64_t Runs::calls(const Way &way, bool others) {
 bool Runs::run(const Way &way, const Fault &fault) {
     std::string trouble;
     const Report &report = one(way, fault, trouble);
-    if (trouble.empty() && same_books_) trouble = difference(clean_, report);
+    if (trouble.empty() && same_books_) trouble = difference(way, clean_, report);
     reached_ += report.reached;
     if (trouble.empty()) return report.reached;
     if (trouble.back() != '\n') trouble += '\n';

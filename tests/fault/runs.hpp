@@ -34,6 +34,7 @@ class Runs {
     std::uint64_t reached_ = 0, failures_ = 0;
 };
 
-std::string difference(const Report &clean, const Report &faulted);
+// How the books differ; empty: not where they must not.
+std::string difference(const Way &way, const Report &clean, const Report &faulted);
 
 }  // namespace fault
