@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "control/messages.hpp"
 #include "cuda_abi.h"
 #include "policy/kinds.hpp"
 
@@ -31,19 +32,21 @@ class Injector {
     Injector(const Injector &) = delete;
     Injector &operator=(const Injector &) = delete;
     virtual ~Injector() = default;
-    virtual void plan(const Fault &fault) = 0;           // counted from here on, on the calling thread
-    virtual void pause(bool pause) = 0;                  // what the test itself asks is neither counted nor failed
-    virtual const char *failed() = 0;                    // what was failed; null: nothing yet
-    virtual std::uint64_t calls() = 0;                   // counted
-    virtual bool is_of_driver() const { return false; }  // the program is to see it, if it was its own call
+    virtual void plan(const Fault &fault) = 0;  // counted from here on, on the calling thread
+    virtual void pause(bool pause) = 0;         // what the test itself asks is neither counted nor failed
+    virtual const char *failed() = 0;           // what was failed; null: nothing yet
+    virtual std::uint64_t calls() = 0;          // counted
+    // The program is to see it, if it was its own call; else curb may refuse what it has no memory for, and may do
+    // without its control socket.
+    virtual bool is_of_driver() const { return false; }
 };
 
 // What curb says and what the simulated driver says.
 struct Books {
     std::array<Bytes, curb::policy::kKinds> kinds{};
     Bytes held = 0, driver = 0;  // the driver's without managed memory, as NVML tells it
+    Bytes told = 0;              // held, as cuMemGetInfo tells it the program; 0: not told
     int contexts = 0;
-    bool read = false;
     bool operator==(const Books &) const = default;
 };
 
@@ -70,7 +73,7 @@ class Program {
             const char *before = injector_.failed();
             const CUresult result = call();
             judge(name, expected, result, before);
-            if (result == expected || attempt == kAttempts) return result;
+            if (result == expected || !again(attempt)) return result;
         }
     }
 
@@ -88,8 +91,10 @@ class Program {
     void problem(const std::string &text);
 
   private:
-    static constexpr int kAttempts = 3;
-
+    template <class Wanted>
+    Wanted ask(const curb::control::Request &request);
+    // Whether a program would try once more. Where curb lacks what it needs, that may take a while.
+    bool again(int attempt);
     void judge(const char *name, CUresult expected, CUresult result, const char *failed_before);
 
     Injector &injector_;
