@@ -1,5 +1,7 @@
 #include "diagnostic.hpp"
 
+#include <algorithm>
+
 #include "policy/words.hpp"
 
 namespace curb::config {
@@ -11,9 +13,14 @@ std::string Diagnostic::text() const {
     return out + ": " + message;
 }
 
+bool is_for_want_of_memory(const Diagnostics &diagnostics) noexcept {
+    return diagnostics.empty() ||
+           std::any_of(diagnostics.begin(), diagnostics.end(), [](const Diagnostic &one) { return one.no_memory; });
+}
+
 Diagnostics out_of_memory(std::string_view file) noexcept {
     try {
-        return {{std::string(file), 0, 0, {}, "there is too little memory to read it", true}};
+        return {{std::string(file), 0, 0, {}, "there is too little memory to read it", true, true}};
     } catch (...) {
         return {};
     }

@@ -56,14 +56,6 @@ bool users_file(const Variables &environment, std::span<char> path) noexcept {
            writes(environment("HOME"), "/.config/curb/policy.json");
 }
 
-Source locate(const Variables &environment) {
-    try {
-        return ::getauxval(AT_SECURE) != 0 ? Source() : find(environment);
-    } catch (...) {
-        // Without memory to say which policy there is, none can be loaded either: this one refuses. The texts are short
-        // enough to need none.
-        return {.file = {}, .cap = "?", .ceiling = {}, .named = true};
-    }
-}
+Source locate(const Variables &environment) { return ::getauxval(AT_SECURE) != 0 ? Source() : find(environment); }
 
 }  // namespace curb::config

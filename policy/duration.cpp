@@ -86,13 +86,7 @@ Result<Duration, std::string> parse(std::string_view text) {
 
 }  // namespace
 
-Result<Duration, std::string> parse_duration(std::string_view text) {
-    try {
-        return parse(text);
-    } catch (const std::bad_alloc &) {
-        return std::string("out of memory");  // short enough to need none
-    }
-}
+Result<Duration, std::string> parse_duration(std::string_view text) { return parse(text); }
 
 std::string format(Duration duration) {
     for (const Unit &unit : kUnits) {

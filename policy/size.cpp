@@ -209,13 +209,7 @@ Bytes Size::on(Bytes device_total) const noexcept {
     return device_total / kWhole * amount + device_total % kWhole * amount / kWhole;
 }
 
-Result<Size, std::string> parse_size(std::string_view text) {
-    try {
-        return parse(text);
-    } catch (const std::bad_alloc &) {
-        return std::string("out of memory");  // short enough to need none
-    }
-}
+Result<Size, std::string> parse_size(std::string_view text) { return parse(text); }
 
 std::string format_exact(Bytes bytes) {
     for (const Unit &unit : kUnits) {

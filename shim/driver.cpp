@@ -114,6 +114,7 @@ bool find_driver() noexcept {
     if (filled.load(std::memory_order_acquire)) return true;
     const KeepErrno keep_errno;
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // it may have lacked memory for a moment
     if (!libcuda) dlerror();
     // The handle is kept: closing libcuda under a program that uses it would take our slots with it.
     if (libcuda) fill(libcuda);

@@ -5,8 +5,10 @@
 
 #include <array>
 #include <atomic>
+#include <ctime>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -131,6 +133,7 @@ control::Reply read_again(config::Watch &watch) {
     control::ReloadReport out;
     out.file = source.file;
     if (!loaded) {
+        if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
         refuse(loaded.error());
         out.errors = texts_of(loaded.error());
     } else if (source.file.empty() && !loaded->ceiling && !process::snapshot().version.ceiling) {
@@ -157,13 +160,14 @@ void answer(config::Watch &watch) {
         asked.swap(shared().asked);
     }
     if (asked.empty()) return;
-    control::Reply reply;
+    std::optional<control::Reply> reply;
     try {
         reply = read_again(watch);
     } catch (...) {
-        reply = control::Failure{"no host memory"};
+        reply.reset();
     }
-    for (const Done &done : asked) done(reply);
+    for (const Done &done : asked) done(reply ? *reply : control::Failure{"no host memory"});
+    if (!reply) throw std::bad_alloc();  // for the watch what it has seen counts as read
 }
 
 void note_unreadable(const config::Diagnostic &trouble) {
@@ -207,6 +211,8 @@ void follow_files() {
         const auto loaded = config::load(source, process::subject, text);
         if (loaded)
             accept(*loaded);
+        else if (config::is_for_want_of_memory(loaded.error()))
+            throw std::bad_alloc();
         else if (!first || !process::snapshot().unusable)
             refuse(loaded.error());
         first = false;
@@ -214,18 +220,15 @@ void follow_files() {
 }
 
 void run() {
-    try {
-        follow_files();
-    } catch (...) {
-        log::write(LogLevel::error, "out of host memory: edits of the policy are no longer followed");
+    for (;;) {
+        try {
+            follow_files();
+        } catch (...) {
+            // Out of host memory: what could not be read or put in force is new to the next watch.
+            constexpr timespec kPause{0, 500'000'000};
+            nanosleep(&kPause, nullptr);
+        }
     }
-    std::vector<Done> asked;
-    {
-        const std::scoped_lock lock(shared().mutex);
-        shared().runs = false;
-        asked.swap(shared().asked);
-    }
-    for (const Done &done : asked) done(control::Failure{"no host memory"});
 }
 
 // Without a policy of its own a process is held by the ceiling alone, if the machine has one or may get one.

@@ -14,6 +14,7 @@ constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
 bool load(Functions &functions) noexcept {
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
+    if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // it may have lacked memory for a moment
     if (!library) {
         dlerror();
         return false;

@@ -63,19 +63,24 @@ bool start(void (*body)(), const char *name) noexcept {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = true;
-    try {
-        std::thread thread([body] {
-            const last_thread::Ours ours;
-            body();
-        });
-        pthread_setname_np(thread.native_handle(), name);
-        thread.detach();
-    } catch (...) {
-        started = false;
-        say_that_none_is_left(name);
+    bool started = false;
+    constexpr int kTries = 5;  // the system may lack memory, or the user threads, for a moment
+    for (int tries = 0; tries < kTries && !started; ++tries) {
+        try {
+            std::thread thread([body] {
+                const last_thread::Ours ours;
+                body();
+            });
+            pthread_setname_np(thread.native_handle(), name);
+            thread.detach();
+            started = true;
+        } catch (...) {
+            const timespec moment{0, 1'000'000};
+            nanosleep(&moment, nullptr);
+        }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!started) say_that_none_is_left(name);
     return started;
 }
 

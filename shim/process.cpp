@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -123,6 +124,7 @@ void read_policy() {
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
         return;
     }
+    if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
     say(in_force::publish({policy::Policy{}, "", false, true, unix_ms()}));
     follow::cannot_be_used(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
@@ -157,14 +159,14 @@ void tell_of_new_terms() {
     room::changed();
     bool over = false;
     for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal) over = is_over_cap(devices::at(ordinal));
-    if (over) worker::release({kLowered});
-    worker::settle(!over);
+    const bool asked = over && worker::release({kLowered});
+    worker::settle(!asked);
 }
 
 constinit std::atomic<signals::Standing> said{signals::Standing::in_force};
 
 // Takes the signal that the policy in force names, and says once why it asks for no release.
-void take_signal() {
+void take_signal() noexcept try {
     int signal = 0;
     signals::Standing standing{};
     // The policy may be edited while the first one is put in force: whoever comes last sees the newer one.
@@ -181,6 +183,8 @@ void take_signal() {
     log::write(policy::LogLevel::warning, why + policy::signal_name(signal) +
                                               ", which therefore asks for no release here; release.signal in the "
                                               "policy can name another signal");
+} catch (...) {
+    // Out of host memory: the signal is as it is, and nothing is said of it.
 }
 
 // In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
@@ -193,6 +197,19 @@ void in_fork_child() {
     server::in_fork_child();
     trace::in_fork_child();
     signals::restore_program_action();
+}
+
+// Throws std::bad_alloc before anything has begun.
+void begin() {
+    began.store(unix_ms(), std::memory_order_relaxed);
+    last_thread::watch();  // in a child that another thread than its parent's first one has forked
+    devices::discover();
+    subject(false);
+    read_policy();
+    if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
+    state.store(State::active, std::memory_order_release);
+    worker::start();
+    take_signal();
 }
 
 }  // namespace
@@ -209,25 +226,23 @@ policy::Subject subject(bool with_user) {
 
 const config::Source &source() noexcept { return *from.load(std::memory_order_acquire); }
 
-void activate() noexcept {
-    if (state.load(std::memory_order_acquire) != State::asleep) return;
+bool activate() noexcept {
+    if (state.load(std::memory_order_acquire) != State::asleep) return true;
     const KeepErrno keep_errno;
-    std::call_once(once, [] {
+    constexpr int kTries = 20;
+    for (int tries = 0; tries < kTries; ++tries) {
         try {
-            began.store(unix_ms(), std::memory_order_relaxed);
-            last_thread::watch();  // in a child that another thread than its parent's first one has forked
-            devices::discover();
-            subject(false);
-            read_policy();
-            pthread_atfork(nullptr, nullptr, in_fork_child);
-            state.store(State::active, std::memory_order_release);
-            worker::start();
-            take_signal();
+            std::call_once(once, begin);
+            return true;
         } catch (...) {
-            // Out of host memory while starting: the program goes on as without us, unless a cap was already in force.
-            log::write(policy::LogLevel::error, "out of host memory while starting; caps may not be enforced");
+            // Out of host memory, perhaps for a moment.
+            const timespec moment{0, 1'000'000};
+            nanosleep(&moment, nullptr);
         }
-    });
+    }
+    log::write(policy::LogLevel::error,
+               "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    return false;
 }
 
 std::int64_t since() noexcept { return began.load(std::memory_order_relaxed); }
@@ -237,21 +252,22 @@ std::string release_signal() {
     return asks ? policy::signal_name(*snapshot().policy.release.signal) : "none";
 }
 
-Changed enforce(const config::Loaded &loaded) noexcept try {
+Changed enforce(const config::Loaded &loaded) {
     Changed out;
     out.changes = differences(snapshot().policy, loaded.policy);
     log::configure(loaded.policy.log);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, unix_ms()});
     tell_of_new_terms();
-    follow_trace();
-    for (const auto &line : lines) out.notes.push_back(line.text);
-    say(lines);
     take_signal();
-    say_what_changed(loaded, out);
+    try {
+        follow_trace();
+        for (const auto &line : lines) out.notes.push_back(line.text);
+        say(lines);
+        say_what_changed(loaded, out);
+    } catch (...) {
+        log::write(policy::LogLevel::error, "out of host memory: not all that the new policy changes is told");
+    }
     return out;
-} catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: the new policy is not in force");
-    return {};
 }
 
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept try {
@@ -272,7 +288,10 @@ void settle(bool look_closely) noexcept try {
         Device &device = devices::at(ordinal);
         if (!snapshot().of(ordinal).terms.cap) continue;
         devices::reconcile(device);
-        if (is_over_cap(device)) return worker::release({kLowered});
+        if (is_over_cap(device)) {
+            worker::release({kLowered});
+            return;
+        }
     }
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a release for a lower cap is not done");

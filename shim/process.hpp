@@ -21,8 +21,9 @@ bool active() noexcept;
 // Where the policy came from. Only once active.
 const config::Source &source() noexcept;
 
-// The driver has been initialised: read the policy, find the devices, start the threads. Once; others pass.
-void activate() noexcept;
+// The driver has been initialised: read the policy, find the devices, start the threads. Once; others pass. False:
+// there is no host memory for it, and nothing has begun; it can be called again.
+bool activate() noexcept;
 
 // The process as rules see it: as it was at its first use of CUDA. Later some programs write over their arguments, to
 // show a title, and over the environment behind them. Used by one thread at a time; only once active.
@@ -40,7 +41,8 @@ struct Changed {
     std::vector<std::string> changes;
     std::vector<std::string> notes;
 };
-Changed enforce(const config::Loaded &loaded) noexcept;
+// Throws std::bad_alloc before anything has changed.
+Changed enforce(const config::Loaded &loaded);
 
 // The same with caps in the place of the policy's. By the control thread, so nothing in it waits.
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;

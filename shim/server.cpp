@@ -301,9 +301,11 @@ Server::Now Server::on(const control::StatusRequest &asked, std::uint64_t client
 Server::Now Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
     if (!begin_question())
         return control::Failure{"too many releases have been asked for that are not done yet; try again"};
-    worker::release(
-        {"curb release", asked, [client](const control::ReleaseReport &report) { answered(client, report); }});
-    return std::nullopt;
+    if (worker::release(
+            {"curb release", asked, [client](const control::ReleaseReport &report) { answered(client, report); }}))
+        return std::nullopt;
+    drop_question();
+    return control::Failure{"no host memory"};  // short enough to need none
 }
 
 // In force before anything else is done, and told once it is known how much is held: without a cap the books may lack

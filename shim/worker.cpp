@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <ctime>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -51,16 +52,19 @@ Asked &asked() {
     return made;
 }
 
-// What has been asked for since the last look; signals are one request, however many they were.
-std::vector<release::Request> take_requests() {
-    std::vector<release::Request> out;
-    {
-        const std::scoped_lock lock(asked().mutex);
-        out.swap(asked().requests);
+// Adds what has been asked for since the last look; signals are one request, however many they were. Throws
+// std::bad_alloc before anything is taken.
+void take_requests(std::vector<release::Request> &out) {
+    if (signalled.load(std::memory_order_seq_cst)) {
+        release::Request request{policy::signal_name(*process::snapshot().policy.release.signal)};
+        out.reserve(out.size() + 1);
+        if (signalled.exchange(false, std::memory_order_seq_cst)) out.push_back(std::move(request));
     }
-    if (signalled.exchange(false, std::memory_order_seq_cst))
-        out.insert(out.begin(), {policy::signal_name(*process::snapshot().policy.release.signal)});
-    return out;
+    const std::scoped_lock lock(asked().mutex);
+    auto &requests = asked().requests;
+    out.reserve(out.size() + requests.size());
+    out.insert(out.end(), std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end()));
+    requests.clear();
 }
 
 // Until the worker is woken, or for so long.
@@ -92,21 +96,35 @@ bool do_what_is_due() {
     return settle || measure || !lines.empty();
 }
 
+// False: the process ends.
+bool look_once(std::vector<release::Request> &waiting) {
+    busy.store(true, std::memory_order_seq_cst);
+    if (exiting.load(std::memory_order_seq_cst)) return false;
+    take_requests(waiting);
+    if (!waiting.empty()) {
+        release::run(waiting, take_requests);
+        return true;
+    }
+    if (do_what_is_due()) return true;
+    const auto next = periodic::run();
+    busy.store(false, std::memory_order_seq_cst);
+    last_thread::end_if_alone();
+    sleep_for(sooner(next, last_thread::look_again()));
+    return true;
+}
+
 void run_releases() {
     callers::look();  // growth steps go by it before any release has looked
-    for (;;) {
-        busy.store(true, std::memory_order_seq_cst);
-        if (exiting.load(std::memory_order_seq_cst)) return;
-        std::vector<release::Request> waiting = take_requests();
-        if (!waiting.empty()) {
-            release::run(std::move(waiting), take_requests);
-            continue;
+    std::vector<release::Request> waiting;
+    for (bool goes_on = true; goes_on;) {
+        try {
+            goes_on = look_once(waiting);
+        } catch (...) {
+            // Out of host memory: whoever asked for a release waits until there is some.
+            busy.store(false, std::memory_order_seq_cst);
+            constexpr timespec kPause{0, 50'000'000};
+            nanosleep(&kPause, nullptr);
         }
-        if (do_what_is_due()) continue;
-        const auto next = periodic::run();
-        busy.store(false, std::memory_order_seq_cst);
-        last_thread::end_if_alone();
-        sleep_for(sooner(next, last_thread::look_again()));
     }
 }
 
@@ -175,7 +193,7 @@ void say(std::string line) noexcept try {
     // Out of host memory: nothing is logged.
 }
 
-void release(release::Request request) noexcept try {
+bool release(release::Request request) noexcept try {
     {
         const std::scoped_lock lock(asked().mutex);
         // The same once more, for nobody in particular, is served by the one that waits.
@@ -183,12 +201,14 @@ void release(release::Request request) noexcept try {
             return !one.done && one.trigger == request.trigger && one.what == request.what;
         };
         auto &waiting = asked().requests;
-        if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return;
+        if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
         asked().requests.push_back(std::move(request));
     }
     post();
+    return true;
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");
+    return false;
 }
 
 }  // namespace curb::shim::worker

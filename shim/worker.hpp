@@ -28,7 +28,8 @@ void measure() noexcept;
 // A line for the log, at level info, from a thread that must not wait for it.
 void say(std::string line) noexcept;
 
-// Asks for a release for another reason. Does not wait; `request.done` is called when it has ended.
-void release(release::Request request) noexcept;
+// Asks for a release for another reason. Does not wait; `request.done` is called when it has ended. False: there is no
+// host memory for the request.
+bool release(release::Request request) noexcept;
 
 }  // namespace curb::shim::worker

@@ -104,22 +104,22 @@ void no_capture() noexcept try {
     // Out of host memory: what was postponed waits for the next release.
 }
 
-void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more) {
+void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
     std::optional<UnderWay> under_way(std::in_place);
     policy::ReleasePlan plan(*process::snapshot().policy.release.steps);
-    std::vector<Request> asked;
-    const auto join = [&](std::vector<Request> requests) {
-        for (Request &request : requests) {
-            plan.join(request.what);
-            asked.push_back(std::move(request));
-        }
+    std::size_t joined = 0;
+    const auto join = [&] {
+        for (; joined < requests.size(); ++joined) plan.join(requests[joined].what);
     };
     control::ReleaseReport report;
-    report.trigger = first.front().trigger;
+    report.trigger = requests.front().trigger;
     const auto start = Clock::now();
-    join(std::move(first));
+    join();
     for (;;) {
-        if (plan.open()) join(more());
+        if (plan.open()) {
+            more(requests);
+            join();
+        }
         const auto step = plan.begin();
         if (!step) break;
         report.steps.push_back(taken(*step));
@@ -138,8 +138,9 @@ void run(std::vector<Request> first, const std::function<std::vector<Request>()>
         if (devices::in_use(devices::at(ordinal)))
             log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
     under_way.reset();  // whoever is told that it is done must not read that it is not
-    for (const Request &request : asked)
+    for (const Request &request : requests)
         if (request.done) request.done(report);
+    requests.clear();
 }
 
 }  // namespace curb::shim::release

@@ -20,8 +20,9 @@ struct Request {
 };
 
 // Runs one plan for these requests and says in one log line what each step gave back. `more` is asked before each step
-// for requests that have come meanwhile; they join the plan.
-void run(std::vector<Request> first, const std::function<std::vector<Request>()> &more);
+// and adds the requests that have come meanwhile; they join the plan. Those that were served are gone afterwards.
+// Throws std::bad_alloc, and then none is lost: they can be run again.
+void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more);
 
 // A graph capture has ended, and none is in progress: what was postponed because of one is asked for again. Called in
 // the program's call; does not wait.

@@ -21,14 +21,17 @@ struct Diagnostic {
     std::string file;
     unsigned line = 0;
     unsigned column = 0;
-    std::string pointer;  // JSON pointer of the value meant (RFC 6901); empty: the document
-    std::string message;  // what is wrong and what would be right
-    bool unread = false;  // the file could not be read at all, so nothing is known of what it says
+    std::string pointer;     // JSON pointer of the value meant (RFC 6901); empty: the document
+    std::string message;     // what is wrong and what would be right
+    bool unread = false;     // the file could not be read at all, so nothing is known of what it says
+    bool no_memory = false;  // for want of memory: there is nothing to mend, and it can be read once there is some
 
     // "job.json:4:14: /gpu/*/cap: '8Gib' is not a size; did you mean '8GiB'?"
     [[nodiscard]] std::string text() const;
 };
 using Diagnostics = std::vector<Diagnostic>;
+// Whether memory was all that lacked. (An empty list: even for saying so.)
+bool is_for_want_of_memory(const Diagnostics &diagnostics) noexcept;
 
 // Where in a file something stands.
 struct Place {
@@ -67,7 +70,7 @@ struct Source {
 using Variables = std::function<const char *(const char *)>;
 
 // CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config when unset) if there is one; CURB_CAP is laid over
-// either. Nothing is read from `environment` under AT_SECURE.
+// either. Nothing is read from `environment` under AT_SECURE. Throws std::bad_alloc, alone of these.
 Source locate(const Variables &environment);
 
 // The path of the user's own file, whether it is there or not. False: there is no home for one, or no space in `path`.

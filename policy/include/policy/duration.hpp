@@ -15,7 +15,7 @@ using Duration = std::chrono::milliseconds;
 inline constexpr Duration kLongest = std::chrono::hours(24 * 365);
 
 // A whole number and a unit (ms, s, m, h, d), at most kLongest. The error is a sentence that says what is wrong and
-// what would be right. Thread-safe; does not throw.
+// what would be right. Thread-safe; may throw std::bad_alloc.
 Result<Duration, std::string> parse_duration(std::string_view text);
 
 // Exactly, in the largest unit that leaves a whole number: "90s", "2h", "0s". May throw std::bad_alloc.

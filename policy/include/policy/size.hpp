@@ -28,7 +28,8 @@ struct Size {
 };
 
 // Reads "8GiB", "8 GiB", "1.5GiB", "8G" (binary, as nvidia-smi and docker read it), "1073741824", "75%", "12.5%".
-// The error is a sentence that says what is wrong and what would be right. Thread-safe.
+// The error is a sentence that says what is wrong and what would be right. Thread-safe; may throw
+// std::bad_alloc.
 Result<Size, std::string> parse_size(std::string_view text);
 
 // Writes bytes so that parse_size reads the same number ("8GiB", "512MiB", "12345").
