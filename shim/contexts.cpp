@@ -58,16 +58,16 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-bool made(CUcontext context, Device &device, Bytes cost) noexcept try {
+Made made(CUcontext context, Device &device, Bytes cost) noexcept try {
     const std::scoped_lock lock(books().mutex);
     const auto [entry, added] = books().contexts.try_emplace(context);
-    if (!added) return false;
+    if (!added) return Made::known;
     entry->second.device = &device;
     entry->second.cost = cost;
     entry->second.id = ++books().last_id;
-    return true;
+    return Made::recorded;
 } catch (...) {
-    return false;  // no host memory for the record: what it takes shows in the device's figure
+    return Made::no_memory;
 }
 
 bool gone(CUcontext context) noexcept {

@@ -16,9 +16,13 @@ namespace curb::shim::contexts {
 // One context in the life of the process: the driver may use a handle again.
 using Id = std::uint64_t;  // 0: none
 
-// A new context, for which `cost` has been charged (0: nothing was). False: it is known already, by another thread that
-// made the same primary context, and this charge is one too many.
-bool made(CUcontext context, Device &device, Bytes cost) noexcept;
+// A new context, for which `cost` has been charged (0: nothing was).
+enum class Made {
+    recorded,
+    known,      // by another thread that made the same primary context: this charge is one too many
+    no_memory,  // of the host for the record: it must be destroyed again
+};
+Made made(CUcontext context, Device &device, Bytes cost) noexcept;
 // The context is gone: gives back what was charged for it. False: it was not known.
 bool gone(CUcontext context) noexcept;
 

@@ -113,10 +113,23 @@ void follow_trace() {
     trace_terms(now.rule.empty() ? file : file + ", " + now.rule);
 }
 
+// A file that is there and cannot be read may be readable a moment later: the process may have had no descriptor left.
+policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config::Source &source) {
+    constexpr int kTries = 5;
+    for (int tries = 1;; ++tries) {
+        auto loaded = config::load(source, subject);
+        if (loaded || tries == kTries || config::is_for_want_of_memory(loaded.error()) ||
+            std::none_of(loaded.error().begin(), loaded.error().end(), [](const auto &one) { return one.unread; }))
+            return loaded;
+        const timespec moment{0, 5'000'000};
+        nanosleep(&moment, nullptr);
+    }
+}
+
 void read_policy() {
     auto *source = new config::Source(config::locate(environment));
     from.store(source, std::memory_order_release);
-    const auto loaded = config::load(*source, subject);
+    const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
         say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, unix_ms()}));

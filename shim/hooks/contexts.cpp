@@ -130,13 +130,15 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
     if (result != CUDA_SUCCESS) return result;
     const CUcontext made = context();
     // One that the driver does not tell shows in the device's figure.
-    if (made && contexts::made(made, *device, cost)) {
+    const contexts::Made known_as = made ? contexts::made(made, *device, cost) : contexts::Made::known;
+    if (known_as == contexts::Made::recorded) {
         devices::context_made(*device);
         trace::allocated(*device, Kind::contexts, reinterpret_cast<std::uint64_t>(made), cost, cost);
-    } else {
-        device->ledger.give_back(Kind::contexts, cost);
+        return CUDA_SUCCESS;
     }
-    return CUDA_SUCCESS;
+    if (known_as == contexts::Made::no_memory) undo();
+    device->ledger.give_back(Kind::contexts, cost);
+    return known_as == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 template <class Call>

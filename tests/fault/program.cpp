@@ -227,8 +227,8 @@ void Program::release(const char *steps) {
     ask<control::ReleaseReport>(curb::policy::ReleaseRequest{{}, wanted});
 }
 
-void Program::set_cap(const char *size) {
-    ask<control::CapReport>(control::CapRequest{*curb::policy::parse_size(size), "*"});
+bool Program::set_cap(const char *size) {
+    return !ask<control::CapReport>(control::CapRequest{*curb::policy::parse_size(size), "*"}).gpus.empty();
 }
 
 std::string difference(const Way &way, const Report &clean, const Report &faulted) {

@@ -87,7 +87,7 @@ class Program {
     void cap_holds(Bytes cap);
     // Asks curb through its socket: to release by these steps, and waits until it is done; for a cap.
     void release(const char *steps);
-    void set_cap(const char *size);
+    bool set_cap(const char *size);  // false: it could not be asked, after a fault of the host
     void problem(const std::string &text);
 
   private:

@@ -1,11 +1,14 @@
 #include "runs.hpp"
 
+#include <execinfo.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +24,14 @@ constexpr unsigned kSeconds = 5;  // for one run, on however loaded a machine
 std::string filled_in(std::string policy, const std::string &folder) {
     for (std::size_t at = 0; (at = policy.find("%d", at)) != std::string::npos;) policy.replace(at, 2, folder);
     return policy;
+}
+
+// Where a run has ended that must not: what addr2line -e libcurb.so understands.
+void say_where(int signal) {
+    std::array<void *, 64> frames;
+    ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), static_cast<int>(frames.size())), 2);
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
 }
 
 }  // namespace
@@ -41,6 +52,7 @@ const Report &Runs::one(const Way &way, const Fault &fault, std::string &trouble
     if (child == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         ::alarm(kSeconds);
+        for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::signal(signal, say_where);
         const int file = ::open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0666);
         ::dup2(file, 1);
         ::dup2(file, 2);
