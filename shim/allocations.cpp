@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "leaked.hpp"
+
 namespace curb::shim::allocations {
 namespace {
 
@@ -38,10 +40,7 @@ struct Books {
 };
 
 // Made at first use and never destroyed: threads may free memory until the process is gone.
-Books &books() {
-    static Books &made = *new Books;
-    return made;
-}
+Books &books() noexcept { return leaked<Books>(); }
 
 // Returns what was known of the pointer before.
 std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation) {

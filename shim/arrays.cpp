@@ -3,6 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "leaked.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::arrays {
@@ -14,10 +15,7 @@ struct Books {
 };
 
 // Never destroyed: threads may destroy arrays until the process is gone.
-Books &books() {
-    static Books &made = *new Books;
-    return made;
-}
+Books &books() noexcept { return leaked<Books>(); }
 
 }  // namespace
 

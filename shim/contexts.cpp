@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "allocations.hpp"
+#include "leaked.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::contexts {
@@ -34,10 +35,7 @@ struct Books {
 };
 
 // Never destroyed: threads may call the driver until the process is gone.
-Books &books() {
-    static Books &made = *new Books;
-    return made;
-}
+Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any_green{false};
 

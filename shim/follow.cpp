@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "config/watch.hpp"
+#include "leaked.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
@@ -35,10 +36,7 @@ struct Shared {
     std::string wrong;                              // with the newest texts
     std::map<std::string, std::string> unreadable;  // by file
 };
-Shared &shared() {
-    static Shared &made = *new Shared;
-    return made;
-}
+Shared &shared() noexcept { return leaked<Shared>(); }
 
 // The thread sleeps on inotify, which nobody can post, so it is woken by a pair of sockets. Without them, if the
 // program closes them, it looks every Watch::kPoll whether it was asked something. Never closed by us: another thread

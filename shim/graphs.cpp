@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "allocations.hpp"
+#include "leaked.hpp"
 #include "pools.hpp"
 
 namespace curb::shim::graphs {
@@ -24,10 +25,7 @@ struct Books {
 };
 
 // Never destroyed: threads may launch graphs until the process is gone.
-Books &books() {
-    static Books &made = *new Books;
-    return made;
-}
+Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any{false};
 
@@ -35,9 +33,10 @@ constinit std::atomic<bool> any{false};
 void free_now(CUdeviceptr pointer) noexcept {
     const auto found = books().left.find(pointer);
     if (found == books().left.end()) return;
-    Executable &executable = books().executables[found->second];
-    executable.live = false;
-    executable.trims = pools::graph_trims();  // the next trim takes it
+    const auto executable = books().executables.find(found->second);
+    if (executable == books().executables.end()) return;
+    executable->second.live = false;
+    executable->second.trims = pools::graph_trims();  // the next trim takes it
 }
 
 // Addresses of one device that the nodes of a graph use. Allocations that do not live at the same time get the same
@@ -97,7 +96,7 @@ Needs needs_of(std::vector<Range> ranges) {
 
 }  // namespace
 
-Memory of(CUgraph graph) noexcept try {
+std::optional<Memory> of(CUgraph graph) noexcept try {
     std::vector<Range> ranges;
     Memory memory;
     collect(graph, ranges, memory.freed);
@@ -112,17 +111,20 @@ Memory of(CUgraph graph) noexcept try {
     memory.needs = needs_of(std::move(ranges));
     return memory;
 } catch (...) {
-    return {};  // no host memory to look: what is taken shows in the device's figure
+    return std::nullopt;
 }
 
-void made(CUgraphExec executable, Memory memory) noexcept try {
-    if (memory.empty()) return;
-    const std::scoped_lock lock(books().mutex);
-    for (const CUdeviceptr pointer : memory.left) books().left[pointer] = executable;
-    books().executables.insert_or_assign(executable, Executable{std::move(memory)});
+bool made(CUgraphExec executable, Memory memory) noexcept try {
+    if (memory.empty()) return true;
     any.store(true, std::memory_order_release);
+    const std::scoped_lock lock(books().mutex);
+    Executable &record = books().executables[executable];
+    record = Executable{std::move(memory)};
+    for (const CUdeviceptr pointer : record.memory.left) books().left[pointer] = executable;
+    return true;
 } catch (...) {
-    // As above.
+    destroyed(executable);
+    return false;
 }
 
 void destroyed(CUgraphExec executable) noexcept {
@@ -135,15 +137,15 @@ void destroyed(CUgraphExec executable) noexcept {
     any.store(!books().executables.empty(), std::memory_order_release);
 }
 
-Needs missing(CUgraphExec executable) noexcept try {
-    if (!any.load(std::memory_order_acquire)) return {};
+std::optional<Needs> missing(CUgraphExec executable) noexcept try {
+    if (!any.load(std::memory_order_acquire)) return Needs{};
     const std::shared_lock lock(books().mutex);
     const auto found = books().executables.find(executable);
-    if (found == books().executables.end()) return {};
+    if (found == books().executables.end()) return Needs{};
     const Executable &one = found->second;
     return one.live || one.trims == pools::graph_trims() ? Needs{} : one.memory.needs;
 } catch (...) {
-    return {};
+    return std::nullopt;
 }
 
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {

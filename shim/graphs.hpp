@@ -25,12 +25,14 @@ struct Memory {
     std::vector<CUdeviceptr> freed;  // what it frees and did not allocate
     [[nodiscard]] bool empty() const noexcept { return needs.empty() && freed.empty(); }
 };
-Memory of(CUgraph graph) noexcept;
+// None: no host memory to look.
+std::optional<Memory> of(CUgraph graph) noexcept;
 
-void made(CUgraphExec executable, Memory memory) noexcept;
+// False: no host memory for the record, and the executable must be destroyed again.
+bool made(CUgraphExec executable, Memory memory) noexcept;
 void destroyed(CUgraphExec executable) noexcept;
-// What a launch may take now. Empty: nothing, or it has its memory already.
-Needs missing(CUgraphExec executable) noexcept;
+// What a launch may take now. Empty: nothing, or it has its memory already. None: no host memory to say it.
+std::optional<Needs> missing(CUgraphExec executable) noexcept;
 // It was uploaded or launched, and has its memory as of the graph trims that had been done before. What a launch leaves
 // to the program no trim takes away.
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept;

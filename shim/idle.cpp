@@ -4,6 +4,7 @@
 #include <string>
 
 #include "devices.hpp"
+#include "leaked.hpp"
 #include "log.hpp"
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"
@@ -60,7 +61,7 @@ void released() noexcept {
 }
 
 std::optional<std::uint64_t> look() noexcept try {
-    static std::optional<State> &state = *new std::optional<State>;
+    auto &state = leaked<std::optional<State>>();
     const auto after = process::snapshot().policy.release.idle;
     if (!after) {
         state.reset();

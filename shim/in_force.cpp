@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "devices.hpp"
+#include "leaked.hpp"
 #include "policy/live_caps.hpp"
 
 namespace curb::shim {
@@ -16,10 +17,7 @@ constinit std::atomic<const Snapshot *> current{nullptr};
 constinit std::mutex publishing;
 
 // Guarded by it. Leaked with the process.
-policy::LiveCaps &live_caps() {
-    static policy::LiveCaps &made = *new policy::LiveCaps;
-    return made;
-}
+policy::LiveCaps &live_caps() noexcept { return leaked<policy::LiveCaps>(); }
 
 // nvidia-smi's index where it is known already.
 std::vector<policy::GpuIdentity> identities() {

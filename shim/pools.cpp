@@ -3,12 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "leaked.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::pools {
@@ -19,13 +20,10 @@ struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
-    std::deque<Pool> records;
+    std::list<Pool> records;
 };
 
-Registry &registry() {
-    static Registry &made = *new Registry;
-    return made;
-}
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
@@ -50,13 +48,13 @@ CUresult trim(const Pool &pool) noexcept {
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
 template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
-    auto [entry, added] = known.try_emplace(key, nullptr);
-    if (added) {
-        entry->second = &registry().records.emplace_back();
-        entry->second->kind = kind;
-        entry->second->device = device;
-    }
-    return *entry->second;
+    const auto found = known.find(key);
+    if (found != known.end()) return *found->second;
+    Pool &pool = registry().records.emplace_back();
+    pool.kind = kind;
+    pool.device = device;
+    known.emplace(key, &pool);  // without memory for this the record stays, and nobody finds it
+    return pool;
 }
 
 Pool *add(CUmemoryPool handle, Device *device) noexcept try {

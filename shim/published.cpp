@@ -13,6 +13,8 @@
 #include <mutex>
 #include <utility>
 
+#include "leaked.hpp"
+
 namespace curb::shim::published {
 namespace {
 
@@ -26,10 +28,7 @@ struct File {
     dev_t device = 0;
     ino_t inode = 0;
 };
-File &file() {
-    static File &made = *new File;
-    return made;
-}
+File &file() noexcept { return leaked<File>(); }
 
 // The process that has the socket. Not its pid alone: that of a child in a pid namespace of its own may be the same.
 constinit std::atomic<pid_t> owner{0};

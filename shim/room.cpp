@@ -8,6 +8,7 @@
 
 #include "devices.hpp"
 #include "keep_errno.hpp"
+#include "leaked.hpp"
 
 namespace curb::shim::room {
 namespace {
@@ -17,10 +18,7 @@ constinit std::atomic<std::uint64_t> changes{0};
 constinit std::mutex mutex;
 
 // Leaked: threads may wait until the process is gone.
-std::condition_variable &something_changed() {
-    static std::condition_variable &made = *new std::condition_variable;
-    return made;
-}
+std::condition_variable &something_changed() noexcept { return leaked<std::condition_variable>(); }
 
 }  // namespace
 

@@ -21,6 +21,7 @@
 #include "devices.hpp"
 #include "follow.hpp"
 #include "keep_errno.hpp"
+#include "leaked.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
@@ -58,10 +59,7 @@ struct Told {
     };
     std::vector<Cap> caps;  // that wait for NVML
 };
-Told &told() {
-    static Told &made = *new Told;
-    return made;
-}
+Told &told() noexcept { return leaked<Told>(); }
 
 // Set: something is told and the thread has not begun to look yet.
 constinit std::atomic<bool> pending{false};

@@ -1,9 +1,9 @@
 #include "vmm.hpp"
 
-#include <map>
 #include <mutex>
 #include <unordered_map>
 
+#include "leaked.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::vmm {
@@ -32,14 +32,11 @@ struct Handle {
 struct Books {
     std::mutex mutex;
     std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
-    std::map<CUdeviceptr, std::shared_ptr<Memory>> mappings;  // by first address
+    Mappings mappings;  // by first address
 };
 
 // Never destroyed: threads may unmap until the process is gone.
-Books &books() {
-    static Books &made = *new Books;
-    return made;
-}
+Books &books() noexcept { return leaked<Books>(); }
 
 }  // namespace
 
@@ -104,21 +101,18 @@ void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept
     // As in retained().
 }
 
-Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept try {
+Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept {
+    Mappings taken;
     const std::scoped_lock lock(books().mutex);
-    const auto first = books().mappings.lower_bound(address), last = books().mappings.lower_bound(address + bytes);
-    Mappings taken(first, last);
-    books().mappings.erase(first, last);
+    auto &all = books().mappings;
+    for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes;)
+        taken.insert(taken.end(), all.extract(one++));
     return taken;
-} catch (...) {
-    return {};
 }
 
-void put_back(Mappings mappings) noexcept try {
+void put_back(Mappings mappings) noexcept {
     const std::scoped_lock lock(books().mutex);
-    books().mappings.insert(mappings.begin(), mappings.end());
-} catch (...) {
-    // As in retained().
+    books().mappings.merge(mappings);
 }
 
 Device *device_of(const std::shared_ptr<Memory> &memory) noexcept { return memory ? memory->device : nullptr; }

@@ -4,9 +4,8 @@
 // Source of the rule: cuMemRelease, CUDA Driver API 13.0. Thread-safe; no lock is held while the driver is called.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include "devices.hpp"
 
@@ -28,10 +27,10 @@ bool mapped(CUdeviceptr address, CUmemGenericAllocationHandle handle) noexcept;
 // address. Destroying what was taken credits the device, if it was the last; put_back() undoes it when the driver
 // refused.
 using Reference = std::shared_ptr<Memory>;
-using Mappings = std::vector<std::pair<CUdeviceptr, std::shared_ptr<Memory>>>;
+using Mappings = std::map<CUdeviceptr, std::shared_ptr<Memory>>;
 Reference take_reference(CUmemGenericAllocationHandle handle) noexcept;
 void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept;
-// Every mapping that begins in the range.
+// Every mapping that begins in the range. Needs no host memory.
 Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept;
 void put_back(Mappings mappings) noexcept;
 

@@ -19,6 +19,7 @@
 #include "devices.hpp"
 #include "follow.hpp"
 #include "last_thread.hpp"
+#include "leaked.hpp"
 #include "log.hpp"
 #include "own_thread.hpp"
 #include "periodic.hpp"
@@ -47,10 +48,7 @@ struct Asked {
     bool settle = false, look_closely = false;
     bool measure = false;
 };
-Asked &asked() {
-    static Asked &made = *new Asked;
-    return made;
-}
+Asked &asked() noexcept { return leaked<Asked>(); }
 
 // Adds what has been asked for since the last look; signals are one request, however many they were. Throws
 // std::bad_alloc before anything is taken.

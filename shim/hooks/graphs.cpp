@@ -2,7 +2,10 @@
 
 #include "graphs.hpp"
 
-#include <deque>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
 
 #include "admission.hpp"
 #include "cache.hpp"
@@ -18,10 +21,13 @@ namespace {
 // another.
 template <class Call>
 CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Call call) {
-    std::deque<Charge> charges;
-    for (const auto &need : needs) {
+    // One for each device, which are 64 at the most; room for them all before anything is reserved.
+    const std::unique_ptr<std::optional<Charge>[]> charges(new (std::nothrow) std::optional<Charge>[needs.size()]);
+    if (!charges) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+        const graphs::Need &need = needs[i];
         if (!admission::reserve(*need.device, Kind::graphs, need.bytes, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
-        charges.emplace_back(*need.device, Kind::graphs, need.bytes);
+        charges[i].emplace(*need.device, Kind::graphs, need.bytes);
     }
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -31,15 +37,16 @@ CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Cal
     }
     full = result == CUDA_ERROR_OUT_OF_MEMORY;
     // What the graphs of the device have reserved is charged; what was set aside for it goes back.
-    for (const auto &need : needs) {
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+        const graphs::Need &need = needs[i];
         pools::Pool *pool = pools::graphs_of(*need.device);
         const Bytes taken = pool ? pools::raise(*pool) : 0;
-        charges.front().keep(0);
+        charges[i]->keep(0);
         if (result == CUDA_SUCCESS)
             trace::allocated(*need.device, Kind::graphs, 0, need.bytes, taken);
         else
             trace::books(*need.device, Kind::graphs, static_cast<std::int64_t>(taken));
-        charges.pop_front();
+        charges[i].reset();
     }
     return result;
 }
@@ -62,7 +69,9 @@ template <class IsCapturing, class Note, class Call>
 CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Note note, Call call) {
     if (!process::active()) return call();
     const std::uint64_t trims = pools::graph_trims();
-    const graphs::Needs needs = graphs::missing(executable);
+    const auto missing = graphs::missing(executable);
+    if (!missing) return CUDA_ERROR_OUT_OF_MEMORY;
+    const graphs::Needs &needs = *missing;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const auto ask = [&] { return is_capturing(stream, &status); };
     if (!needs.empty() && (insist(ask) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)) return call();
@@ -81,11 +90,19 @@ CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
     return give_memory(executable, is_capturing, stream, graphs::launched, call);
 }
 
+// There is no host memory to know what it takes.
+CUresult undo(CUgraphExec *executable) noexcept {
+    insist([=] { return driver().cuGraphExecDestroy(*executable); });
+    *executable = nullptr;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 template <class Call>
 CUresult instantiate(CUgraphExec *executable, CUgraph graph, Call call) {
     const CUresult result = call();
-    if (result == CUDA_SUCCESS && process::active()) graphs::made(*executable, graphs::of(graph));
-    return result;
+    if (result != CUDA_SUCCESS || !process::active()) return result;
+    auto memory = graphs::of(graph);
+    return memory && graphs::made(*executable, std::move(*memory)) ? CUDA_SUCCESS : undo(executable);
 }
 
 template <class Call>
@@ -93,11 +110,12 @@ CUresult instantiate(CUgraphExec *executable, CUgraph graph, const CUDA_GRAPH_IN
                      Call call) {
     if (!parameters || !(parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) || !process::active())
         return instantiate(executable, graph, call);
-    graphs::Memory memory = graphs::of(graph);
+    auto memory = graphs::of(graph);
+    if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
     const std::uint64_t trims = pools::graph_trims();
-    const CUresult result = take(memory.needs, call);
+    const CUresult result = take(memory->needs, call);
     if (result != CUDA_SUCCESS) return result;
-    graphs::made(*executable, std::move(memory));
+    if (!graphs::made(*executable, std::move(*memory))) return undo(executable);
     graphs::uploaded(*executable, trims);
     return CUDA_SUCCESS;
 }

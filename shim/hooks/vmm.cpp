@@ -49,7 +49,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!process::active()) return driver().cuMemUnmap(address, bytes);
     vmm::Mappings mappings = vmm::take_mappings(address, bytes);
-    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.front().second);
+    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.begin()->second);
     const Ledger::Operation operation(device ? &device->ledger : nullptr);
     const CUresult result = driver().cuMemUnmap(address, bytes);
     if (result != CUDA_SUCCESS) vmm::put_back(std::move(mappings));

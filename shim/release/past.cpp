@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <ctime>
-#include <deque>
 #include <mutex>
 #include <utility>
 
+#include "leaked.hpp"
 #include "shortened.hpp"
 
 namespace curb::shim::release {
@@ -17,13 +17,10 @@ constexpr std::size_t kReason = 200;  // what a framework raised can be of any l
 
 struct Past {
     std::mutex mutex;
-    std::deque<control::PastRelease> releases;
+    std::vector<control::PastRelease> releases;
 };
 // Leaked: threads may ask until the process is gone.
-Past &all() {
-    static Past &made = *new Past;
-    return made;
-}
+Past &all() noexcept { return leaked<Past>(); }
 
 constinit std::atomic<bool> running{false};
 
@@ -40,8 +37,10 @@ void remember(const control::ReleaseReport &report) noexcept try {
     if (one.report.steps.size() > kSteps) one.report.steps.resize(kSteps);
     for (auto &step : one.report.steps) step.reason = shortened(std::move(step.reason), kReason);
     const std::scoped_lock lock(all().mutex);
-    all().releases.push_back(std::move(one));
-    if (all().releases.size() > kKept) all().releases.pop_front();
+    auto &releases = all().releases;
+    releases.reserve(kKept);
+    if (releases.size() == kKept) releases.erase(releases.begin());
+    releases.push_back(std::move(one));
 } catch (...) {
     // Out of host memory: the log has it.
 }

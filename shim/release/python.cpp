@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "leaked.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::release {
@@ -100,7 +101,7 @@ bool Python::find() {
 
 Locked with_lock(const Python &python, std::function<void()> work, std::function<void()> late) try {
     // With the thread of an earlier call, as long as that lives. Of the worker alone.
-    static std::weak_ptr<Meeting> &before = *new std::weak_ptr<Meeting>;
+    std::weak_ptr<Meeting> &before = leaked<std::weak_ptr<Meeting>>();
     if (const auto earlier = before.lock(); earlier && !earlier->is_over()) return Locked::busy;
     const auto meeting = std::make_shared<Meeting>();
     before = meeting;
