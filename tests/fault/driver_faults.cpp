@@ -5,12 +5,10 @@
 //   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others] [lasting]]]
 //
 // CURB_SEED repeats the random part of a nightly run.
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
-#include <string>
+#include <vector>
 
 #include "matrix.hpp"
 #include "runs.hpp"
@@ -40,24 +38,25 @@ constexpr int kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CU
 
 int main(int argc, char **argv) {
     Runs runs([] { return std::make_unique<DriverCalls>(); }, true);
-    const bool lasting = argc > 5 && std::strcmp(argv[argc - 1], "lasting") == 0;
+    const bool lasting = argc > 4 && std::strcmp(argv[argc - 1], "lasting") == 0;
     const bool only_others = argc > 4 && std::strcmp(argv[4], "others") == 0;
+    std::vector<Trial> trials;
     for (const Way &way : ways()) {
         if (argc > 1 && std::strcmp(argv[1], way.name) != 0) continue;
         for (const bool others : {false, true}) {
-            const std::uint64_t calls = runs.calls(way, others), before = runs.reached();
-            if (argc > 3) {
-                if (others == only_others)
-                    runs.run(way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, lasting});
-                continue;
-            }
+            const std::uint64_t calls = runs.calls(way, others);
+            if (argc > 3 && others == only_others)
+                runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, lasting}});
             for (std::uint64_t call = 1; call <= calls; ++call)
-                for (const int code : kCodes) runs.run(way, {call, code, others, false});
-            std::printf("%s: %llu calls%s, %llu faults\n", way.name, static_cast<unsigned long long>(calls),
-                        others ? " of curb's threads" : "", static_cast<unsigned long long>(runs.reached() - before));
+                for (const int code : kCodes) {
+                    trials.push_back({&way, {call, code, others, false}});
+                    if (matrix::is_nightly()) trials.push_back({&way, {call, code, others, true}});
+                }
         }
     }
-    if (argc > 1) return runs.failures() != 0;
-    matrix::report(matrix::Name::driver_faults, runs.reached());
-    return runs.failures() != 0 || runs.reached() < matrix::figure(matrix::Name::driver_faults);
+    if (argc > 3) return runs.failures() != 0;
+    const std::uint64_t wanted = argc > 1 ? trials.size() : matrix::figure(matrix::Name::driver_faults) / CURB_SHARE;
+    const std::uint64_t reached = runs.run(std::move(trials), wanted, fault::seed());
+    if (argc == 1) matrix::report(matrix::Name::driver_faults, reached);
+    return runs.failures() != 0 || (argc == 1 && reached < wanted);
 }

@@ -3,17 +3,22 @@
 // is memory again, curb works again.
 //
 //   LD_PRELOAD=libcurb.so host_faults allocations|calls [WAY [CALL NUMBER [lasting]]]
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
+#include <vector>
 
 #include "interposed.hpp"
 #include "matrix.hpp"
 #include "runs.hpp"
 
 using namespace fault;
+
+namespace {
+
+constexpr int kErrors = 5;  // as many as a call of the system may give, at the most
+
+}  // namespace
 
 int main(int argc, char **argv) {
     const bool allocations = argc > 1 && std::strcmp(argv[1], "allocations") == 0;
@@ -23,21 +28,21 @@ int main(int argc, char **argv) {
     }
     Runs runs([=] { return std::make_unique<HostCalls>(allocations ? Kind::allocation : Kind::system_call); }, false);
     const auto figure = allocations ? matrix::Name::allocation_faults : matrix::Name::system_call_faults;
-    const std::uint64_t wanted = matrix::figure(figure);
+    std::vector<Trial> trials;
     for (const Way &way : ways()) {
         if (argc > 2 && std::strcmp(argv[2], way.name) != 0) continue;
-        const std::uint64_t calls = runs.calls(way, false), before = runs.reached();
+        const std::uint64_t calls = runs.calls(way, false);
         if (argc > 4) {
-            runs.run(way, {std::strtoull(argv[3], nullptr, 10), std::atoi(argv[4]), false,
-                           std::strcmp(argv[argc - 1], "lasting") == 0});
-            continue;
+            const bool lasting = std::strcmp(argv[argc - 1], "lasting") == 0;
+            runs.run({&way, {std::strtoull(argv[3], nullptr, 10), std::atoi(argv[4]), false, lasting}});
         }
-        for (std::uint64_t call = 1; call <= calls; ++call) runs.run(way, {call, static_cast<int>(call), false, false});
-        std::printf("%s: %llu calls, %llu faults\n", way.name, static_cast<unsigned long long>(calls),
-                    static_cast<unsigned long long>(runs.reached() - before));
-        std::fflush(stdout);
+        for (std::uint64_t call = 1; call <= calls; ++call)
+            for (int number = 0; number < (allocations ? 1 : kErrors); ++number)
+                trials.push_back({&way, {call, number, false, false}});
     }
-    if (argc > 2) return runs.failures() != 0;
-    matrix::report(figure, runs.reached());
-    return runs.failures() != 0 || runs.reached() < wanted;
+    if (argc > 4) return runs.failures() != 0;
+    const std::uint64_t wanted = argc > 2 ? trials.size() : matrix::figure(figure) / CURB_SHARE;
+    const std::uint64_t reached = runs.run(std::move(trials), wanted, fault::seed());
+    if (argc == 2) matrix::report(figure, reached);
+    return runs.failures() != 0 || (argc == 2 && reached < wanted);
 }

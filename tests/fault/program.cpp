@@ -16,8 +16,8 @@
 
 #include "control/messages.hpp"
 #include "control/runtime_dir.hpp"
+#include "runs.hpp"
 #include "sim.h"
-#include "ways.hpp"
 
 namespace fault {
 namespace {
@@ -157,7 +157,12 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
         if (own && result != code && code != CUDA_ERROR_OUT_OF_MEMORY) said("though the driver has refused it");
         return;
     }
-    if (own && result == code) return;
+    if (own && result == code) {
+        mend();  // from here on it is served
+        return;
+    }
+    // What curb cannot find out, it refuses.
+    if (failed && fault_.lasting && result == CUDA_ERROR_OUT_OF_MEMORY) return;
     said("which it would not see without curb");
 }
 
@@ -231,10 +236,10 @@ bool Program::set_cap(const char *size) {
     return !ask<control::CapReport>(control::CapRequest{*curb::policy::parse_size(size), "*"}).gpus.empty();
 }
 
-std::string difference(const Way &way, const Report &clean, const Report &faulted) {
+std::string difference(const Trial &trial, const Report &clean, const Report &faulted) {
     // A block that could not be seen finished is freed instead of kept; in the end none is kept.
-    const bool keeps = std::strstr(way.policy, "cache") != nullptr;
-    for (std::size_t i = keeps ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
+    const bool keeps = std::strstr(trial.way->policy, "cache") != nullptr;
+    for (std::size_t i = keeps || trial.fault.lasting ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
         if (clean.books[i] != faulted.books[i])
             return "reading " + std::to_string(i + 1) + " of the books: " + books_text(faulted.books[i]) +
                    "; without a fault: " + books_text(clean.books[i]);

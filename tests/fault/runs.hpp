@@ -3,12 +3,19 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "temp_dir.hpp"
 #include "ways.hpp"
 
 namespace fault {
+
+struct Trial {
+    const Way *way;
+    Fault fault;
+};
 
 class Runs {
   public:
@@ -17,24 +24,30 @@ class Runs {
 
     // Without a fault: how many calls `others` or the program make. Nothing can be learned from a way that fails.
     std::uint64_t calls(const Way &way, bool others);
-    // With it. False: it was not reached.
-    bool run(const Way &way, const Fault &fault);
+    // With it, once the calls are known. False: it was not reached.
+    bool run(const Trial &trial);
+    // In an order that `seed` decides, several at a time, again from the first if need be, until so many faults have
+    // been reached. How many have.
+    std::uint64_t run(std::vector<Trial> trials, std::uint64_t wanted, std::uint64_t seed);
 
-    [[nodiscard]] std::uint64_t reached() const { return reached_; }
     [[nodiscard]] std::uint64_t failures() const { return failures_; }
 
   private:
-    const Report &one(const Way &way, const Fault &fault, std::string &trouble);
+    void take_places();
+    const Report &one(const Trial &trial, std::string &trouble);
 
     std::function<std::unique_ptr<Injector>()> make_injector_;
     bool same_books_;
-    TempDir folder_;
-    Report *shared_;
-    Report clean_;
-    std::uint64_t reached_ = 0, failures_ = 0;
+    std::unique_ptr<TempDir> folder_;
+    Report *shared_ = nullptr;
+    std::map<std::pair<const Way *, bool>, Report> clean_;
+    std::uint64_t failures_ = 0;
 };
 
+// The seed of this run: CURB_SEED, which a failing run has printed, or another one each time.
+std::uint64_t seed();
+
 // How the books differ; empty: not where they must not.
-std::string difference(const Way &way, const Report &clean, const Report &faulted);
+std::string difference(const Trial &trial, const Report &clean, const Report &faulted);
 
 }  // namespace fault
