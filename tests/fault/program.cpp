@@ -176,7 +176,7 @@ CUcontext Program::start() {
     return context;
 }
 
-void Program::read_books() {
+Books Program::read_books() {
     const Unobserved unobserved(injector_);
     // The driver may have taken or given back memory of its own: a cap looks at the device again, here as before a
     // program's next request. Without a cap a release does.
@@ -191,21 +191,33 @@ void Program::read_books() {
     books.told = total - free;
     if (!injector_.is_of_driver()) {
         if (report_.books_read < kMostBooks) report_.books[report_.books_read++] = books;
-        return;
+        return books;
     }
     auto status = ask<control::Status>(control::StatusRequest{});
     if (status.gpus.empty() || !status.gpus.front().cap || !current) {
         ask<control::ReleaseReport>(curb::policy::ReleaseRequest{{}, std::vector{curb::policy::Step::pressure}});
         status = ask<control::Status>(control::StatusRequest{});
     }
-    if (status.gpus.empty()) return problem("curb knows no device");
+    if (status.gpus.empty()) {
+        problem("curb knows no device");
+        return books;
+    }
     const control::GpuStatus &gpu = status.gpus.front();
     books.held = gpu.held;
     books.kinds = gpu.kinds;
+    books.cached = gpu.cached;
     books.contexts = gpu.contexts;
     const Bytes managed = gpu.kinds[static_cast<std::size_t>(curb::policy::Kind::managed)];
     if (books.held != books.driver + managed) problem("the books do not balance: " + books_text(books));
     if (report_.books_read < kMostBooks) report_.books[report_.books_read++] = books;
+    return books;
+}
+
+void Program::holds(curb::policy::Kind kind, Bytes bytes) {
+    const Books books = read_books();
+    if (books.kinds[static_cast<std::size_t>(kind)] != bytes)
+        problem(std::string("not ") + std::to_string(bytes) + " B of " + curb::policy::kind_name(kind) + ": " +
+                books_text(books));
 }
 
 void Program::mend() {

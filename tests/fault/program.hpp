@@ -46,6 +46,7 @@ struct Books {
     std::array<Bytes, curb::policy::kKinds> kinds{};
     Bytes held = 0, driver = 0;  // the driver's without managed memory, as NVML tells it
     Bytes told = 0;              // held, as cuMemGetInfo tells it the program; 0: not told
+    Bytes cached = 0;
     int contexts = 0;
     bool operator==(const Books &) const = default;
 };
@@ -80,7 +81,9 @@ class Program {
     // Cuda is there, with the primary context of device 0 current; from here on the fault is planned.
     CUcontext start();
     // Reads the books, and holds them against the driver's. The fault does not reach what the test asks.
-    void read_books();
+    Books read_books();
+    // Of the kind there is to be so much.
+    void holds(curb::policy::Kind kind, Bytes bytes);
     // The fault is over, if it lasted, and the program has time to be served: what follows must go as without it.
     void mend();
     // A cap of `cap` is in force: more is refused, less is served.

@@ -58,7 +58,17 @@ struct Planned {
 constinit Planned plan;
 constinit thread_local bool is_planner = false;
 
+// And what curb_sim_fail_next has.
+struct Next {
+    std::atomic<const char *> name = nullptr;
+    std::atomic<int> result = 0;
+    std::atomic<int> times = 0;
+};
+constinit Next next;
+
 CUresult planned(const Entry &entry) {
+    if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
+        return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
     const char *failed = plan.failed;
@@ -86,6 +96,7 @@ CUresult fault(Entry &entry) {
 }  // namespace curb::sim
 
 using curb::sim::is_planner;
+using curb::sim::next;
 using curb::sim::plan;
 
 SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others, int lasting) {
@@ -98,6 +109,13 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others, int lasting
     plan.calls = 0;
     plan.failed = nullptr;
     plan.counting = true;
+}
+
+SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
+    next.times = 0;
+    next.name = name;
+    next.result = result;
+    next.times = times;
 }
 
 SIM_EXPORT void curb_sim_fail_pause(int pause) { plan.counting = pause == 0; }

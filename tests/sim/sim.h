@@ -81,6 +81,9 @@ uint64_t curb_sim_calls(const char *name);
    all that follow of the same export. */
 void curb_sim_fail(uint64_t call, int result, int others, int lasting);
 
+/* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
+void curb_sim_fail_next(const char *name, int result, int times);
+
 /* 1: calls are neither counted nor failed; 0: from here on they are again. */
 void curb_sim_fail_pause(int pause);
 

@@ -1,0 +1,223 @@
+// What single errors of the driver once did to programs under curb, a case each.
+//
+//   LD_PRELOAD=libcurb.so driver_cases [CASE]
+#include <cstdio>
+#include <cstring>
+
+#include "runs.hpp"
+#include "sim.h"
+
+using namespace fault;
+using curb::policy::Kind;
+
+namespace {
+
+class NoFault final : public Injector {
+  public:
+    void plan(const Fault & /*fault*/) override {}
+    void pause(bool /*pause*/) override {}
+    const char *failed() override { return nullptr; }
+    std::uint64_t calls() override { return 0; }
+    [[nodiscard]] bool is_of_driver() const override { return true; }
+};
+
+constexpr const char *kKeeps =
+    R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "1GiB", "idle": "1h"}}}})";
+constexpr Bytes kContext = 518 * MiB;
+
+void fail(const char *name, int times = 1, CUresult result = CUDA_ERROR_UNKNOWN) {
+    curb_sim_fail_next(name, result, times);
+}
+
+CUmemoryPool keeping_pool(Program &p) {
+    CUmemoryPool pool = nullptr;
+    std::uint64_t keep = ~0ULL;
+    DO(cuDeviceGetDefaultMemPool, &pool, 0);
+    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    return pool;
+}
+
+CUstream stream_of(Program &p) {
+    CUstream stream = nullptr;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    return stream;
+}
+
+}  // namespace
+
+WAY(a_thread_keeps_its_capture_mode, kCapped) {
+    p.start();
+    CUdeviceptr block = 0;
+    DO(cuMemAllocAsync, &block, MiB, nullptr);
+    fail("cuThreadExchangeStreamCaptureMode", 2);
+    DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
+    p.cap_holds(kCap);
+}
+
+WAY(a_process_whose_devices_are_told_late_is_capped, kCapped) {
+    fail("cuDeviceGetCount");
+    p.start();
+    p.cap_holds(kCap);
+}
+
+WAY(a_device_whose_size_is_told_late_has_its_cap, R"({"version": 1, "gpu": {"*": {"cap": "10%"}}})") {
+    fail("cuDeviceTotalMem_v2");
+    p.start();
+    p.cap_holds(8 * GiB);
+}
+
+WAY(memory_is_charged_when_the_thread_s_device_is_told_late, kCapped) {
+    p.start();
+    CUdeviceptr block = 0;
+    fail("cuCtxGetDevice");
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    p.holds(Kind::plain, 64 * MiB);
+}
+
+WAY(memory_goes_with_its_context_when_that_is_told_late, kCapped) {
+    p.start();
+    CUdeviceptr block = 0;
+    fail("cuCtxGetCurrent");
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuDevicePrimaryCtxReset_v2, 0);
+    p.holds(Kind::plain, 0);
+}
+
+WAY(a_primary_context_ends_when_its_state_is_told_late, kCapped) {
+    p.start();
+    fail("cuDevicePrimaryCtxGetState");
+    DO(cuDevicePrimaryCtxRelease_v2, 0);
+    p.holds(Kind::contexts, 0);
+}
+
+WAY(a_primary_context_ends_when_curb_could_not_let_it_go_at_once, kCapped) {
+    CUcontext context = p.start();
+    DO(cuDevicePrimaryCtxRetain, &context, 0);
+    fail("cuDevicePrimaryCtxRelease_v2");  // curb's own reference, for a moment
+    DO(cuDevicePrimaryCtxRelease_v2, 0);
+    DO(cuDevicePrimaryCtxRelease_v2, 0);
+    p.holds(Kind::contexts, 0);
+}
+
+WAY(a_context_ends_though_it_cannot_be_made_current, kCapped) {
+    const CUcontext primary = p.start();
+    CUcontext own = nullptr;
+    DO(cuCtxCreate_v2, &own, 0, 0);
+    DO(cuCtxSetCurrent, primary);
+    fail("cuCtxPushCurrent_v2");
+    DO(cuCtxDestroy_v2, own);
+    curb_sim_fail_next("", 0, 0);
+    p.holds(Kind::contexts, kContext);
+    if (p.read_books().contexts != 1) p.problem("curb counts another number of contexts");
+}
+
+WAY(a_capture_goes_on_when_its_end_is_refused, kKeeps) {
+    p.start();
+    CUstream stream = stream_of(p);
+    CUgraph graph = nullptr;
+    CUdeviceptr block = 0;
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    fail("cuStreamEndCapture", 1, CUDA_ERROR_NOT_PERMITTED);
+    p.call("cuStreamEndCapture", CUDA_ERROR_NOT_PERMITTED, [&] { return cuStreamEndCapture(stream, &graph); });
+    DO(cuStreamEndCapture, stream, &graph);
+    // Were there captures less than none, the next one would not be seen, and curb would wait for work and break it.
+    DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    p.release(R"(["pools"])");
+    DO(cuStreamEndCapture, stream, &graph);
+    DO(cuMemFree_v2, block);
+    if (p.read_books().cached != 64 * MiB) p.problem("a block is not kept, as if a capture were in progress");
+}
+
+WAY(a_capture_ends_when_it_is_told_late_that_it_is_one, kKeeps) {
+    p.start();
+    CUstream stream = stream_of(p);
+    CUgraph graph = nullptr;
+    CUdeviceptr block = 0, node = 0;
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    fail("cuStreamIsCapturing");
+    DO(cuMemAllocAsync, &node, MiB, stream);  // nothing that breaks the capture
+    DO(cuMemFreeAsync, node, stream);
+    fail("cuStreamIsCapturing");
+    DO(cuStreamEndCapture, stream, &graph);
+    DO(cuMemFree_v2, block);
+    if (p.read_books().cached != 64 * MiB) p.problem("a block is not kept, as if a capture were in progress");
+}
+
+WAY(a_pool_keeps_its_charge_while_the_driver_does_not_tell_its_size, kCapped) {
+    p.start();
+    keeping_pool(p);
+    CUdeviceptr block = 0;
+    DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
+    fail("cuMemPoolGetAttribute", 4);
+    p.holds(Kind::pools, 64 * MiB);
+}
+
+WAY(an_error_out_of_a_pool_s_idle_memory_is_the_program_s, kCapped) {
+    p.start();
+    keeping_pool(p);
+    CUdeviceptr pooled = 0, plain = 0;
+    DO(cuMemAllocAsync, &pooled, 1024 * MiB, nullptr);
+    DO(cuMemFreeAsync, pooled, nullptr);
+    DO(cuCtxSynchronize);
+    DO(cuMemAlloc_v2, &plain, 300 * MiB);
+    fail("cuMemAllocAsync", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+    p.call("cuMemAllocAsync", CUDA_ERROR_ILLEGAL_ADDRESS, [&] { return cuMemAllocAsync(&pooled, 900 * MiB, nullptr); });
+}
+
+WAY(memory_of_a_pool_that_is_not_told_is_refused_under_a_cap, kCapped) {
+    p.start();
+    CUdeviceptr block = 0;
+    fail("cuDeviceGetMemPool", 2);
+    p.call("cuMemAllocAsync", CUDA_ERROR_OUT_OF_MEMORY, [&] { return cuMemAllocAsync(&block, 64 * MiB, nullptr); });
+    DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
+}
+
+WAY(memory_of_a_graph_is_charged_when_its_nodes_are_told_late, kCapped) {
+    p.start();
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+    std::memset(&parameters, 0, sizeof parameters);
+    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    parameters.bytesize = 100 * MiB;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    DO(cuGraphCreate, &graph, 0);
+    DO(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &parameters);
+    fail("cuGraphGetNodes");
+    DO(cuGraphInstantiateWithFlags, &executable, graph, 0);
+    DO(cuGraphLaunch, executable, nullptr);
+    p.holds(Kind::graphs, 128 * MiB);
+}
+
+WAY(a_kept_block_that_cannot_be_freed_stays_kept, kKeeps) {
+    p.start();
+    CUdeviceptr block = 0;
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuMemFree_v2, block);
+    fail("cuMemFree_v2", 2);
+    p.release(R"(["cache"])");
+    if (p.read_books().cached != 64 * MiB) p.problem("the block is not kept any more");
+    p.release(R"(["cache"])");
+    p.holds(Kind::plain, 0);
+}
+
+WAY(a_module_that_cannot_be_unloaded_again_is_the_program_s, kCapped) {
+    p.start();
+    CUmodule module = nullptr;
+    fail("cuModuleUnload", 2);
+    const CUresult result = cuModuleLoadData(&module, "curb-sim-module global=1600MiB\nkernel k\n");
+    if (result != CUDA_SUCCESS || !module) return p.problem("the program cannot unload it");
+    DO(cuModuleUnload, module);
+    p.cap_holds(kCap);
+}
+
+int main(int argc, char **argv) {
+    Runs runs([] { return std::make_unique<NoFault>(); }, true);
+    for (const Way &way : ways())
+        if (argc < 2 || std::strcmp(argv[1], way.name) == 0) runs.calls(way, false);
+    std::printf("%zu cases, %llu failed\n", ways().size(), static_cast<unsigned long long>(runs.failures()));
+    return runs.failures() != 0;
+}
