@@ -49,7 +49,7 @@ WAY(a_thread_keeps_its_capture_mode, kCapped) {
     p.start();
     CUdeviceptr block = 0;
     DO(cuMemAllocAsync, &block, MiB, nullptr);
-    fail("cuThreadExchangeStreamCaptureMode", 2);
+    fail("cuThreadExchangeStreamCaptureMode");
     DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
     p.cap_holds(kCap);
 }
@@ -115,8 +115,9 @@ WAY(a_capture_goes_on_when_its_end_is_refused, kKeeps) {
     p.start();
     CUstream stream = stream_of(p);
     CUgraph graph = nullptr;
-    CUdeviceptr block = 0;
+    CUdeviceptr block = 0, pooled = 0;
     DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuMemAllocAsync, &pooled, 64 * MiB, nullptr);
     DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     fail("cuStreamEndCapture", 1, CUDA_ERROR_NOT_PERMITTED);
     p.call("cuStreamEndCapture", CUDA_ERROR_NOT_PERMITTED, [&] { return cuStreamEndCapture(stream, &graph); });

@@ -1,0 +1,144 @@
+// What a host without memory once did to programs under curb, a case each.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "interposed.hpp"
+#include "runs.hpp"
+
+using namespace fault;
+
+namespace {
+
+// Allocations of the library fail from here on, or only the next one, until it ends.
+class WithoutMemory {
+  public:
+    explicit WithoutMemory(bool next_alone = false) { calls_.plan({1, 0, false, !next_alone}); }
+    ~WithoutMemory() { calls_.pause(true); }
+    WithoutMemory(const WithoutMemory &) = delete;
+    WithoutMemory &operator=(const WithoutMemory &) = delete;
+
+  private:
+    HostCalls calls_{Kind::allocation};
+};
+
+class NoFault final : public Injector {
+  public:
+    void plan(const Fault & /*fault*/) override {}
+    void pause(bool /*pause*/) override {}
+    const char *failed() override { return nullptr; }
+    std::uint64_t calls() override { return 0; }
+    [[nodiscard]] bool is_of_driver() const override { return true; }
+};
+
+constexpr const char *kOfEnvironment = "";  // CURB_CAP alone
+
+}  // namespace
+
+WAY(cuda_cannot_be_initialised_without_memory_to_read_the_policy, kCapped) {
+    {
+        const WithoutMemory none;
+        p.call("cuInit", CUDA_ERROR_OUT_OF_MEMORY, [] { return cuInit(0); });
+    }
+    p.start();
+    p.cap_holds(kCap);
+}
+
+WAY(a_cap_of_the_environment_holds_though_memory_lacked_when_it_was_read, kOfEnvironment) {
+    ::setenv("CURB_CAP", "2GiB", 1);
+    {
+        const WithoutMemory none(true);
+        p.call("cuInit", CUDA_SUCCESS, [] { return cuInit(0); });
+    }
+    p.start();
+    p.cap_holds(kCap);
+}
+
+WAY(a_context_ends_without_memory, kCapped) {
+    p.start();
+    const WithoutMemory none;
+    DO(cuDevicePrimaryCtxReset_v2, 0);
+}
+
+WAY(memory_is_freed_and_unmapped_without_memory, kCapped) {
+    p.start();
+    CUmemAllocationProp where;
+    std::memset(&where, 0, sizeof where);
+    where.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    where.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUdeviceptr range = 0, block = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    DO(cuMemAlloc_v2, &block, 64 * MiB);
+    DO(cuMemAddressReserve, &range, 64 * MiB, 0, 0, 0);
+    DO(cuMemCreate, &handle, 64 * MiB, &where, 0);
+    DO(cuMemMap, range, 64 * MiB, 0, handle, 0);
+    DO(cuMemRelease, handle);
+    {
+        const WithoutMemory none;
+        DO(cuMemFree_v2, block);
+        DO(cuMemUnmap, range, 64 * MiB);
+    }
+    p.holds(curb::policy::Kind::plain, 0);
+    p.holds(curb::policy::Kind::vmm, 0);
+}
+
+WAY(a_context_that_cannot_be_recorded_is_undone, kCapped) {
+    p.start();
+    CUcontext own = nullptr;
+    {
+        const WithoutMemory none;
+        p.call("cuCtxCreate_v2", CUDA_ERROR_OUT_OF_MEMORY, [&] { return cuCtxCreate_v2(&own, 0, 0); });
+    }
+    if (p.read_books().contexts != 1) p.problem("there is another number of contexts");
+    DO(cuCtxCreate_v2, &own, 0, 0);
+}
+
+WAY(a_graph_is_launched_or_refused_without_memory, kCapped) {
+    p.start();
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+    std::memset(&parameters, 0, sizeof parameters);
+    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    parameters.bytesize = 3 * GiB;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    DO(cuGraphCreate, &graph, 0);
+    DO(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &parameters);
+    {
+        const WithoutMemory none(true);
+        REFUSED(cuGraphInstantiateWithFlags, &executable, graph, 0);
+    }
+    DO(cuGraphInstantiateWithFlags, &executable, graph, 0);
+    {
+        const WithoutMemory none(true);
+        REFUSED(cuGraphLaunch, executable, nullptr);
+    }
+    REFUSED(cuGraphLaunch, executable, nullptr);
+}
+
+WAY(a_release_that_lacks_memory_is_done_when_there_is_some, kCapped) {
+    p.start();
+    p.release(R"(["pools"])");  // the control thread has what it needs
+    {
+        const WithoutMemory none;
+        for (int i = 0; i < 20; ++i) {
+            ::raise(SIGUSR1);
+            const timespec moment{0, 1'000'000};
+            nanosleep(&moment, nullptr);
+        }
+    }
+    p.release(R"(["pools"])");
+    p.cap_holds(kCap);
+}
+
+int main(int argc, char **argv) {
+    if (!find_library()) return 2;
+    Runs runs([] { return std::make_unique<NoFault>(); }, true);
+    for (const Way &way : ways())
+        if (argc < 2 || std::strcmp(argv[1], way.name) == 0) runs.calls(way, false);
+    std::printf("%zu cases, %llu failed\n", ways().size(), static_cast<unsigned long long>(runs.failures()));
+    return runs.failures() != 0;
+}
