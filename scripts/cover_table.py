@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -21,6 +22,9 @@ import matrix  # noqa: E402
 LAYERS = ("policy", "config", "control")
 AT_ONCE = 40
 """Objects of which gcov is asked at once: more than one, since each start of it takes a while."""
+
+ITSELF = re.compile(r"= default|^\s*(struct|class) \w+ ")
+"""Where a function begins that the compiler writes by itself."""
 
 Counts = dict[str, dict[int, int]]
 """Of each source how often each of its lines has run."""
@@ -39,10 +43,18 @@ def counts(gcov: str, build: Path) -> Counts:
                 if not path.startswith(tuple(f"{layer}/" for layer in LAYERS)):
                     continue
                 source = (ROOT / path).read_text(encoding="utf-8").splitlines()
+                # Comparisons and constructors that the compiler writes by itself are no lines of ours: their counts stand at
+                # the members' declarations.
+                ours = [
+                    range(function["start_line"], function["end_line"] + 1)
+                    for function in file["functions"]
+                    if not ITSELF.search(source[function["start_line"] - 1])
+                ]
                 for line in file["lines"]:
+                    number = line["line_number"]
                     # gcov gives a function that always returns earlier, or throws, a line at its last brace too.
-                    if source[line["line_number"] - 1].strip() != "}":
-                        out[path][line["line_number"]] += line["count"]
+                    if source[number - 1].strip() != "}" and any(number in lines for lines in ours):
+                        out[path][number] += line["count"]
     return out
 
 

@@ -36,9 +36,10 @@ LARGEST_TLS_BYTES = 64 if FOR_DISTRIBUTION else 128
 TOOLCHAINS_WEAK = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}
 # crtbegin.o's, and those of libstdc++.a, whose sources end in .cc; ours end in .cpp.
 TOOLCHAINS_CONSTRUCTOR = re.compile(r"frame_dummy|__do_global_dtors_aux|_GLOBAL__sub_[ID]_.*\.cc")
-# What ends the program, writes to its stdout or changes what it has set for the whole process.
+# What ends the program, writes to its stdout or changes what it has set for the whole process. Not exit: the worker calls it
+# where glibc would have, had the process no threads of ours (shim/last_thread.cpp).
 NEVER_CALLED = {
-    "exit", "_exit", "quick_exit", "atexit", "system", "popen", "signal", "alarm", "setitimer", "chdir", "umask",
+    "_exit", "quick_exit", "atexit", "system", "popen", "signal", "alarm", "setitimer", "chdir", "umask",
     "putenv", "unsetenv", "clearenv", "setlocale", "srand", "rand", "stdout", "printf", "vprintf", "puts",
     "putchar", "__printf_chk", "__vprintf_chk", "dup2", "prctl", "setrlimit", "mlockall", "fork", "vfork", "wait",
     "waitpid",
