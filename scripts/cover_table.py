@@ -35,7 +35,7 @@ def counts(gcov: str, build: Path) -> Counts:
     objects = sorted(str(note) for note in build.rglob("*.gcno"))
     for first in range(0, len(objects), AT_ONCE):
         command = [gcov, "--json-format", "--stdout", *objects[first : first + AT_ONCE]]
-        said = subprocess.run(command, cwd=build, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        said = subprocess.run(command, cwd=build, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for text in said.stdout.splitlines():
             for file in json.loads(text)["files"]:
                 # As the compiler was told it: from the build directory, or whole.
@@ -43,8 +43,8 @@ def counts(gcov: str, build: Path) -> Counts:
                 if not path.startswith(tuple(f"{layer}/" for layer in LAYERS)):
                     continue
                 source = (ROOT / path).read_text(encoding="utf-8").splitlines()
-                # Comparisons and constructors that the compiler writes by itself are no lines of ours: their counts stand at
-                # the members' declarations.
+                # Comparisons and constructors that the compiler writes by itself are no lines of ours: their counts
+                # stand at the members' declarations.
                 ours = [
                     range(function["start_line"], function["end_line"] + 1)
                     for function in file["functions"]

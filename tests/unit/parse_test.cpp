@@ -1,10 +1,7 @@
 #include <algorithm>
-#include <cctype>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <random>
 
 #include "../fuzz/policy_parse_checks.hpp"
@@ -80,84 +77,6 @@ TEST_CASE("What is wrong with a file is said with its line, column, pointer and 
         CHECK_THAT(found[0].message, contains(bad.fragment));
     }
     matrix::report(matrix::Name::bad_policies, kBad.size());
-}
-
-// Every field of a file, and again as rules lay it over: its pointer, with "*" for every key and item, and its type.
-std::vector<std::pair<std::string, std::string>> every_field() {
-    std::vector<std::pair<std::string, std::string>> out = {
-#define CURB_FILE_FIELD(pointer, type, ...) {pointer, #type},
-#define CURB_GPU_FIELD(pointer, type, ...) {pointer, #type}, {"/rules/*" pointer, #type},
-#define CURB_JOB_FIELD(pointer, type, ...) {pointer, #type}, {"/rules/*" pointer, #type},
-#define CURB_RULE_FIELD(pointer, type, ...) {pointer, #type},
-#include "policy/fields.def"
-    };
-    return out;
-}
-
-// A file in which the field has this value, on a line of its own; and the pointer as the file spells it.
-std::pair<std::string, std::string> file_with(std::string pattern, const std::string &value) {
-    std::string before = pattern == "/version" ? "{" : "{\"version\": 1, ", after = "}", pointer;
-    while (!pattern.empty()) {
-        pattern.erase(0, 1);
-        const std::string token = pattern.substr(0, pattern.find('/'));
-        pattern.erase(0, token.size());
-        if (token == "*" && pointer == "/rules") {
-            before += pattern.starts_with("/match") ? "" : "\"match\": {}, ";
-            pointer += "/0";
-            continue;
-        }
-        pointer += "/" + token;
-        before += "\"" + token + "\": " + (token == "rules" ? "[{" : pattern.empty() ? "\n" : "{");
-        after.insert(0, token == "rules" ? "}]" : pattern.empty() ? "" : "}");
-    }
-    return {before + value + after, pointer};
-}
-
-TEST_CASE("Every field refuses each kind of value that it is not, where it stands and with what would be right") {
-    const std::map<std::string, std::string> right = {
-        {"ignored", R"("x")"},   {"version", "1"},       {"size", R"("8GiB")"},      {"factor", "1.5"},
-        {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
-        {"flag", "true"},        {"environment", "{}"},  {"level", R"("info")"},     {"path", R"("x")"},
-        {"text", R"("x")"},      {"pattern", R"("x")"},  {"patterns", "{}"},
-    };
-    for (const auto &[pattern, type] : every_field()) {
-        REQUIRE(right.contains(type));
-        const std::string &good = right.at(type);
-        for (const std::string value : {"null", "true", "2.5", "\"\\u0001?\"", "[1]", "{\"?\": 1}"}) {
-            const bool same_kind = value.front() == good.front() || (type == "flag" && value == "true") ||
-                                   (std::isdigit(good.front()) && std::isdigit(value.front()));
-            if (same_kind &&
-                (type == "flag" || type == "factor" || type == "path" || type == "pattern" || type == "ignored"))
-                continue;
-            const auto [text, pointer] = file_with(pattern, value);
-            INFO(text);
-            const Diagnostics found = errors(text);
-            REQUIRE(!found.empty());
-            CHECK(found[0].pointer.starts_with(pointer));
-            CHECK(found[0].line == 2);
-            if (!same_kind) {
-                CHECK(found[0].column == 1);
-                CHECK_THAT(found[0].message, contains(", not "));
-            }
-        }
-        // What is right is taken in the same place, unless growth lacks what belongs to it.
-        const auto fine = parse(file_with(pattern, good).first, "job.json");
-        if (!fine) CHECK(pattern.find("/growth/") != std::string::npos);
-    }
-}
-
-TEST_CASE("Of every field a mistake stands among the wrong policies") {
-    for (const auto &[pattern, type] : every_field()) {
-        if (pattern.starts_with("/rules/*/") && !pattern.starts_with("/rules/*/name") &&
-            !pattern.starts_with("/rules/*/match"))
-            continue;
-        INFO(pattern);
-        CHECK(std::any_of(kBad.begin(), kBad.end(), [&](const Bad &bad) {
-            std::string pointer = bad.pointer;
-            if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
-            return pointer == pattern || pointer.starts_with(pattern + "/");
-        }));
-    }
 }
 
 TEST_CASE("Every field is read") {
@@ -322,38 +241,6 @@ TEST_CASE("Conflicts of each rule are told under its name") {
     REQUIRE(found.size() == 2);
     CHECK_THAT(found[0].message, contains("with rule 1 \"small\" laid over: it begins above the cap: 2GiB"));
     CHECK_THAT(found[1].message, contains("with rule 3 laid over: it begins above the cap: 2GiB"));
-}
-
-TEST_CASE("A rule brings into conflict what it names, and not what it leaves as it is") {
-    // "every" of "*" is for cuda:1, which says where to start; a rule for cuda:0 changes nothing of that.
-    const std::string base = R"({"version": 1, "gpu": {"*": {"growth": {"every": "1s"}}, "cuda:0": {},
-        "cuda:1": {"growth": {"start": "2GiB", "step": "1GiB"}}, "cuda:2": {"cap": "8GiB"}}, "rules": [{"match": {}, )";
-    valid(base + R"("gpu": {"cuda:0": {"report": "cap"}}}]})");
-    valid(base + R"("gpu": {"cuda:2": {"cap": "1GiB"}}}]})");
-    const auto conflict = [&](const std::string &rule) { return errors(base + rule + "}]}").front().message; };
-    CHECK_THAT(conflict(R"("gpu": {"cuda:1": {"cap": "1GiB"}})"),
-               contains("rule 1 laid over: it begins above the cap"));
-    CHECK_THAT(conflict(R"("gpu": {"*": {"cap": "1GiB"}})"), contains("rule 1 laid over: it begins above the cap"));
-    CHECK_THAT(conflict(R"("gpu": {"cuda:2": {"growth": {"start": "9GiB", "step": "1B"}}})"),
-               contains("rule 1 laid over: it begins above the cap"));
-    CHECK_THAT(conflict(R"("gpu": {"cuda:0": {"growth": {"step": "1GiB"}}})"), contains("no effect without"));
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSeconds = 100;
-#else
-constexpr int kSeconds = 20;
-#endif
-
-TEST_CASE("The longest file is read in seconds, though it names thousands of devices and has thousands of rules") {
-    constexpr std::size_t kHalf = std::size_t{512} << 10;
-    std::string text = R"({"version": 1, "gpu": {"*": {})";
-    for (unsigned i = 0; text.size() < kHalf; ++i) text += ",\"cuda:" + std::to_string(i) + R"(":{"cap":"1GiB"})";
-    text += R"(}, "rules": [{"match": {}})";
-    while (text.size() < 2 * kHalf - 64) text += R"(,{"match":{},"gpu":{"cuda:1":{"cap":"1GiB"}}})";
-    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
-    valid(text + "]}");
-    CHECK((std::clock() - begin) / CLOCKS_PER_SEC < kSeconds);
 }
 
 TEST_CASE("All errors of a file are found, in the order of its text") {
