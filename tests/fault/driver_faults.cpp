@@ -2,9 +2,9 @@
 // of several codes: the program sees the driver's error, or none that it would not see without curb; it can try again;
 // and the books are the driver's, and those of a run without a fault.
 //
-//   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others] [lasting]]]
+//   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others]]]
 //
-// CURB_SEED repeats the random part of a nightly run.
+// They are taken in random order, which CURB_SEED repeats.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +20,7 @@ using namespace fault;
 
 class DriverCalls final : public Injector {
   public:
-    void plan(const Fault &fault) override { curb_sim_fail(fault.call, fault.code, fault.others, fault.lasting); }
+    void plan(const Fault &fault) override { curb_sim_fail(fault.call, fault.code, fault.others); }
     void pause(bool pause) override { curb_sim_fail_pause(pause); }
     const char *failed() override { return curb_sim_failed(nullptr); }
     std::uint64_t calls() override {
@@ -38,7 +38,6 @@ constexpr int kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CU
 
 int main(int argc, char **argv) {
     Runs runs([] { return std::make_unique<DriverCalls>(); }, true);
-    const bool lasting = argc > 4 && std::strcmp(argv[argc - 1], "lasting") == 0;
     const bool only_others = argc > 4 && std::strcmp(argv[4], "others") == 0;
     std::vector<Trial> trials;
     for (const Way &way : ways()) {
@@ -46,12 +45,9 @@ int main(int argc, char **argv) {
         for (const bool others : {false, true}) {
             const std::uint64_t calls = runs.calls(way, others);
             if (argc > 3 && others == only_others)
-                runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, lasting}});
+                runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, false}});
             for (std::uint64_t call = 1; call <= calls; ++call)
-                for (const int code : kCodes) {
-                    trials.push_back({&way, {call, code, others, false}});
-                    if (matrix::is_nightly()) trials.push_back({&way, {call, code, others, true}});
-                }
+                for (const int code : kCodes) trials.push_back({&way, {call, code, others, false}});
         }
     }
     if (argc > 3) return runs.failures() != 0;

@@ -38,7 +38,9 @@ int main(int argc, char **argv) {
         }
         for (std::uint64_t call = 1; call <= calls; ++call)
             for (int number = 0; number < (allocations ? 1 : kErrors); ++number)
-                trials.push_back({&way, {call, number, false, false}});
+                for (const bool lasting : {false, true})
+                    if (!lasting || (allocations && matrix::is_nightly()))
+                        trials.push_back({&way, {call, number, false, lasting}});
     }
     if (argc > 4) return runs.failures() != 0;
     const std::uint64_t wanted = argc > 2 ? trials.size() : matrix::figure(figure) / CURB_SHARE;

@@ -44,7 +44,7 @@ std::string books_text(const Books &books) {
 // more than the rest of a run. It is there a moment after cuInit.
 class OwnSocket {
   public:
-    explicit OwnSocket(std::chrono::seconds patience) : patience_(patience) {}
+    OwnSocket(std::chrono::seconds patience, std::chrono::microseconds pause) : patience_(patience), pause_(pause) {}
     OwnSocket(const OwnSocket &) = delete;
     OwnSocket &operator=(const OwnSocket &) = delete;
     ~OwnSocket() {
@@ -80,13 +80,14 @@ class OwnSocket {
         for (const auto until = std::chrono::steady_clock::now() + patience_;
              std::chrono::steady_clock::now() < until;) {
             if (::connect(socket_, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) return true;
-            std::this_thread::sleep_for(100us);
+            std::this_thread::sleep_for(pause_);
         }
         given_up_ = true;
         return false;
     }
 
     std::chrono::seconds patience_;
+    std::chrono::microseconds pause_;
     int socket_ = -1;
     bool given_up_ = false;
 };
@@ -111,7 +112,8 @@ std::vector<Way> &ways() {
 
 template <class Wanted>
 Wanted Program::ask(const control::Request &request) {
-    static OwnSocket socket(injector_.is_of_driver() ? 30s : 1s);  // a process does one run
+    // A process does one run. After a fault of the host there may be none.
+    static OwnSocket socket(injector_.is_of_driver() ? 30s : 1s, injector_.is_of_driver() ? 100us : 5000us);
     const control::Reply reply = socket.ask(request);
     if (const auto *wanted = std::get_if<Wanted>(&reply)) return *wanted;
     if (injector_.is_of_driver() || !injector_.failed()) {
@@ -124,6 +126,7 @@ Wanted Program::ask(const control::Request &request) {
 bool Program::again(int attempt) {
     constexpr int kOfDriver = 3, kOfHost = 2000;
     if (injector_.is_of_driver()) return attempt < kOfDriver;
+    if (fault_.lasting && attempt == 4) mend();
     std::this_thread::sleep_for(10ms);
     return attempt < kOfHost;
 }
@@ -157,12 +160,7 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
         if (own && result != code && code != CUDA_ERROR_OUT_OF_MEMORY) said("though the driver has refused it");
         return;
     }
-    if (own && result == code) {
-        mend();  // from here on it is served
-        return;
-    }
-    // What curb cannot find out, it refuses.
-    if (failed && fault_.lasting && result == CUDA_ERROR_OUT_OF_MEMORY) return;
+    if (own && result == code) return;
     said("which it would not see without curb");
 }
 
@@ -251,7 +249,7 @@ bool Program::set_cap(const char *size) {
 std::string difference(const Trial &trial, const Report &clean, const Report &faulted) {
     // A block that could not be seen finished is freed instead of kept; in the end none is kept.
     const bool keeps = std::strstr(trial.way->policy, "cache") != nullptr;
-    for (std::size_t i = keeps || trial.fault.lasting ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
+    for (std::size_t i = keeps ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
         if (clean.books[i] != faulted.books[i])
             return "reading " + std::to_string(i + 1) + " of the books: " + books_text(faulted.books[i]) +
                    "; without a fault: " + books_text(clean.books[i]);

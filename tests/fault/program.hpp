@@ -22,7 +22,8 @@ struct Fault {
     std::uint64_t call = 0;  // the k-th from the start of CUDA on; 0: none, they are counted
     int code = 0;            // CUresult or errno
     bool others = false;     // of threads that are not the program's
-    bool lasting = false;    // and all that follow of the same kind, until the program frees what it has
+    bool lasting =
+        false;  // of the host: and all that follow, until it is said to be over or a call was refused a few times
 };
 
 // How it is brought about.

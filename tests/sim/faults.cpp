@@ -49,7 +49,6 @@ constinit std::atomic<uint64_t> all_calls = 0;
 struct Planned {
     std::atomic<bool> counting = false;
     std::atomic<bool> others = false;
-    std::atomic<bool> lasting = false;
     std::atomic<uint64_t> call = 0;
     std::atomic<int> result = 0;
     std::atomic<uint64_t> calls = 0;
@@ -71,12 +70,9 @@ CUresult planned(const Entry &entry) {
         return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
-    const char *failed = plan.failed;
-    if (++plan.calls == plan.call) {
-        plan.failed = entry.name;
-        return result;
-    }
-    return plan.lasting && failed == entry.name ? result : CUDA_SUCCESS;
+    if (++plan.calls != plan.call) return CUDA_SUCCESS;
+    plan.failed = entry.name;
+    return result;
 }
 
 }  // namespace
@@ -99,11 +95,10 @@ using curb::sim::is_planner;
 using curb::sim::next;
 using curb::sim::plan;
 
-SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others, int lasting) {
+SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
     plan.counting = false;
     is_planner = true;
     plan.others = others != 0;
-    plan.lasting = lasting != 0;
     plan.call = call;
     plan.result = result;
     plan.calls = 0;

@@ -77,9 +77,8 @@ uint64_t curb_sim_overlaps(int device);
 uint64_t curb_sim_calls(const char *name);
 
 /* Plans a fault in the place of the one before: the `call`-th call from now on (from 1; 0: none, they are only counted) of
-   the calling thread, or with `others` of all threads but this one, does nothing and returns `result`; with `lasting` so do
-   all that follow of the same export. */
-void curb_sim_fail(uint64_t call, int result, int others, int lasting);
+   the calling thread, or with `others` of all threads but this one, does nothing and returns `result`. */
+void curb_sim_fail(uint64_t call, int result, int others);
 
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
@@ -87,7 +86,7 @@ void curb_sim_fail_next(const char *name, int result, int times);
 /* 1: calls are neither counted nor failed; 0: from here on they are again. */
 void curb_sim_fail_pause(int pause);
 
-/* The export that was failed so first, null if none was yet; and how many calls were counted. */
+/* The export that was failed so, null if none was yet; and how many calls were counted. */
 const char *curb_sim_failed(uint64_t *calls);
 
 /* Of libnvidia-ml.so.1: what this process is said to use of its devices from now on, in percent (0 at the start). */
