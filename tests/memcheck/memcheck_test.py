@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Programs under libcurb.so, and tests of its layers, under Valgrind's memcheck: memcheck_test.py TESTS LIBRARY SIM
+
+None of them may read or write what is not theirs, use what nobody has set, or pass it to the system. No suppressions but
+those that Valgrind brings for libc. The short ones: Valgrind is some twenty times slower. What the programs themselves say
+is judged elsewhere: here the simulated driver does not get all the addresses that it asks for, and refuses some memory.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+import matrix  # noqa: E402
+
+TESTS, LIBRARY, SIM = (Path(word).resolve() for word in sys.argv[1:4])
+LAYERS = ("size_test", "policy_test", "decide_test", "rules_test", "locate_test", "suspended_test", "trace_test")
+SCENARIOS = (
+    "one_refusal_is_said_once",
+    "memory_is_charged_where_it_lives",
+    "the_drivers_own_errors_come_through_and_the_books_balance",
+    "usr1_trims_what_pools_keep",
+    "the_process_ends_with_everything_live",
+    "a_fork_child_passes_and_the_parent_goes_on",
+    "every_way_of_looking_up_leads_to_the_wrapper",
+    "every_kind_of_memory_comes_and_goes",
+)
+REPORT = 99
+"""The exit status with which Valgrind says that it has something to report."""
+
+
+def run(command: list[str], more: dict[str, str]) -> str:
+    """What is wrong; empty: nothing."""
+    with tempfile.TemporaryDirectory(prefix="curb-memcheck-") as folder:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_"))}
+        environment |= {"XDG_RUNTIME_DIR": folder, "HOME": folder} | more
+        done = subprocess.run(
+            ["valgrind", "-q", f"--error-exitcode={REPORT}", *command],
+            env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+        )
+    ended = 0 <= done.returncode < REPORT  # not by a signal either
+    if ended and not re.search(r"^==\d+==", done.stderr, re.MULTILINE):
+        return ""
+    return f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+
+def main() -> int:
+    if not shutil.which("valgrind"):
+        print("memcheck_test: skipped: valgrind is not installed (scripts/setup test)")
+        return 77
+    capped = {"LD_PRELOAD": str(LIBRARY), "LD_LIBRARY_PATH": str(SIM), "CURB_CAP": "1GiB", "CURB_SIM_GPUS": "2"}
+    work = [([str(TESTS / name)], {}) for name in LAYERS] + [([str(TESTS / "scenarios"), name], capped) for name in SCENARIOS]
+    with ThreadPoolExecutor(2) as pool:
+        wrong = [fault for fault in pool.map(lambda one: run(*one), work) if fault]
+    for fault in wrong:
+        print(fault)
+    matrix.report("sanitized", len(work) - len(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
