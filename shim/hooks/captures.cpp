@@ -71,7 +71,7 @@ bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
 std::optional<CUresult> synchronise_current_context() noexcept {
     synchronising.fetch_add(1, std::memory_order_seq_cst);
     std::optional<CUresult> result;
-    if (!any()) result = insist([] { return driver().cuCtxSynchronize(); });
+    if (!any()) result = driver().cuCtxSynchronize();
     synchronising.fetch_sub(1, std::memory_order_seq_cst);
     return result;
 }

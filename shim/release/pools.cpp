@@ -23,7 +23,10 @@ bool finish_work(const Device &device) noexcept {
         const contexts::Visit visit(one.context);
         if (visit.id() != one.id) continue;
         const contexts::OnTop context(one.context);
-        if (context && !captures::synchronise_current_context()) return false;
+        auto result = context ? captures::synchronise_current_context() : CUDA_SUCCESS;
+        // With an error of earlier work it may not have waited for what came after.
+        if (result && *result != CUDA_SUCCESS) result = captures::synchronise_current_context();
+        if (!result) return false;
     }
     return true;
 }

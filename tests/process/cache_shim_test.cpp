@@ -60,8 +60,8 @@ TEST_CASE("an error of the driver keeps nothing, and comes through") {
                  .with("CURB_SIM_FAULT", "cuCtxSynchronize:1:700,cuCtxSynchronize:2:700,cuMemFree_v2:2:700")
                  .run("nothing_is_kept_when_the_driver_reports_an_error"));
     succeeds(with_cache(second)
-                 .with("CURB_SIM_FAULT", "cuMemFree_v2:1:700")
-                 .run("a_kept_block_that_the_driver_will_not_free_stays_in_the_books"));
+                 .with("CURB_SIM_FAULT", "cuMemFree_v2:1:700,cuMemFree_v2:2:700")
+                 .run("a_kept_block_that_the_driver_will_not_free_stays_kept"));
 }
 
 TEST_CASE("a device that is full is a reason to give the cache up, also where nothing is capped") {
