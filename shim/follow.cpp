@@ -110,15 +110,18 @@ void refuse(const config::Diagnostics &why) {
     say_what_stays();
 }
 
+bool is_in_force(const config::Loaded &loaded) {
+    const Version &now = process::snapshot().version;
+    return loaded.policy == now.policy && loaded.rule == now.rule && loaded.ceiling == now.ceiling && !now.unusable;
+}
+
 // Puts what was read in force, if it is something else. A policy that has not changed changes nothing.
 process::Changed accept(const config::Loaded &loaded) {
     {
         const std::scoped_lock lock(shared().mutex);
         shared().wrong.clear();
     }
-    const Version &now = process::snapshot().version;
-    if (loaded.policy != now.policy || loaded.rule != now.rule || loaded.ceiling != now.ceiling || now.unusable)
-        return process::enforce(loaded);
+    if (!is_in_force(loaded)) return process::enforce(loaded);
     process::Changed out;
     for (const in_force::Line &line : in_force::notes()) out.notes.push_back(line.text);
     return out;
@@ -190,17 +193,21 @@ void follow_files() {
     std::vector<std::string> files{source.ceiling};
     if (!source.file.empty()) files.push_back(source.file);
     const own_thread::Awake awake;
-    config::Watch watch(std::move(files), note_unreadable);
-    // What was read at the start may be old already: the first look always returns. What was wrong with it then has
-    // been reported.
-    for (bool first = true;;) {
+    std::optional<config::Watch> watch(std::in_place, files, note_unreadable);
+    // What was read at the start may be old already, though hardly ever: else the first look, which waits until the
+    // texts stand still and would keep short programs from ending as long, need not be.
+    watch->catch_up();
+    const auto now = config::load(source, process::subject);
+    bool first = !now || !is_in_force(*now);
+    if (first) watch.emplace(files, note_unreadable);  // whose first look always returns
+    for (;;) {
         std::optional<own_thread::Asleep> asleep;
         if (!first) asleep.emplace();
-        const auto texts = watch.next(waiting_on(), is_asked);
+        const auto texts = watch->next(waiting_on(), is_asked);
         asleep.reset();
         if (!texts) {
             drain();
-            answer(watch);
+            answer(*watch);
             continue;
         }
         std::optional<std::string_view> text;
@@ -211,7 +218,7 @@ void follow_files() {
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
             throw std::bad_alloc();
-        else if (!first || !process::snapshot().unusable)
+        else if (!first || !process::snapshot().unusable)  // what was wrong at the start has been reported
             refuse(loaded.error());
         first = false;
     }
