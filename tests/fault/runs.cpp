@@ -144,7 +144,7 @@ std::uint64_t Runs::run(std::vector<Trial> trials, std::uint64_t wanted, std::ui
     std::shuffle(trials.begin(), trials.end(), std::mt19937_64(seed));
     auto *progress = shared_with_children<Progress>();
     // Most of a run is waiting. Twice as many as faults are wanted is as often as some may miss theirs.
-    constexpr int kAtOnce = 3;
+    constexpr int kAtOnce = 8;
     std::fflush(nullptr);
     std::vector<pid_t> children;
     for (int i = 0; i < kAtOnce; ++i) {

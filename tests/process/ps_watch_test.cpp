@@ -123,7 +123,7 @@ TEST_CASE("--watch draws in place, and Ctrl-C leaves the terminal as it was") {
     CHECK_THAT(said, contains("curb ps at 20"));
 }
 
-TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of it") {
+TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of it", "[kernel]") {
     const Machine machine;
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100);
     curb.until("\x1b[J");

@@ -1,6 +1,7 @@
 // Many threads at the cap at once.
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -134,6 +135,15 @@ namespace {
 // Of what there is room for once, a block under the cap.
 constexpr std::uint64_t kOnce = 320 * MiB;
 
+// Whether a scenario of many rounds has had its time: under sanitizers it gets to fewer.
+class Late {
+  public:
+    bool operator()() const { return std::chrono::steady_clock::now() > end_; }
+
+  private:
+    std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(8);
+};
+
 // Another thread that asks for it all the while, and gives it back.
 class AtTheCap {
   public:
@@ -169,7 +179,8 @@ SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
     const CUcontext context = start();
     {
         const AtTheCap other(context);
-        for (int i = 0; i < 30'000; ++i) {
+        const Late late;
+        for (int i = 0; i < 30'000 && !late(); ++i) {
             const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
             CUdeviceptr block = 0;
             const CUresult result = cuMemAllocFromPoolAsync(&block, kOnce, pool, nullptr);
@@ -188,7 +199,8 @@ SCENARIO_NAMED(what_is_freed_in_a_stream_is_held_until_it_comes_back) {
     const CUcontext context = start();
     {
         const AtTheCap other(context);
-        for (int i = 0; i < 30'000; ++i) {
+        const Late late;
+        for (int i = 0; i < 30'000 && !late(); ++i) {
             CUdeviceptr block = 0;
             const CUresult result = cuMemAlloc_v2(&block, kOnce);
             if (result != CUDA_SUCCESS) expect_refused(result);

@@ -103,7 +103,7 @@ TEST_CASE("Of every field a mistake stands among the wrong policies") {
             !pattern.starts_with("/rules/*/match"))
             continue;
         INFO(pattern);
-        CHECK(std::any_of(kBad.begin(), kBad.end(), [&](const Bad &bad) {
+        CHECK(std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
             std::string pointer = bad.pointer;
             if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
             return pointer == pattern || pointer.starts_with(pattern + "/");
