@@ -175,6 +175,7 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
     kill(getpid(), SIGUSR1);
     EXPECT(within(milliseconds(5000), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
+    std::this_thread::sleep_for(milliseconds(300));  // the release looks for captures once it has trimmed
     MUST(cuStreamEndCapture(stream, &graph));
     EXPECT(only_the_context_is_held());
 }
