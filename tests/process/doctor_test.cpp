@@ -170,12 +170,12 @@ TEST_CASE("a program into which nothing can be loaded is told apart") {
         finds(machine.doctor(process.pid()), "its program is statically linked");
     }
     SECTION("because the environment was cleared on the way") {
-        Capped process = machine.capped({"/usr/bin/env", "-i", CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, false);
+        Capped process(machine.runtime.path(), {{CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, [] { ::clearenv(); }, false});
         finds(machine.doctor(process.pid()), "LD_PRELOAD was not set when it was started");
     }
     SECTION("because LD_PRELOAD alone was taken out") {
-        Capped process =
-            machine.capped({"/usr/bin/env", "-u", "LD_PRELOAD", CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, false);
+        Capped process(machine.runtime.path(),
+                       {{CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, [] { ::unsetenv("LD_PRELOAD"); }, false});
         finds(machine.doctor(process.pid()),
               "LD_PRELOAD was not set when it was started, though CURB_POLICY or CURB_CAP was");
     }
