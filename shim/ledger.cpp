@@ -35,9 +35,19 @@ void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
 
 std::int64_t Ledger::set_overhead(Bytes bytes) noexcept {
     const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(bytes, std::memory_order_acq_rel);
-    held_.fetch_add(bytes - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
-    if (bytes < before) room::changed();
-    return static_cast<std::int64_t>(bytes - before);
+    return hold(before, bytes);
+}
+
+std::optional<std::int64_t> Ledger::replace_overhead(Bytes before, Bytes bytes) noexcept {
+    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
+    if (!overhead.compare_exchange_strong(before, bytes, std::memory_order_acq_rel)) return std::nullopt;
+    return hold(before, bytes);
+}
+
+std::int64_t Ledger::hold(Bytes before, Bytes now) noexcept {
+    held_.fetch_add(now - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
+    if (now < before) room::changed();
+    return static_cast<std::int64_t>(now - before);
 }
 
 Bytes Ledger::raise_overhead(Bytes to) noexcept {

@@ -71,7 +71,7 @@ class Ledger {
         for (int attempt = 0; attempt < kAttempts; ++attempt) {
             const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
             const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
-            const Bytes charged_before = visible();
+            const Bytes charged_before = visible(), overhead_before = this->overhead();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
             const Bytes charged_after = visible();
@@ -81,7 +81,9 @@ class Ledger {
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
             const Bytes overhead = *figure > charged ? *figure - charged : 0;
             if (quiet) {
-                changed(set_overhead(overhead));
+                const auto change = replace_overhead(overhead_before, overhead);
+                if (!change) continue;
+                changed(*change);
                 return true;
             }
             if (const Bytes raised = raise_overhead(overhead)) changed(static_cast<std::int64_t>(raised));
@@ -102,6 +104,11 @@ class Ledger {
 
     // Returns by how much.
     Bytes raise_overhead(Bytes to) noexcept;
+    // The same as set_overhead, unless it is no longer `before`: an operation that began after the last look, and what
+    // it left to the overhead, must not be lost. None: it was not.
+    std::optional<std::int64_t> replace_overhead(Bytes before, Bytes bytes) noexcept;
+    // Once the overhead has changed.
+    std::int64_t hold(Bytes before, Bytes now) noexcept;
 
     // What the device's figure for the process includes of the charges: all but managed memory (measured on an H100).
     [[nodiscard]] Bytes visible() const noexcept {
