@@ -12,10 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 from typing import Any
+
+from sockets import wait_for_socket
 
 try:
     from jsonschema import Draft202012Validator
@@ -120,9 +121,7 @@ class Answers(unittest.TestCase):
             program.stdin.flush()
             self.assertEqual(program.stdout.readline(), "quiet\n")
             pid = str(program.pid)
-            deadline = time.monotonic() + 10
-            while not list(self.folder.glob("curb/*.sock")) and time.monotonic() < deadline:
-                time.sleep(0.01)  # a thread makes it, after the program's cuInit has returned
+            wait_for_socket(self.folder)
             self.assertIn("steps", self.holds("release", self.curb("release", "--json", pid))[0])
             self.assertIn("error", self.holds("release", self.curb("release", "--json", "4194303", status=1))[0])
             everybody = self.holds("release", self.curb("release", "--all", "--json"))

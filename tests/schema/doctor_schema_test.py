@@ -10,6 +10,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from sockets import wait_for_socket
+
 try:
     from jsonschema import Draft202012Validator
 except ImportError:
@@ -71,6 +73,7 @@ class Doctor(unittest.TestCase):
         )
         with program:
             self.assertEqual(program.stdout.readline(), b"ready\n")
+            wait_for_socket(self.folder.name)
             answer = self.answer(str(program.pid))
             self.assertEqual(answer["pid"], program.pid)
             self.assertTrue(answer["healthy"], answer)

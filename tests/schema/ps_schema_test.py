@@ -13,6 +13,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from sockets import wait_for_socket
+
 try:
     from jsonschema import Draft202012Validator
 except ImportError:
@@ -98,6 +100,7 @@ class Schema(unittest.TestCase):
             ) as other:
                 for process in (one, other):
                     self.assertEqual(process.stdout.readline(), "ready\n")
+                wait_for_socket(variables["XDG_RUNTIME_DIR"])
                 for arguments in [(), (str(one.pid),), (str(one.pid), str(other.pid), "2147483647")]:
                     (document,) = answers(*arguments, **variables)
                     self.holds(document)

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
+
+from sockets import wait_for_socket
 
 try:
     from jsonschema import Draft202012Validator
@@ -40,10 +41,7 @@ class Answers(unittest.TestCase):
         )
         self.addCleanup(self.end)
         self.assertEqual(self.process.stdout.readline(), b"ready\n")
-        deadline = time.monotonic() + 20
-        while not list(Path(self.folder.name).glob("curb/*.sock")):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        wait_for_socket(self.folder.name)
 
     def end(self):
         self.process.stdin.close()
