@@ -16,7 +16,7 @@ using namespace curb;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef CURB_SANITIZED
 constexpr bool kCounts = true;
 #else
 constexpr bool kCounts = false;  // a read beyond the text may go unseen: they are fewer, and not reported

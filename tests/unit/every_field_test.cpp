@@ -18,7 +18,7 @@ using config::parse;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef CURB_SANITIZED
 constexpr int kSeconds = 100;
 #else
 constexpr int kSeconds = 20;
