@@ -55,5 +55,4 @@ add_test(NAME programs_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_
 # curb itself.
 add_test(NAME own_build_test COMMAND ${CMAKE_COMMAND} -E env CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER}
   $<TARGET_FILE:Python3::Interpreter> ${CMAKE_CURRENT_SOURCE_DIR}/own_build_test.py $<TARGET_FILE:curb_shim>)
-# Minutes of a nightly run, where all programs and the whole build are taken.
-set_tests_properties(neighbours_test programs_test own_build_test PROPERTIES LABELS neighbours TIMEOUT 1800)
+set_tests_properties(neighbours_test programs_test own_build_test PROPERTIES LABELS neighbours TIMEOUT ${CURB_MATRIX_TIMEOUT})
