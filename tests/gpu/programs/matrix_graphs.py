@@ -1,0 +1,87 @@
+"""A training step as a CUDA graph, captured by hand and by make_graphed_callables, and replayed; and as the eager step."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+
+import torch  # noqa: E402
+from talk import say  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+_STEPS, _BATCH, _WIDTH = 60, 128, 512
+
+
+class Problem:
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, 16)).cuda()
+        self.x, self.y = torch.randn(_BATCH, _WIDTH).cuda(), torch.randn(_BATCH, 16).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+
+    def step(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = (self.model(self.x) - self.y).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def weights(self) -> float:
+        return sum(p.double().abs().sum().item() for p in self.model.parameters())
+
+
+def warm_up() -> None:
+    """As PyTorch's documentation asks: a few steps on a side stream before the first capture."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        problem = Problem()
+        for _ in range(3):
+            problem.step()
+    torch.cuda.synchronize()
+
+
+def captured() -> dict[str, object]:
+    problem = Problem()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = problem.step()
+    losses = []
+    for _ in range(_STEPS):
+        graph.replay()
+        losses.append(loss.item())
+    return {"losses": losses, "weights": problem.weights()}
+
+
+def eager() -> dict[str, object]:
+    problem = Problem()
+    losses = [problem.step().item() for _ in range(_STEPS)]
+    return {"losses": losses, "weights": problem.weights()}
+
+
+def graphed_callable() -> dict[str, object]:
+    problem = Problem()
+    problem.model = torch.cuda.make_graphed_callables(problem.model, (problem.x.clone().requires_grad_(),))
+    losses = [problem.step().item() for _ in range(_STEPS)]
+    return {"losses": losses, "weights": problem.weights()}
+
+
+def main() -> None:
+    warm_up()
+    for way in (captured, eager, graphed_callable):
+        say("trained", way=way.__name__, **way())
+        torch.cuda.empty_cache()
+    # Graphs that share a pool, and are dropped and captured anew.
+    pool = torch.cuda.graph_pool_handle()
+    sums = []
+    for turn in range(12):
+        x = torch.full((1 << 20,), float(turn), device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            y = (x * 3 + 1).double().sum()
+        graph.replay()
+        sums.append(y.item())
+    say("pooled", sums=sums)
+
+
+main()
