@@ -85,6 +85,6 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     row.expect(reached > 0, "no fault was reached")
     row.add_note(f"{reached:,} faults of {planned:,} in {len(outcomes) - 1} ways of using memory, and 16 cases: books right after each")
     if partly:
-        row.add_note("for want of time: " + ", ".join(partly))
+        row.add_note("not all reached: " + ", ".join(partly))
     if alone:
         row.add_note(f"{alone} more differed after many in one process, and not in one of their own")

@@ -56,6 +56,14 @@ def status_of(pid: int) -> int | str:
     return "hangs"
 
 
+def all_of(pipe: int) -> str:
+    said = b""
+    while select.select([pipe], [], [], _LIMIT_S)[0] and (more := os.read(pipe, 4096)):
+        said += more
+    os.close(pipe)
+    return said.decode()
+
+
 def child(body: Callable[[], object]) -> tuple[str, int | str]:
     """What `body` returns in a forked child, and how that ended."""
     reading, writing = os.pipe()
@@ -69,11 +77,7 @@ def child(body: Callable[[], object]) -> tuple[str, int | str]:
         os.write(writing, text.encode())
         os._exit(0)
     os.close(writing)
-    said = b""
-    while select.select([reading], [], [], _LIMIT_S)[0] and (more := os.read(reading, 4096)):
-        said += more
-    os.close(reading)
-    return said.decode(), status_of(pid)
+    return all_of(reading), status_of(pid)
 
 
 def exits(number: int) -> int | str:
@@ -103,10 +107,7 @@ def daemon() -> str:
         os._exit(0)
     os.close(writing)
     os.waitpid(pid, 0)
-    ready, _, _ = select.select([reading], [], [], _LIMIT_S)
-    said = os.read(reading, 100).decode().strip() if ready else "hangs"
-    os.close(reading)
-    return said
+    return all_of(reading).strip()
 
 
 def ends_normally() -> int | str:

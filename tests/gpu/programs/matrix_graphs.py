@@ -31,19 +31,22 @@ class Problem:
         return sum(p.double().abs().sum().item() for p in self.model.parameters())
 
 
-def warm_up() -> None:
-    """As PyTorch's documentation asks: a few steps on a side stream before the first capture."""
+def warmed_up() -> Problem:
+    """As PyTorch's documentation asks: a few steps on a side stream before a capture."""
+    problem = Problem()
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        problem = Problem()
         for _ in range(3):
             problem.step()
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().wait_stream(side)
+    return problem
 
 
 def captured() -> dict[str, object]:
-    problem = Problem()
+    problem = warmed_up()
     graph = torch.cuda.CUDAGraph()
+    problem.optimizer.zero_grad(set_to_none=True)
     with torch.cuda.graph(graph):
         loss = problem.step()
     losses = []
@@ -54,20 +57,19 @@ def captured() -> dict[str, object]:
 
 
 def eager() -> dict[str, object]:
-    problem = Problem()
+    problem = warmed_up()
     losses = [problem.step().item() for _ in range(_STEPS)]
     return {"losses": losses, "weights": problem.weights()}
 
 
 def graphed_callable() -> dict[str, object]:
     problem = Problem()
-    problem.model = torch.cuda.make_graphed_callables(problem.model, (problem.x.clone().requires_grad_(),))
+    problem.model = torch.cuda.make_graphed_callables(problem.model, (problem.x.clone(),))
     losses = [problem.step().item() for _ in range(_STEPS)]
     return {"losses": losses, "weights": problem.weights()}
 
 
 def main() -> None:
-    warm_up()
     for way in (captured, eager, graphed_callable):
         say("trained", way=way.__name__, **way())
         torch.cuda.empty_cache()
