@@ -24,7 +24,7 @@ _INTO_PROGRAM = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$1"; export LD_PRELOAD; 
 _HEADLINE = re.compile(r"^========= (?P<text>\S.*)$", re.M)
 _NO_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "LEAK SUMMARY", "RACECHECK SUMMARY", "Target application")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[\d,]*\d\b(?= bytes)|\b\d{4,}\b|\(\d+,\d+,\d+\)")
-_CASE_ENDED = re.compile(r"^\d+\.\d+ s: ", re.M)
+_CASE_ENDED = re.compile(r"^\d+\.\d+ s: (.+)$", re.M)
 
 
 def plan(lab: Lab, name: str) -> list[Run]:
@@ -61,7 +61,7 @@ def reports(outcome: Outcome) -> list[str]:
 def judge(row: Row, outcomes: Outcomes) -> None:
     bare = [one for name, one in outcomes.items() if name.startswith(BARE)]
     curb = [one for name, one in outcomes.items() if not name.startswith(BARE)]
-    ran = [sum(len(_CASE_ENDED.findall(one.stdout)) for one in kind) for kind in (bare, curb)]
+    ran = [sum(len(set(_CASE_ENDED.findall(one.stdout))) for one in kind) for kind in (bare, curb)]
     if ran[0] == 0:
         raise Unavailable(f"compute-sanitizer does not run the suite here: {bare[0].how} {bare[0].stdout[-300:]}")
     known = [report for one in bare for report in reports(one)]
@@ -72,7 +72,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
         row.expect(False, f"{where}: {report} ({found.count(report)} times)")
     row.expect(ran[1] > 0, f"nothing ran under curb: {curb[0].how}")
     for one in curb:
-        row.expect(bool(one.run.job and one.run.job.log.messages()), f"{one.run.name}: curb wrote no log: it was not there")
+        row.expect(one.under_curb, f"{one.run.name}: curb wrote no log: it was not there")
     unfinished = [one.run.name for one in (*bare, *curb) if one.status == "hangs"]
     row.details |= {"reports": {"bare": sorted(set(known)), "curb": sorted(set(found))}, "cases": ran}
     row.add_note(
