@@ -122,8 +122,9 @@ def _compile(command: list[str], output: Path) -> Path:
 
 def of_toolkit(name: str) -> str:
     """A program of the CUDA toolkit."""
-    usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / name
-    found = shutil.which(name) or (str(usual) if usual.exists() else None)
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    usual = [path for path in (toolkit / "bin" / name, toolkit / name / name) if path.exists()]
+    found = shutil.which(name) or (str(usual[0]) if usual else None)
     if found is None:
         raise Unavailable(f"{name} is not installed")
     return found

@@ -30,7 +30,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     row.goes_on = not row.wrong
     counts = [line for one in (bare, *outcomes.values()) for line in one.stderr.splitlines() if " faults in " in line]
     row.details |= {"failed": tried, "one by one": counts}
-    row.add_note(f"{len(tried)} calls by name, the outcomes are those without curb ({', '.join(seen)}); one by one: {'; '.join(counts)}")
+    row.add_note(f"{len(tried)} calls by name, outcomes as without curb ({', '.join(seen)}); one by one: {'; '.join(counts)}")
     if stuck:
         row.add_note(f"does not go on, without curb either: {', '.join(stuck)}")
     if bare.status != 0:

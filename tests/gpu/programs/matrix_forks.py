@@ -144,10 +144,10 @@ def main() -> None:
     fresh = subprocess.run(_FRESH, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     say("fresh", said=fresh.stdout.strip(), status=fresh.returncode, daemon=daemon())
     say("torch in a child", said=child(lambda: torch.zeros(1, device="cuda")))
-    say("pools", fork=with_pool("fork", square), forkserver=with_pool("forkserver", on_device))
     stop.set()
     for thread in threads:
         thread.join()
+    say("pools", fork=with_pool("fork", square), forkserver=with_pool("forkserver", on_device))
     pointer = ctypes.c_uint64()
     say(
         "the driver in a child",
