@@ -7,7 +7,6 @@ call that the thread makes, one after the other.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 
 import torch
@@ -98,7 +97,8 @@ def one_by_one() -> None:
     all_of_it()
     driver.curb_sim_fail_pause(1)
     calls = counted()
-    faults, wrong = 0, []
+    faults = 0
+    stuck = set()
     for call in range(1, calls + 1):
         for number in _CODES.values():
             driver.curb_sim_fail(ctypes.c_uint64(call), number, 0)
@@ -107,9 +107,8 @@ def one_by_one() -> None:
             failed = driver.curb_sim_failed(None)
             faults += failed is not None
             if outcome == "wrong" or not goes_on():
-                wrong.append(f"call {call} ({failed!r}) with {number}: {outcome}")
-    print(f"{faults} faults in {calls} calls", file=sys.stderr)
-    say("one by one", wrong=wrong[:5], many=faults > 50)
+                stuck.add(f"{failed!r} with {number}")
+    say("one by one", calls=calls, faults=faults, stuck=sorted(stuck))
 
 
 for _ in range(3):
