@@ -24,6 +24,7 @@ _INTO_PROGRAM = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$1"; export LD_PRELOAD; 
 _HEADLINE = re.compile(r"^========= (?P<text>\S.*)$", re.M)
 _NO_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "LEAK SUMMARY", "RACECHECK SUMMARY", "Target application")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[\d,]*\d\b(?= bytes)|\b\d{4,}\b|\(\d+,\d+,\d+\)")
+_SUITE_ENDED = re.compile(r"^(test cases: |All tests passed)", re.M)
 _CASE_ENDED = re.compile(r"^\d+\.\d+ s: (.+)$", re.M)
 
 
@@ -71,12 +72,14 @@ def judge(row: Row, outcomes: Outcomes) -> None:
         where = next(one.run.name for one in curb if report in reports(one))
         row.expect(False, f"{where}: {report} ({found.count(report)} times)")
     row.expect(ran[1] > 0, f"nothing ran under curb: {curb[0].how}")
-    for one in curb:
+    for one, other in zip(curb, bare, strict=True):
+        came_through = _SUITE_ENDED.search(one.stdout) or one.status == "hangs" or not _SUITE_ENDED.search(other.stdout)
+        row.expect(bool(came_through), f"{one.run.name}: not all of its cases have run: it {one.how}")
         row.expect(one.under_curb, f"{one.run.name}: curb wrote no log: it was not there")
     unfinished = [one.run.name for one in (*bare, *curb) if one.status == "hangs"]
     row.details |= {"reports": {"bare": sorted(set(known)), "curb": sorted(set(found))}, "cases": ran}
     row.add_note(
-        f"{ran[1]} cases under curb, {ran[0]} bare; {len(found)} reports of {len(set(found))} kinds, bare {len(known)} of "
+        f"{ran[1]} cases and sections under curb, {ran[0]} bare; {len(found)} reports of {len(set(found))} kinds, bare {len(known)} of "
         f"{len(set(known))}; {len(new) or 'no'} kind that the bare run does not have"
     )
     if unfinished:

@@ -35,7 +35,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
         row.expect(not new, f"{name}: does not go on after {', '.join(new)}")
     row.goes_on = not row.wrong
     row.details |= {"failed": tried, "one by one": one_by_one}
-    counts = ", ".join(f"{event['faults']} of {event['calls']} calls {name}" for name, event in one_by_one.items())
+    counts = ", ".join(f"{event['faults']} faults in {event['calls']} calls {name}" for name, event in one_by_one.items())
     row.add_note(f"{len(tried)} calls by name: outcomes as without curb ({', '.join(seen)}); one by one: {counts}")
     if stuck:
         row.add_note(f"does not go on, without curb either: {', '.join(stuck)}")
