@@ -79,8 +79,8 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     unfinished = [one.run.name for one in (*bare, *curb) if one.status == "hangs"]
     row.details |= {"reports": {"bare": sorted(set(known)), "curb": sorted(set(found))}, "cases": ran}
     row.add_note(
-        f"{ran[1]} cases and sections under curb, {ran[0]} bare; {len(found)} reports of {len(set(found))} kinds, bare {len(known)} of "
-        f"{len(set(known))}; {len(new) or 'no'} kind that the bare run does not have"
+        f"{ran[1]} cases and sections under curb, {ran[0]} bare; {len(found)} reports of {len(set(found))} kinds, "
+        f"bare {len(known)} of {len(set(known))}; {len(new) or 'no'} kind that the bare run does not have"
     )
     if unfinished:
         row.add_note(f"stopped after 110 s: {', '.join(unfinished)}")
