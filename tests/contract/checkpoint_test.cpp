@@ -197,7 +197,7 @@ TEST_CASE("the child: moves another out and back", "[.child]") {
     CHECK(child.says() == 'y');
     CHECK(std::abs(held_by(child.pid()) - before) <= 8 * kMiB);
 }
-TEST_CASE("a process is moved out to host memory and back, and its calls wait meanwhile") {
+TEST_CASE("a process is moved out to host memory and back, and its calls wait meanwhile", "[checkpoint]") {
     CHECK(on_one_machine("the child: moves another out and back") == 0);
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("the child: asks for steps out of order", "[.child]") {
     REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
     CHECK(child.answers('c') == 'y');
 }
-TEST_CASE("each step of a checkpoint is for one state alone, and out of order changes nothing") {
+TEST_CASE("each step of a checkpoint is for one state alone, and out of order changes nothing", "[checkpoint]") {
     CHECK(on_one_machine("the child: asks for steps out of order") == 0);
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("the child: locks one that is at work", "[.child]") {
     CHECK(lock(child.pid()) == CUDA_SUCCESS);
     CHECK(unlock(child.pid()) == CUDA_SUCCESS);
 }
-TEST_CASE("a lock waits for submitted work, and at its time-out leaves the process running") {
+TEST_CASE("a lock waits for submitted work, and at its time-out leaves the process running", "[checkpoint]") {
     CHECK(on_one_machine("the child: locks one that is at work") == 0);
 }
 
@@ -250,7 +250,7 @@ TEST_CASE("the child: moves managed memory", "[.child]") {
     CHECK(unlock(child.pid()) == CUDA_SUCCESS);
     CHECK(child.answers('c') == 'y');
 }
-TEST_CASE("managed memory is not moved, and the process can be unlocked") {
+TEST_CASE("managed memory is not moved, and the process can be unlocked", "[checkpoint]") {
     CHECK(on_one_machine("the child: moves managed memory") == 0);
 }
 
@@ -264,6 +264,6 @@ TEST_CASE("the child: asks for strangers", "[.child]") {
     CHECK(restore(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
     CHECK(unlock(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
 }
-TEST_CASE("processes that are not there, or have no CUDA, have no state") {
+TEST_CASE("processes that are not there, or have no CUDA, have no state", "[checkpoint]") {
     CHECK(on_one_machine("the child: asks for strangers") == 0);
 }

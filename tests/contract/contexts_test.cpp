@@ -28,7 +28,7 @@ TEST_CASE("every context costs the same, on one device too", "[h100]") {
     }
 }
 
-TEST_CASE("a context for which the device has no room is refused") {
+TEST_CASE("a context for which the device has no room is refused", "[fills]") {
     const Gpu gpu;
     const Filled filled;
     CUcontext made = nullptr;

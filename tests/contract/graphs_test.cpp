@@ -191,7 +191,7 @@ TEST_CASE("a graph with memory has one executable at a time") {
     CHECK(graph.instantiation() == CUDA_SUCCESS);
 }
 
-TEST_CASE("graph memory for which the device has no room fails the upload and the launch, not a later one") {
+TEST_CASE("graph memory for which the device has no room fails the upload and the launch, not a later one", "[fills]") {
     const Gpu gpu;
     const Stream stream;
     Graph graph;
@@ -209,7 +209,7 @@ TEST_CASE("graph memory for which the device has no room fails the upload and th
     CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 2 * kGiB);
 }
 
-TEST_CASE("a refused launch of a graph keeps what it could take, unused") {
+TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fills]") {
     const Gpu gpu;
     const Stream stream;
     Graph graph;

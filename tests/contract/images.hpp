@@ -6,6 +6,7 @@
 
 namespace contract {
 
+// How each text begins.
 #define CONTRACT_PTX ".version 6.4\n.target sm_75\n.address_size 64\n"
 
 // `small` does nothing.
@@ -78,6 +79,16 @@ inline constexpr const char *kGlobalImage =
     "    ret;\n"
     "}\n";
 
+// `large` is a variable of 1,600 MiB.
+inline constexpr const char *kLargeImage =
+    "// curb-sim-module global=1600MiB\n"
+    "// kernel small\n" CONTRACT_PTX
+    ".visible .global .align 16 .b8 large[1677721600];\n"
+    ".visible .entry small() {\n"
+    "    st.global.u32 [large], 1;\n"
+    "    ret;\n"
+    "}\n";
+
 // `busy` runs for 30 ms, by the GPU's own clock, and has its block for itself.
 inline constexpr const char *kBusyImage =
     "// curb-sim-module code=2MiB\n"
@@ -93,7 +104,5 @@ inline constexpr const char *kBusyImage =
     "    @%p1 bra again;\n"
     "    ret;\n"
     "}\n";
-
-#undef CONTRACT_PTX
 
 }  // namespace contract

@@ -72,7 +72,7 @@ TEST_CASE("each context has a stack of its own, which goes with it", "[h100]") {
     CHECK(limit(CU_LIMIT_STACK_SIZE) == 1024);
 }
 
-TEST_CASE("a stack limit that does not fit is refused and takes nothing") {
+TEST_CASE("a stack limit that does not fit is refused and takes nothing", "[fills]") {
     const Gpu gpu;
     CHECK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kGiB) != CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
@@ -121,7 +121,7 @@ TEST_CASE("a kernel with more local memory than the stack limit raises it at its
     }
 }
 
-TEST_CASE("local memory for which the device has no room fails the launch and breaks nothing") {
+TEST_CASE("local memory for which the device has no room fails the launch and breaks nothing", "[fills]") {
     const Gpu gpu;
     const Module module(kFrameImage);
     Kernel frame(module, "frame"), small(module, "small");

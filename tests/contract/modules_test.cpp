@@ -99,7 +99,7 @@ TEST_CASE("a function and a kernel tell their local memory") {
     CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a module for which the device has no room is refused") {
+TEST_CASE("a module for which the device has no room is refused", "[fills]") {
     const Gpu gpu;
     CUmodule module = nullptr;
     {

@@ -86,7 +86,7 @@ TEST_CASE("freeing null is fine, freeing what is not allocated is not") {
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("a device that is full refuses, and serves again after a free") {
+TEST_CASE("a device that is full refuses, and serves again after a free", "[fills]") {
     const Gpu gpu;
     size_t free = 0, total = 0;
     REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);

@@ -254,7 +254,8 @@ TEST_CASE("the pool of a location is the pool of the device there") {
     CHECK(by_location == by_device);
 }
 
-TEST_CASE("what a pool keeps, unused and seen complete, is taken from it when plain memory finds the device full") {
+TEST_CASE("what a pool keeps, unused and seen complete, is taken from it when plain memory finds the device full",
+          "[fills]") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});

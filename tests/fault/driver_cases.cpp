@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "contract/images.hpp"
 #include "runs.hpp"
 #include "sim.h"
 
@@ -63,7 +64,7 @@ WAY(a_process_whose_devices_are_told_late_is_capped, kCapped) {
 WAY(a_device_whose_size_is_told_late_has_its_cap, R"({"version": 1, "gpu": {"*": {"cap": "10%"}}})") {
     fail("cuDeviceTotalMem_v2");
     p.start();
-    p.cap_holds(8 * GiB);
+    p.cap_holds(p.device_size() / 10);
 }
 
 WAY(memory_is_charged_when_the_thread_s_device_is_told_late, kCapped) {
@@ -209,7 +210,7 @@ WAY(a_module_that_cannot_be_unloaded_again_is_the_program_s, kCapped) {
     p.start();
     CUmodule module = nullptr;
     fail("cuModuleUnload", 2);
-    const CUresult result = cuModuleLoadData(&module, "curb-sim-module global=1600MiB\nkernel k\n");
+    const CUresult result = cuModuleLoadData(&module, contract::kLargeImage);
     if (result != CUDA_SUCCESS || !module) return p.problem("the program cannot unload it");
     DO(cuModuleUnload, module);
     p.cap_holds(kCap);

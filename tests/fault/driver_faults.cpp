@@ -3,8 +3,11 @@
 // and the books are the driver's, and those of a run without a fault.
 //
 //   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others]]]
+//   LD_PRELOAD=libcurb.so driver_faults --sweep WAY SECONDS     in one process, for so long at the most
+//   driver_faults --list                                        the ways
 //
 // They are taken in random order, which CURB_SEED repeats.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,13 +34,25 @@ class DriverCalls final : public Injector {
     [[nodiscard]] bool is_of_driver() const override { return true; }
 };
 
-constexpr int kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
-                          CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_UNKNOWN};
+const std::vector<int> kCodes = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
+                                 CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_UNKNOWN};
 
 }  // namespace
 
 int main(int argc, char **argv) {
+    if (argc > 1 && std::strcmp(argv[1], "--list") == 0) {
+        for (const Way &way : ways()) std::puts(way.name);
+        return 0;
+    }
     Runs runs([] { return std::make_unique<DriverCalls>(); }, true);
+    if (argc > 3 && std::strcmp(argv[1], "--sweep") == 0) {
+        const auto way = std::find_if(ways().begin(), ways().end(),
+                                      [&](const Way &one) { return std::strcmp(one.name, argv[2]) == 0; });
+        if (way == ways().end()) return 2;
+        for (const bool others : {false, true})
+            runs.sweep(*way, others, kCodes, std::chrono::seconds(std::atoi(argv[3])), fault::seed());
+        return runs.failures() != 0;
+    }
     const bool only_others = argc > 4 && std::strcmp(argv[4], "others") == 0;
     std::vector<Trial> trials;
     for (const Way &way : ways()) {
@@ -53,6 +68,8 @@ int main(int argc, char **argv) {
     if (argc > 3) return runs.failures() != 0;
     const std::uint64_t wanted = argc > 1 ? trials.size() : matrix::figure(matrix::Name::driver_faults) / CURB_SHARE;
     const std::uint64_t reached = runs.run(std::move(trials), wanted, fault::seed());
+    std::printf("%llu faults, %llu wrong\n", static_cast<unsigned long long>(reached),
+                static_cast<unsigned long long>(runs.failures()));
     if (argc == 1) matrix::report(matrix::Name::driver_faults, reached);
     return runs.failures() != 0 || (argc == 1 && reached < wanted);
 }

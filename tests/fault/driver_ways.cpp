@@ -1,6 +1,7 @@
 // Memory that the driver takes by rules of its own: contexts, stacks, code, and memory in virtual address ranges.
 #include <cstring>
 
+#include "contract/images.hpp"
 #include "ways.hpp"
 
 using namespace fault;
@@ -84,6 +85,39 @@ WAY(stacks_and_heaps, kCapped) {
     p.cap_holds(kCap);
 }
 
+namespace {
+
+// Texts for both drivers, as contract/images.hpp has them. `frame` has 2 KiB of local memory for each thread, at
+// indices that no compiler can know.
+constexpr const char *kImage =
+    "// curb-sim-module code=4MiB global=16MiB\n"
+    "// kernel small\n"
+    "// kernel frame local=2048\n" CONTRACT_PTX
+    ".visible .global .align 16 .b8 large[16777216];\n"
+    ".visible .entry small() {\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry frame() {\n"
+    "    .local .align 16 .b8 bytes[2048];\n"
+    "    .reg .b64 %p<6>;\n"
+    "    .reg .b32 %v<4>;\n"
+    "    mov.u32 %v1, %clock;\n"
+    "    and.b32 %v1, %v1, 511;\n"
+    "    mov.u32 %v2, %clock;\n"
+    "    and.b32 %v2, %v2, 511;\n"
+    "    mov.u64 %p1, bytes;\n"
+    "    mul.wide.u32 %p2, %v1, 4;\n"
+    "    add.u64 %p3, %p1, %p2;\n"
+    "    st.local.u32 [%p3], %v1;\n"
+    "    mul.wide.u32 %p4, %v2, 4;\n"
+    "    add.u64 %p5, %p1, %p4;\n"
+    "    ld.local.u32 %v3, [%p5];\n"
+    "    st.global.u32 [large], %v3;\n"
+    "    ret;\n"
+    "}\n";
+
+}  // namespace
+
 WAY(code, kCapped) {
     p.start();
     CUmodule module = nullptr, too_large = nullptr;
@@ -91,14 +125,14 @@ WAY(code, kCapped) {
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
     CUfunction function = nullptr;
-    DO(cuModuleLoadData, &module, "curb-sim-module code=4MiB global=16MiB\nkernel small\nkernel frame local=2048\n");
+    DO(cuModuleLoadData, &module, kImage);
     DO(cuModuleGetFunction, &small, module, "small");
     DO(cuModuleGetFunction, &frame, module, "frame");
     DO(cuLaunchKernel, small, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     DO(cuLaunchKernel, frame, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-    REFUSED(cuModuleLoadData, &too_large, "curb-sim-module global=1500MiB\nkernel k\n");
-    DO(cuLibraryLoadData, &library, "curb-sim-module code=2MiB\nkernel k\n", nullptr, nullptr, 0, nullptr, nullptr, 0);
-    DO(cuLibraryGetKernel, &kernel, library, "k");
+    REFUSED(cuModuleLoadData, &too_large, contract::kLargeImage);
+    DO(cuLibraryLoadData, &library, contract::kSmallImage, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    DO(cuLibraryGetKernel, &kernel, library, "small");
     DO(cuKernelGetFunction, &function, kernel);
     DO(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     p.read_books();

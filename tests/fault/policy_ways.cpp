@@ -3,6 +3,12 @@
 
 using namespace fault;
 
+WAY(the_start, kCapped) {
+    p.start();
+    p.read_books();
+    p.cap_holds(kCap);
+}
+
 WAY(growth, R"({"version": 1, "gpu": {"*": {"cap": "2GiB",
     "growth": {"start": "640MiB", "step": "256MiB", "every": "1ms", "wait": "20s", "keep_free": "1GiB"}}}})") {
     p.start();

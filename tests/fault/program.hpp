@@ -52,6 +52,13 @@ struct Books {
     bool operator==(const Books &) const = default;
 };
 
+// By how much figures may differ where the driver is a real one, which takes granules for itself: CURB_FAULT_SLACK, in
+// MiB; else nothing.
+Bytes slack();
+// Within that.
+bool alike(Bytes one, Bytes other);
+bool alike(const Books &one, const Books &other);
+
 // What came of a run: in memory that the parent of the process shares.
 struct Report {
     bool complete = false;
@@ -83,6 +90,8 @@ class Program {
     CUcontext start();
     // Reads the books, and holds them against the driver's. The fault does not reach what the test asks.
     Books read_books();
+    // What curb says that device 0 has.
+    Bytes device_size();
     // Of the kind there is to be so much.
     void holds(curb::policy::Kind kind, Bytes bytes);
     // The fault is over, if it lasted, and the program has time to be served: what follows must go as without it.

@@ -49,7 +49,45 @@ struct Progress {
     std::atomic<std::uint64_t> next{0}, reached{0}, failures{0};
 };
 
+std::string text_of(const std::string &file) {
+    std::stringstream text;
+    text << std::ifstream(file).rdbuf();
+    return text.str();
+}
+
+std::string name_of(const Trial &trial, const char *failed) {
+    return std::string(trial.way->name) + ", " + (trial.fault.others ? "others' " : "") +
+           (trial.fault.lasting ? "lasting " : "") + "call " + std::to_string(trial.fault.call) + " (" + failed +
+           ") with " + std::to_string(trial.fault.code);
+}
+
 }  // namespace
+
+// Of many runs in one process, in memory that the parent shares.
+struct Runs::Sweep {
+    static constexpr std::size_t kMostSuspects = 16;
+    struct Suspect {
+        Fault fault;
+        std::array<char, 64> failed{};
+        std::array<char, 2000> text{};
+    };
+
+    void suspect(const Fault &fault, const char *failed, const std::string &text) {
+        if (count == kMostSuspects) return;
+        Suspect &one = suspects[count++];
+        one.fault = fault;
+        std::snprintf(one.failed.data(), one.failed.size(), "%s", failed);
+        std::snprintf(one.text.data(), one.text.size(), "%s", text.c_str());
+    }
+
+    Fault only;  // a call: this one fault and no other
+    Fault now;
+    std::size_t next = 0, all = 0;
+    std::uint64_t reached = 0;
+    std::chrono::steady_clock::time_point until;
+    std::size_t count = 0;
+    std::array<Suspect, kMostSuspects> suspects;
+};
 
 std::uint64_t seed() {
     const char *given = std::getenv("CURB_SEED");
@@ -66,27 +104,33 @@ void Runs::take_places() {
     shared_ = shared_with_children<Report>();
 }
 
+// What the process says goes to the file `said`.
+void Runs::begin_child(const Way &way) const {
+    const std::string folder = folder_->path().string(), said = (*folder_ / "said").string();
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::alarm(kSeconds);
+    for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::signal(signal, say_where);
+    const int file = ::open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0666);
+    ::dup2(file, 1);
+    ::dup2(file, 2);
+    ::close(file);
+    ::setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+    ::setenv("HOME", folder.c_str(), 1);
+    ::unsetenv("XDG_CONFIG_HOME");
+    ::unsetenv("CURB_CAP");
+    ::unsetenv("CURB_POLICY");
+    if (*way.policy) ::setenv("CURB_POLICY", (folder + "/policy.json").c_str(), 1);
+}
+
 const Report &Runs::one(const Trial &trial, std::string &trouble) {
     const Way &way = *trial.way;
-    const std::string folder = folder_->path().string(), said = folder + "/said";
-    if (*way.policy) folder_->write("policy.json", filled_in(way.policy, folder));
+    const std::string said = (*folder_ / "said").string();
+    if (*way.policy) folder_->write("policy.json", filled_in(way.policy, folder_->path().string()));
     *shared_ = {};
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        ::alarm(kSeconds);
-        for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::signal(signal, say_where);
-        const int file = ::open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0666);
-        ::dup2(file, 1);
-        ::dup2(file, 2);
-        ::close(file);
-        ::setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
-        ::setenv("HOME", folder.c_str(), 1);
-        ::unsetenv("XDG_CONFIG_HOME");
-        ::unsetenv("CURB_CAP");
-        ::unsetenv("CURB_POLICY");
-        if (*way.policy) ::setenv("CURB_POLICY", (folder + "/policy.json").c_str(), 1);
+        begin_child(way);
         const auto injector = make_injector_();
         Program program(*injector, trial.fault, *shared_);
         way.run(program);
@@ -108,9 +152,7 @@ const Report &Runs::one(const Trial &trial, std::string &trouble) {
     else if (WEXITSTATUS(status) != 0 || !shared_->complete)
         trouble += "it ends with " + std::to_string(WEXITSTATUS(status)) + "\n";
     if (!trouble.empty()) {
-        std::stringstream text;
-        text << std::ifstream(said).rdbuf();
-        trouble += text.str();
+        trouble += text_of(said);
     }
     return *shared_;
 }
@@ -131,9 +173,7 @@ bool Runs::run(const Trial &trial) {
     if (trouble.empty() && same_books_) trouble = difference(trial, clean_.at({trial.way, fault.others}), report);
     if (trouble.empty()) return report.reached;
     if (trouble.back() != '\n') trouble += '\n';
-    std::printf("%s, %s%scall %llu (%s) with %d:\n%s", trial.way->name, fault.others ? "others' " : "",
-                fault.lasting ? "lasting " : "", static_cast<unsigned long long>(fault.call), report.failed.data(),
-                fault.code, trouble.c_str());
+    std::printf("%s:\n%s", name_of(trial, report.failed.data()).c_str(), trouble.c_str());
     std::fflush(stdout);
     ++failures_;
     return report.reached;
@@ -172,6 +212,103 @@ std::uint64_t Runs::run(std::vector<Trial> trials, std::uint64_t wanted, std::ui
     failures_ += progress->failures;
     if (failures_ != 0) std::printf("the same again: CURB_SEED=%llu\n", static_cast<unsigned long long>(seed));
     return progress->reached;
+}
+
+void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed,
+                          Sweep &sweep) {
+    begin_child(way);
+    const auto injector = make_injector_();
+    CUcontext kept = nullptr;
+    injector->pause(true);
+    cuInit(0);
+    cuDevicePrimaryCtxRetain(&kept, 0);
+    const auto run = [&](const Fault &fault) {
+        Report report;
+        ::alarm(kSeconds);
+        sweep.now = fault;
+        Program program(*injector, fault, report);
+        way.run(program);
+        injector->pause(true);
+        report.calls = injector->calls();
+        if (const char *failed = injector->failed()) {
+            report.reached = true;
+            std::snprintf(report.failed.data(), report.failed.size(), "%s", failed);
+        }
+        cuDevicePrimaryCtxRelease_v2(0);  // the program's
+        return report;
+    };
+    const Fault none{0, 0, others, false};
+    run(none);  // what a driver takes once for all
+    Report clean = run(none);
+    if (const Report second = run(none); clean.books != second.books) {
+        // Something goes with the context alone: each run has its own.
+        cuDevicePrimaryCtxRelease_v2(0);
+        clean = run(none);
+    }
+    if (clean.problem[0] != 0) return sweep.suspect(none, "nothing", clean.problem.data());
+    std::vector<Fault> faults;
+    for (std::uint64_t call = 1; call <= clean.calls; ++call)
+        for (const int code : codes) faults.push_back({call, code, others, false});
+    std::shuffle(faults.begin(), faults.end(), std::mt19937_64(seed));
+    if (sweep.only.call != 0) faults = {sweep.only};
+    for (sweep.all = faults.size(); sweep.next < faults.size(); ++sweep.next) {
+        if (std::chrono::steady_clock::now() > sweep.until) return;
+        const Trial trial{&way, faults[sweep.next]};
+        const Report report = run(trial.fault);
+        sweep.reached += report.reached;
+        std::string trouble = report.problem.data();
+        if (trouble.empty() && same_books_) trouble = difference(trial, clean, report);
+        if (trouble.empty()) continue;
+        sweep.suspect(trial.fault, report.failed.data(), trouble);
+        clean = run(none);
+    }
+}
+
+bool Runs::swept(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep) {
+    if (*way.policy) folder_->write("policy.json", filled_in(way.policy, folder_->path().string()));
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        sweep_in_child(way, others, codes, seed, sweep);
+        std::exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+    const bool hangs = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+    const std::string how = hangs ? "it hangs" : "it ends with status " + std::to_string(status);
+    sweep.suspect(sweep.now, "unknown", how + "\n" + text_of((*folder_ / "said").string()));
+    return false;
+}
+
+void Runs::sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
+                 std::uint64_t seed) {
+    auto *sweep = shared_with_children<Sweep>(), *alone = shared_with_children<Sweep>();
+    sweep->until = std::chrono::steady_clock::now() + most;
+    alone->until = std::chrono::steady_clock::time_point::max();
+    constexpr int kEnds = 3;  // processes that may die of a fault
+    for (int ends = 0; ends < kEnds && !swept(way, others, codes, seed, *sweep); ++ends) {
+        if (sweep->now.call == 0) break;
+        ++sweep->next;
+    }
+    std::uint64_t failures = 0;
+    for (std::size_t i = 0; i < sweep->count; ++i) {
+        const Sweep::Suspect &suspect = sweep->suspects[i];
+        const Trial trial{&way, suspect.fault};
+        if (suspect.fault.call != 0) {
+            alone->only = suspect.fault;
+            alone->next = alone->count = 0;
+            swept(way, others, codes, seed, *alone);
+        }
+        const bool again = suspect.fault.call == 0 || alone->count != 0;
+        failures += again;
+        std::printf("%s%s:\n%s\n", name_of(trial, suspect.failed.data()).c_str(),
+                    again ? "" : ", but not in a process of its own", suspect.text.data());
+    }
+    failures_ += failures;
+    std::printf("%s, %s: %llu of %zu faults, %llu wrong\n", way.name, others ? "others" : "its own",
+                static_cast<unsigned long long>(sweep->reached), sweep->all, static_cast<unsigned long long>(failures));
+    std::fflush(stdout);
 }
 
 }  // namespace fault

@@ -1,7 +1,8 @@
 // Runs of a program, each in a process of its own that is forked before CUDA has begun there: what it does under one
-// fault, held against what it does without any.
+// fault, held against what it does without any. Where a context takes long to make, one process makes many runs.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,10 +31,22 @@ class Runs {
     // been reached. How many have.
     std::uint64_t run(std::vector<Trial> trials, std::uint64_t wanted, std::uint64_t seed);
 
+    // Every call of a way fails once with each of `codes`, all in one process that keeps the device's context, in an
+    // order that `seed` decides, for so long at the most. A fault under which something is wrong is planned once more
+    // in a process that knows no other: what is not wrong there has come of the many runs, and is only printed.
+    void sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
+               std::uint64_t seed);
+
     [[nodiscard]] std::uint64_t failures() const { return failures_; }
 
   private:
+    struct Sweep;
+
     void take_places();
+    void begin_child(const Way &way) const;
+    void sweep_in_child(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
+    // False: the process has not come to its end.
+    bool swept(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
     const Report &one(const Trial &trial, std::string &trouble);
 
     std::function<std::unique_ptr<Injector>()> make_injector_;

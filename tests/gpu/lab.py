@@ -36,11 +36,13 @@ class Lab:
     build: Path
     folder: Path
     quick: bool
+    names: Sequence[str] = ()
+    """The cases of this run."""
     _compiled: dict[str, Path] = field(default_factory=dict)
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
         """`cap` None: no cap. `growth`: beside it, for every device. `more`: further members of the policy."""
-        folder = self._folder_of(name)
+        folder = self.folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(folder, cap, more, growth)
         job.policy.write_text(job.text())
@@ -48,26 +50,26 @@ class Lab:
         return job
 
     def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
-        return Session(argv, self._environment(env), [self.device], self._folder_of(name))
+        return Session(argv, self.environment(env), [self.device], self.folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
         """The bare form: the two variables, nothing else. `devices`: watched in place of the one."""
         return Session(argv, self.capped_environment(job, env), devices or [self.device], job.folder)
 
     def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
-        return self._environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
+        return self.environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
 
     def preloaded(self, argv: list[str], name: str, library: Path, env: dict[str, str]) -> Session:
         """Under another preload than curb."""
-        environment = self._environment(env) | {"LD_PRELOAD": str(library)}
-        return Session(argv, environment, [self.device], self._folder_of(name))
+        environment = self.environment(env) | {"LD_PRELOAD": str(library)}
+        return Session(argv, environment, [self.device], self.folder_of(name))
 
     def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
         """`curb run`, which becomes the program."""
         if not self.curb.exists():
             raise Unavailable(f"there is no {self.curb}")
         command = [str(self.curb), "run", "--policy", str(job.policy), "--", *argv]
-        environment = self._environment(env) | {"CURB_LIBRARY": str(self.library)}
+        environment = self.environment(env) | {"CURB_LIBRARY": str(self.library)}
         return Session(command, environment, [self.device], job.folder)
 
     def python(self, program: str, *arguments: str) -> list[str]:
@@ -81,7 +83,7 @@ class Lab:
         """Compiles a program with nvcc, once for each set of options, for the GPU that is here."""
         name = "-".join([Path(source).stem, *(option.strip("-") for option in options)])
         if name not in self._compiled:
-            nvcc = _nvcc()
+            nvcc = of_toolkit("nvcc")
             # By rpath, not LD_LIBRARY_PATH: that would also give the frameworks other libraries than their own.
             runtime = f"-rpath={Path(nvcc).resolve().parent.parent}/lib64"
             command = [nvcc, "-O2", "-std=c++17", "-arch=native", "-Xlinker", runtime]
@@ -91,12 +93,12 @@ class Lab:
     def cubin(self, source: str) -> Path:
         """An image for the GPU that is here, to be loaded as a module."""
         output = self.folder / Path(source).with_suffix(".cubin").name
-        return _compile([_nvcc(), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
+        return _compile([of_toolkit("nvcc"), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
 
-    def _folder_of(self, name: str) -> Path:
+    def folder_of(self, name: str) -> Path:
         return self.folder / "".join(c if c.isalnum() else "-" for c in name)
 
-    def _environment(self, more: dict[str, str] | None) -> dict[str, str]:
+    def environment(self, more: dict[str, str] | None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only when told.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
@@ -118,11 +120,13 @@ def _compile(command: list[str], output: Path) -> Path:
     return output
 
 
-def _nvcc() -> str:
-    usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-    found = shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+def of_toolkit(name: str) -> str:
+    """A program of the CUDA toolkit."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    usual = [path for path in (toolkit / "bin" / name, toolkit / name / name) if path.exists()]
+    found = shutil.which(name) or (str(usual[0]) if usual else None)
     if found is None:
-        raise Unavailable("nvcc is not installed")
+        raise Unavailable(f"{name} is not installed")
     return found
 
 

@@ -21,6 +21,7 @@ from cases.cudart import cudart_case
 from cases.driver import call_times, conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
 from cases.growth import full_device, growth_staircase, keep_free
+from cases.matrix import MATRIX
 from cases.paths import paths
 from cases.release import RELEASE
 from cases.see import SEE
@@ -65,6 +66,7 @@ CASES: dict[str, Case] = {
     "conformance": conformance,
     "paths": paths,
     **TWO_GPUS,
+    **MATRIX,
 }
 
 
@@ -119,7 +121,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
-        lab = Lab(device, library, build / "bin" / "curb", build, folder, options.quick)
+        lab = Lab(device, library, build / "bin" / "curb", build, folder, options.quick, names)
         rows = []
         for name in names:
             row = run_case(name, lab)

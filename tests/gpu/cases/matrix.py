@@ -1,0 +1,79 @@
+"""What programs live through under curb as without it, on a GPU: rows 1, 6, 7, 8 and 9 of tests/matrix/rows.def with PyTorch,
+and calls of the real driver that fail. Every program runs bare, under curb without a cap, and under a cap with room; what
+it computes, what it says of its children and how it ends is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases import driver_faults, memcheck, torch_faults
+from lab import Case, Lab, Unavailable
+from row import Row
+from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_bare
+
+
+@dataclass(frozen=True)
+class Program:
+    """`script` under programs/. `more`: runs under curb with other arguments, which come to the same."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    more: tuple[tuple[str, ...], ...] = ()
+    limit_s: float = 90.0
+    expected_s: float = 20.0
+
+    def plan(self, lab: Lab, name: str) -> list[Run]:
+        lab.need("torch")
+        runs = [self._run(lab, name, BARE, self.arguments, under_curb=False)]
+        for arguments in (self.arguments, *self.more):
+            for kind, cap in (("observed", None), ("capped", ROOM)):
+                runs.append(self._run(lab, name, " ".join([kind, *arguments]), arguments, cap=cap))
+        return runs
+
+    def _run(
+        self, lab: Lab, case: str, name: str, arguments: tuple[str, ...], *, under_curb: bool = True, cap: str | None = None
+    ) -> Run:
+        folder = lab.folder_of(f"{case} {name}")
+        # Kernels are compiled in each run: found in another's cache they would not be.
+        own = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        own["TORCHINDUCTOR_COMPILE_THREADS"] = "4"
+        job = lab.job(f"{case} {name}", cap) if under_curb else None
+        env = lab.capped_environment(job, own) if job else lab.environment(own)
+        argv = lab.python(self.script, *arguments)
+        return Run(name, argv, env, folder, self.limit_s, self.expected_s, job)
+
+    def judge(self, row: Row, outcomes: Outcomes) -> None:
+        bare = outcomes.pop(BARE)
+        if bare.status != 0:
+            raise Unavailable(f"it does not run without curb either: {bare.how}")
+        row.expect(bool(bare.said), "it said nothing")
+        same_as_bare(row, bare, outcomes)
+        row.goes_on = not row.wrong
+        longest = max(one.seconds for one in outcomes.values())
+        row.add_note(
+            f"{len(bare.said)} results, {len(outcomes)} runs under curb: {'identical' if not row.wrong else 'NOT identical'}; "
+            f"{bare.seconds:.0f} s bare, {longest:.0f} s under curb at the most"
+        )
+
+
+PROGRAMS = {
+    "matrix 6: DataLoader, 4 workers": Program("matrix_loader.py", expected_s=25),
+    "matrix 6: DDP spawn": Program("matrix_ranks.py", expected_s=35),
+    "matrix 6: CUDA IPC tensors": Program("matrix_ipc.py", expected_s=20),
+    "matrix 6: children": Program("matrix_forks.py", expected_s=35),
+    "matrix 7: signals": Program("matrix_signals.py", ("own",), (("none",),), expected_s=20),
+    "matrix 8: threads": Program("matrix_threads.py", expected_s=15),
+    "matrix 9: ends": Program("matrix_exits.py", expected_s=20),
+    "matrix: CUDA graphs": Program("matrix_graphs.py", expected_s=12),
+    "matrix: torch.compile": Program("matrix_compile.py", limit_s=120, expected_s=60),
+}
+
+_ALL: dict[str, tuple[Plan, Judge]] = {
+    "matrix 1: failing calls of the driver": (driver_faults.plan, driver_faults.judge),
+    "matrix 1: failing calls under PyTorch": (torch_faults.plan, torch_faults.judge),
+    **{name: (program.plan, program.judge) for name, program in PROGRAMS.items()},
+    "matrix: compute-sanitizer": (memcheck.plan, memcheck.judge),
+}
+_together = Together()
+MATRIX: dict[str, Case] = {name: _together.case(name, plan, judge) for name, (plan, judge) in _ALL.items()}

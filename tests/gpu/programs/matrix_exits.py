@@ -1,0 +1,160 @@
+"""The ends of a program that holds tensors, streams, graphs, events and pinned memory. Importing PyTorch takes longer than
+everything else, so one process does it and forks a child for each way to end, before CUDA has begun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+from talk import say
+
+_LIMIT_S = 60.0
+libc = ctypes.CDLL(None)
+kept: list[object] = []
+
+
+def work() -> float:
+    return torch.ones(1 << 20, device="cuda").sum().item()
+
+
+def hold() -> None:
+    """What is alive at the end."""
+    x = torch.ones(1 << 22, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+        torch.matmul(torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda"))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = x + y
+    graph.replay()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    pinned = torch.ones(1 << 20).pin_memory()
+    x[: 1 << 20].copy_(pinned, non_blocking=True)
+    kept.extend([x, side, y, graph, z, event, pinned])
+    kept.append(kept)  # a cycle, which only the collector undoes
+    print("holds", z[-1].item(), flush=True)
+
+
+def later(seconds: float, last: str) -> None:
+    time.sleep(seconds)
+    print(last, work(), flush=True)
+
+
+def later_ends(seconds: float, status: int) -> None:
+    later(seconds, "another thread")
+    os._exit(status)
+
+
+def raise_it() -> None:
+    raise RuntimeError("of the program")
+
+
+def leave_threads() -> None:
+    for seconds in (0.1, 0.5):
+        threading.Thread(target=later, args=(seconds, "thread")).start()
+
+
+def leave_main() -> None:
+    threading.Thread(target=later_ends, args=(0.5, 9)).start()
+    libc.pthread_exit(None)
+
+
+def allocate_at_exit() -> None:
+    atexit.register(lambda: print("at exit", work(), flush=True))
+    sys.exit(0)
+
+
+def work_on_streams() -> None:
+    """The device is at work while the program ends."""
+    for _ in range(20):
+        kept.append(torch.ones(2048, 2048, device="cuda") @ torch.ones(2048, 2048, device="cuda"))
+
+
+def exit_in_handler() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(10))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
+WAYS = {
+    "return with all alive": lambda: None,
+    "return while the device works": work_on_streams,
+    "sys.exit": lambda: sys.exit(3),
+    "os._exit": lambda: os._exit(4),
+    "abort": os.abort,
+    "an exception": raise_it,
+    "quick_exit": lambda: libc.quick_exit(5),
+    "exit of C": lambda: libc.exit(6),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "sys.exit in a handler": exit_in_handler,
+    "threads at work": leave_threads,
+    "atexit that allocates": allocate_at_exit,
+    "pthread_exit from main": leave_main,
+    "exec": lambda: os.execv("/bin/sh", ["sh", "-c", "exit 8"]),
+}
+
+
+def start(way: str, file: Path) -> int:
+    """The child's pid; 0 in the child."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        said = os.open(file, os.O_WRONLY | os.O_CREAT)
+        os.dup2(said, 1)
+        os.close(said)
+    return pid
+
+
+def statuses(running: dict[int, str]) -> dict[str, int | str]:
+    """How each child ended; one that hangs is killed."""
+    found: dict[str, int | str] = {}
+    end = time.monotonic() + _LIMIT_S
+    while running and time.monotonic() < end:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            found[running.pop(pid)] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    for pid, way in running.items():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        found[way] = "hangs"
+    return found
+
+
+def main() -> str | None:
+    """In a child: the way in which it is to end."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    folder = Path(tempfile.mkdtemp())
+    files = {way: folder / str(number) for number, way in enumerate(WAYS)}
+    running: dict[int, str] = {}
+    for way, file in files.items():
+        pid = start(way, file)
+        if pid == 0:
+            return way
+        running[pid] = way
+    ended = statuses(running)
+    for way, file in files.items():
+        say("ended", way=way, status=ended[way], said=file.read_text())
+    shutil.rmtree(folder)
+    return None
+
+
+way_to_end = main()
+if way_to_end is not None:
+    hold()
+    WAYS[way_to_end]()

@@ -1,0 +1,119 @@
+"""Calls of the driver that fail under PyTorch, on the driver of tests/between: what PyTorch says of each, and that it goes on.
+
+First single calls by their name, twenty ways; then, for operations that take, fill, copy, compute and give back, each
+call that the thread makes, one after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+from talk import say
+
+_CODES = {"out of memory": 2, "invalid value": 1, "invalid context": 201, "illegal address": 700, "unknown": 999}
+_MIB = 1 << 20
+driver = ctypes.CDLL("libcuda.so.1")
+driver.curb_sim_failed.restype = ctypes.c_char_p
+host = torch.arange(1 << 16, dtype=torch.float32)
+device = torch.ones(1 << 16, device="cuda")
+
+
+def take() -> bool:
+    return torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda").numel() == 64 * _MIB
+
+
+def give_back() -> bool:
+    torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.empty_cache()
+    return True
+
+
+def launch() -> bool:
+    return bool((device + 1).numel())
+
+
+def copy() -> bool:
+    return bool(host.cuda().numel())
+
+
+def compute() -> bool:
+    x = host.cuda() + device
+    y = (x.view(256, 256) @ x.view(256, 256)).double().sum()
+    torch.cuda.synchronize()
+    return y.item() > 0
+
+
+def all_of_it() -> bool:
+    torch.cuda.empty_cache()
+    block = torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda").fill_(3)
+    right = compute() and block[-1].item() == 3
+    del block
+    torch.cuda.empty_cache()
+    return right
+
+
+_CALLS: dict[bytes, Callable[[], bool]] = {
+    b"cuMemAlloc_v2": take,
+    b"cuMemFree_v2": give_back,
+    b"cuLaunchKernel": launch,
+    b"cuMemcpyHtoDAsync_v2": copy,
+}
+
+
+def tried(operation: Callable[[], bool]) -> str:
+    """What it ends with; addresses and amounts, which differ under a cap, left out."""
+    try:
+        return "right" if operation() else "wrong"
+    except Exception as error:
+        first = str(error).splitlines()[0]
+        return f"{type(error).__name__}: {first.split('. Tried')[0]}"
+
+
+def goes_on() -> bool:
+    """A program may have to try again once: what an error has left behind is told by the next call."""
+    return any(tried(all_of_it) == "right" for _ in range(3))
+
+
+def by_name() -> None:
+    for name, operation in _CALLS.items():
+        for code, number in _CODES.items():
+            torch.cuda.empty_cache()
+            driver.curb_sim_fail_next(name, number, 1)
+            outcome = tried(operation)
+            driver.curb_sim_fail_next(b"", 0, 0)
+            say("failed", call=name.decode(), code=code, outcome=outcome, goes_on=goes_on())
+
+
+def counted() -> int:
+    calls = ctypes.c_uint64()
+    driver.curb_sim_failed(ctypes.byref(calls))
+    return calls.value
+
+
+def one_by_one() -> None:
+    driver.curb_sim_fail(ctypes.c_uint64(0), 0, 0)
+    all_of_it()
+    driver.curb_sim_fail_pause(1)
+    calls = counted()
+    faults = 0
+    stuck = set()
+    for call in range(1, calls + 1):
+        for number in _CODES.values():
+            driver.curb_sim_fail(ctypes.c_uint64(call), number, 0)
+            outcome = tried(all_of_it)
+            driver.curb_sim_fail_pause(1)
+            failed = driver.curb_sim_failed(None)
+            faults += failed is not None
+            if outcome == "wrong" or not goes_on():
+                stuck.add(f"{failed!r} with {number}")
+    say("one by one", calls=calls, faults=faults, stuck=sorted(stuck))
+
+
+for _ in range(3):
+    all_of_it()
+by_name()
+one_by_one()
+torch.cuda.empty_cache()
+say("done", left=torch.cuda.memory_allocated())

@@ -1,0 +1,165 @@
+"""Programs that run at the same time, where only what they say and how they end is judged: most of their time is Python's
+imports and the making of contexts.
+
+The first case of those that begins starts the runs of all that were chosen; each then waits for its own. A run that takes
+too long is killed with all its children, and costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab import Case, Lab, Unavailable
+from row import Row
+from session import Event, Job
+
+BARE = "bare"
+ROOM = "32GiB"
+"""A cap that no run comes near."""
+_TAIL_LINES = 8
+_LEFT_TO_THE_REST = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    """Within its case."""
+    argv: list[str]
+    env: dict[str, str]
+    folder: Path
+    limit_s: float = 90.0
+    expected_s: float = 20.0
+    """Of which the longest begin first."""
+    job: Job | None = None
+    """Under curb: by its policy."""
+
+
+@dataclass
+class Outcome:
+    run: Run
+    status: int | str = "hangs"
+    seconds: float = 0.0
+    stdout: str = ""
+    stderr: str = ""
+    said: list[Event] = field(default_factory=list)
+    """Of its stdout, the events."""
+
+    @property
+    def under_curb(self) -> bool:
+        """Whether curb was there: it opens its log at the first cuInit."""
+        return self.run.job is not None and self.run.job.log_file.exists()
+
+    @property
+    def how(self) -> str:
+        """How it ended, with the end of what it said on stderr."""
+        if isinstance(self.status, int) and self.status < 0:
+            ended = f"died of {signal.Signals(-self.status).name}"
+        else:
+            ended = f"ended with status {self.status}" if self.status != "hangs" else f"hung for {self.run.limit_s:g} s"
+        return "\n    | ".join([ended, *(line[:300] for line in self.stderr.splitlines()[-_TAIL_LINES:])])
+
+
+Outcomes = dict[str, Outcome]
+Plan = Callable[[Lab, str], list[Run]]
+"""The runs of the case of that name."""
+Judge = Callable[[Row, Outcomes], None]
+
+
+class Together:
+    def __init__(self) -> None:
+        self._plans: dict[str, Plan] = {}
+        self._planned: dict[str, list[Future[Outcome]] | Unavailable] | None = None
+
+    def case(self, name: str, plan: Plan, judge: Judge) -> Case:
+        self._plans[name] = plan
+
+        def case(lab: Lab, row: Row) -> None:
+            if self._planned is None:
+                self._planned = self._start_all(lab)
+            planned = self._planned[name]
+            if isinstance(planned, Unavailable):
+                raise planned
+            outcomes = [future.result() for future in planned]
+            row.details = {"seconds": {one.run.name: round(one.seconds, 1) for one in outcomes}}
+            judge(row, {one.run.name: one for one in outcomes})
+
+        return case
+
+    def _start_all(self, lab: Lab) -> dict[str, list[Future[Outcome]] | Unavailable]:
+        runs: list[tuple[str, Run]] = []
+        planned: dict[str, list[Future[Outcome]] | Unavailable] = {}
+        for name, plan in self._plans.items():
+            if name not in lab.names:
+                continue
+            planned[name] = []
+            try:
+                runs += [(name, run) for run in plan(lab, name)]
+            except Unavailable as why:
+                planned[name] = why
+        cores = len(os.sched_getaffinity(0))
+        pool = ThreadPoolExecutor(max(2, cores - _LEFT_TO_THE_REST), thread_name_prefix="together")
+        for name, run in sorted(runs, key=lambda one: -one[1].expected_s):
+            futures = planned[name]
+            assert isinstance(futures, list)
+            futures.append(pool.submit(_outcome, run))
+        pool.shutdown(wait=False)
+        return planned
+
+
+def _outcome(run: Run) -> Outcome:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files = [run.folder / f"{run.name}.stdout.txt", run.folder / f"{run.name}.stderr.txt"]
+    outcome = Outcome(run)
+    start = time.monotonic()
+    with files[0].open("wb") as stdout, files[1].open("wb") as stderr:
+        process = subprocess.Popen(
+            run.argv, env=run.env, cwd=run.folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        try:
+            outcome.status = process.wait(run.limit_s)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # whatever it has left, too
+        except ProcessLookupError:
+            pass
+        process.wait()
+    outcome.seconds = time.monotonic() - start
+    outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
+    outcome.said = [event for line in outcome.stdout.splitlines() if (event := _event(line))]
+    return outcome
+
+
+def _event(line: str) -> Event | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None  # a framework's own chatter
+    return said if isinstance(said, dict) and "event" in said else None
+
+
+def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:
+    """The same events and the same end; curb was there, and said nothing on stderr."""
+    for name, one in outcomes.items():
+        row.expect(one.status == bare.status, f"{name}: {one.how}")
+        row.expect(one.said == bare.said, f"{name}: {first_difference(bare.said, one.said)}")
+        row.expect(one.under_curb, f"{name}: curb wrote no log: it was not there")
+        ours = [line for line in one.stderr.splitlines() if line.startswith(("curb", "[curb"))]
+        row.expect(not ours, f"{name}: {len(ours)} lines of curb's on stderr: {' | '.join(ours[:3])}")
+
+
+def first_difference(bare: list[Event], under_curb: list[Event]) -> str:
+    for number, (one, other) in enumerate(zip(bare, under_curb, strict=False)):
+        if one != other:
+            different = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+            shown = [json.dumps({key: event.get(key) for key in different})[:300] for event in (one, other)]
+            return f"result {number + 1} ('{one['event']}'): {shown[1]} under curb, {shown[0]} without"
+    return f"{len(under_curb)} results under curb, {len(bare)} without"
