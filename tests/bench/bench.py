@@ -64,20 +64,18 @@ def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.G
 
 
 def work(groups: Sequence[measures.Group], drivers: Sequence[str]) -> Iterator[list[tuple[measures.Group, str]]]:
-    """What is started together, in order: each group by itself, but programs as many as there are cores for."""
+    """What is started together, in order: as many lanes as there are cores to make them ready."""
     together: list[tuple[measures.Group, str]] = []
+    lanes = 0
     for driver in drivers:
         for group in groups:
             if driver not in group.drivers or (group.once and driver != drivers[0]):
                 continue
-            if not group.program:
-                yield [(group, driver)]
-                continue
-            lanes = sum(len(one.lanes) for one, _ in together)
             if together and lanes + len(group.lanes) > (os.cpu_count() or 1):
                 yield together
-                together = []
+                together, lanes = [], 0
             together.append((group, driver))
+            lanes += len(group.lanes)
     if together:
         yield together
 

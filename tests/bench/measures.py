@@ -61,7 +61,7 @@ class Group:
     once: bool = False
     """Whichever driver there is: with the first of them alone."""
     program: bool = False
-    """Says at the end what it has computed, is watched by NVML, and is started together with the other programs."""
+    """Says at the end what it has computed, and is watched by NVML."""
 
 
 def at_most(ratio: float, drivers: tuple[str, ...] = GPU) -> Target:
@@ -248,10 +248,10 @@ class _Table:
         program("PyTorch, transformer in a CUDA graph", [*torch, "transformer", "graph"], 5, {CURB: same})
         program("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same})
         program("PyTorch, caching off", [*torch, "transformer"], 2, {CURB: same, CACHED: at_least(2)}, env=uncached)
-        program("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 5, {CURB: same}, env=side_by_side)
-        program("CuPy, temporaries", ["PYTHON", "PROGRAMS/cupy_loop.py"], 20, {CURB: same})
-        program("CuPy, its pool off", ["PYTHON", "PROGRAMS/cupy_loop.py", "uncached"], 5, {CURB: same, CACHED: None})
-        program("C++, Thrust temporaries", ["THRUST"], 10, {CURB: same, CACHED: None})
+        program("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 20, {CURB: same}, env=side_by_side)
+        program("CuPy, temporaries", ["PYTHON", "PROGRAMS/cupy_loop.py"], 100, {CURB: same})
+        program("CuPy, its pool off", ["PYTHON", "PROGRAMS/cupy_loop.py", "uncached"], 20, {CURB: same, CACHED: None})
+        program("C++, Thrust temporaries", ["THRUST"], 20, {CURB: same, CACHED: None})
         lanes = {
             BARE: LaneSpec(BARE, ("PYTHON", "PROGRAMS/torch_release.py", "inside")),
             CURB: LaneSpec(CURB, ("PYTHON", "PROGRAMS/torch_release.py", "signal")),

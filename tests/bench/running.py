@@ -97,7 +97,6 @@ class Run:
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
         self._why: dict[str, str] = {}
-        self._ended: dict[str, list[float]] = {}
         self._said: dict[str, dict[str, Any]] = {}
         self._peaks: dict[int, int] = {}
 
@@ -137,8 +136,8 @@ class Run:
                 self._try(name, lambda lane: self._said.update({name: lane.finish(60)}))
 
     def close(self) -> None:
-        for running in self._lanes.values():
-            running.lane.close()
+        while self._lanes:
+            self._lanes.popitem()[1].lane.close()
 
     def results(self) -> list[Result]:
         return [self._result(row) for row in self.group.rows]
@@ -170,13 +169,18 @@ class Run:
             here, there = (self._said[name].get("losses", []) for name in (row.lane, row.against))
             if here:
                 notes.append(_compared(here, there))
-        peaks = {name: self._peaks.get(self._lanes[name].lane.pid) for name in (row.lane, row.against) if name in self._lanes}
-        if any(peaks.values()):
-            notes.append("peak held " + ", ".join(f"{(peak or 0) / _MIB:,.0f} MiB" for peak in peaks.values())
-                         + (" bare" if len(peaks) > 1 else ""))
+        if peak := self._peak(row.lane):
+            there = self._peak(row.against)
+            notes.append(f"peak held {peak:,.0f} MiB" + (f", {there:,.0f} by {row.against}" if there else ""))
         if self.group.lanes[row.lane].subject == TRACE and (dropped := self._dropped(row.lane)):
             notes.append(f"events were dropped {dropped} times")
         return notes
+
+    def _peak(self, name: str | None) -> float | None:
+        """In MiB."""
+        running = self._lanes.get(name or "")
+        peak = running and self._peaks.get(running.lane.pid)
+        return peak / _MIB if peak else None
 
     def _dropped(self, name: str) -> int:
         try:
@@ -190,7 +194,6 @@ class Run:
         running = next(running for running in self._lanes.values() if running.lane is lane)
         if self.group.count is not None:
             running.count = self.group.count
-            lane.sample(running.count, 60)  # the first is not like the others
             return
         wanted_ns = (1.0 if self._setting.quick else self.group.sample_ms) * 1e6
         count = 1
@@ -280,7 +283,8 @@ def _compared(here: Sequence[float], there: Sequence[float]) -> str:
 
 
 def measured(runs: Sequence[Run]) -> list[Result]:
-    """The results of groups whose lanes are started at once, so that what they need to begin is waited for together."""
+    """The results of groups whose lanes are started at once, so that they make themselves ready side by side. Then one group
+    after the other is measured, and the rest sleep."""
     try:
         for run in runs:
             run.start()
@@ -290,6 +294,7 @@ def measured(runs: Sequence[Run]) -> list[Result]:
         for run in runs:
             run.measure()
             results += run.results()
+            run.close()
         return results
     finally:
         for run in runs:
