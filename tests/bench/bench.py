@@ -32,11 +32,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--against", action="append", default=[], metavar="NAME=LIB[,VAR=VALUE...]|mps",
-                        help="also under this preload, or under NVIDIA's MPS with a limit; may be repeated")
-    parser.add_argument("--driver", nargs="+", choices=list(written.DRIVERS), default=[],
-                        help="which drivers (default: noop, and gpu where there is one, else sim)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it")
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAME=LIB[,VAR=VALUE...]|mps",
+        help="also under this preload, or under NVIDIA's MPS with a limit; may be repeated",
+    )
+    parser.add_argument(
+        "--driver",
+        nargs="+",
+        choices=list(written.DRIVERS),
+        default=[],
+        help="which drivers (default: noop, and gpu where there is one, else sim)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it"
+    )
     parser.add_argument("--list", action="store_true", help="name the groups and exit")
     parser.add_argument("--quick", action="store_true", help="seven short samples of each, not 31")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
@@ -44,7 +56,9 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--machine", metavar="NAME", help="what the results call this machine")
     parser.add_argument("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies"
+    )
     return parser.parse_args(words)
 
 
@@ -161,7 +175,9 @@ def main() -> int:
     about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
     print(*(f"written: {path}" for path in written.write(found, about, subjects, options.out)), sep="\n")
-    return 1 if any(result.figure is None and result.subject in OWN and not _expected(result) for result in found) else 0
+    return (
+        1 if any(result.figure is None and result.subject in OWN and not _expected(result) for result in found) else 0
+    )
 
 
 def _expected(result: Result) -> bool:

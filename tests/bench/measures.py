@@ -1,5 +1,5 @@
 """The one list of what is measured: groups of lanes that take samples in turns, the rows that hold one lane against
-another, and the figures that are aimed at. Targets are shown beside what was measured; nothing judges by them."""
+another, and the figures that are aimed at. Targets are shown beside what was measured; nothing is judged by them."""
 
 from __future__ import annotations
 
@@ -119,16 +119,26 @@ class _Table:
         for size, number in _SIZES.items():
             plain = at_most(1.01) if size == "2 MiB" else None
             self.compare(
-                f"alloc + free, {size}", ["PROBE", "plain", number], {CURB: plain, CACHED: hit}, operation="pair",
+                f"alloc + free, {size}",
+                ["PROBE", "plain", number],
+                {CURB: plain, CACHED: hit},
+                operation="pair",
             )
         for size in ("4 KiB", "2 MiB"):
             self.compare(
-                f"async alloc + free, pool keeps, {size}", ["PROBE", "async", _SIZES[size]], {CURB: at_most(1.15)},
-                operation="pair", most=2000,
+                f"async alloc + free, pool keeps, {size}",
+                ["PROBE", "async", _SIZES[size]],
+                {CURB: at_most(1.15)},
+                operation="pair",
+                most=2000,
             )
         for size in ("2 MiB", "256 MiB"):
-            self.compare(f"create, map, unmap, release, {size}", ["PROBE", "mapped", _SIZES[size]], {CURB: None},
-                         operation="round")
+            self.compare(
+                f"create, map, unmap, release, {size}",
+                ["PROBE", "mapped", _SIZES[size]],
+                {CURB: None},
+                operation="round",
+            )
         self.compare("refusal", ["PROBE", "refused", 1024 * GIB], {CURB: None})
 
     def threads(self) -> None:
@@ -142,15 +152,19 @@ class _Table:
             lanes |= {f"{subject}, {many}": LaneSpec(subject, words) for subject in subjects}
             target = at_least(0.95) if many == 16 else None
             rows += [
-                Row(f"alloc + free, 2 MiB, {_threads(many)}", f"{subject}, {many}", f"{BARE}, {many}",
-                    target if subject == CURB else None)
+                Row(
+                    f"alloc + free, 2 MiB, {_threads(many)}",
+                    f"{subject}, {many}",
+                    f"{BARE}, {many}",
+                    target if subject == CURB else None,
+                )
                 for subject in subjects[1:]
             ]
         rows += [
             Row("16 threads against 1", f"{BARE}, 16", f"{BARE}, 1"),
             Row("16 threads against 1", f"{CURB}, 16", f"{CURB}, 1", eightfold),
         ]
-        self.add(Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=20))
+        self.add(Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=10))
 
     def live(self) -> None:
         """Two things: a block comes and goes beside many others, or any one of the many is exchanged, and then the books,
@@ -163,12 +177,18 @@ class _Table:
         ):
             self._live(NOOP, (probe, "plain"), small, name, (thousand, 10_000, 100_000, million), target)
             self._live(SIM, (probe, "plain"), small, name, (thousand, 10_000), None)
-            self._live(GPU, (probe, "plain"), small, name, (thousand, 100_000), None)
+            self._live(GPU, (probe, "plain"), small, name, (thousand, 20_000), None)
             ordered = name.replace("4 KiB, ", "async, 512 B, ").replace("live blocks", "live async blocks")
             self._live(GPU, (probe, "async"), "512", ordered, (thousand, million), target)
 
     def _live(
-        self, drivers: tuple[str, ...], words: tuple[str, str], size: str, name: str, numbers: Sequence[int], target: Target | None
+        self,
+        drivers: tuple[str, ...],
+        words: tuple[str, str],
+        size: str,
+        name: str,
+        numbers: Sequence[int],
+        target: Target | None,
     ) -> None:
         lanes: dict[str, LaneSpec] = {}
         rows = []
@@ -228,14 +248,24 @@ class _Table:
         start("start of /bin/true", ["/bin/true"], adds(100_000, "+0.10 ms at most"), once=True, sample_ms=5)
         start("start of python3 -c pass", ["PYTHON", "-c", "pass"], None, once=True)
         tensor = "import torch; torch.zeros(1, device='cuda')"
-        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=24)
+        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=20)
 
     def programs(self) -> None:
         same = at_least(0.995)
 
-        def program(name: str, argv: Sequence[str], steps: int, targets: dict[str, Target | None], **more: object) -> None:
+        def program(
+            name: str, argv: Sequence[str], steps: int, targets: dict[str, Target | None], **more: object
+        ) -> None:
             self.compare(
-                name, argv, targets, GPU, rates=True, operation="step", count=steps, start_s=150, program=True,
+                name,
+                argv,
+                targets,
+                GPU,
+                rates=True,
+                operation="step",
+                count=steps,
+                start_s=150,
+                program=True,
                 **more,  # type: ignore[arg-type]
             )
 

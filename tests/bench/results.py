@@ -107,11 +107,12 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _remarks(results: Sequence[Result]) -> list[str]:
-    return [
-        f"{result.row.name}, {result.subject}: {text}"
-        for result in results
-        for text in ([result.why] if result.why else result.notes)
-    ]
+    """What is said of each row beside its figures, once for all of which it is said."""
+    rows: dict[str, list[str]] = {}
+    for result in results:
+        for text in [result.why] if result.why else result.notes:
+            rows.setdefault(f"{result.subject}: {text}", []).append(result.row.name)
+    return [f"{text} ({'; '.join(dict.fromkeys(names))})" for text, names in rows.items()]
 
 
 def markdown(

@@ -1,5 +1,5 @@
-"""Runs groups: starts their lanes, takes rounds of samples, and turns them into results. What one lane cannot do is said in
-its rows, and stops nothing else."""
+"""Runs groups: starts their lanes, takes rounds of samples, and turns them into results. What one lane cannot do is said
+in its rows, and stops nothing else."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lane import Lane, LaneFailed
 from measures import Group, LaneSpec, Row
@@ -25,6 +24,7 @@ from nvml import Device, NvmlError  # noqa: E402
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _NVML_EVERY_S = 0.02
+_ANSWER_S = 60
 _MIB = 2**20
 OWN = (BARE, CURB, CACHED, TRACE)
 
@@ -86,6 +86,7 @@ class _Running:
     lane: Lane
     samples: list[float] = field(default_factory=list)
     count: int = 0
+    losses: list[float] = field(default_factory=list)
 
 
 class Run:
@@ -97,14 +98,15 @@ class Run:
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
         self._why: dict[str, str] = {}
-        self._said: dict[str, dict[str, Any]] = {}
         self._peaks: dict[int, int] = {}
 
     def start(self) -> None:
         for name, spec in self.group.lanes.items():
             subject = self._setting.subjects[spec.subject]
-            if subject.cannot or self.driver not in subject.drivers:
-                self._why[name] = subject.cannot or "it is of the real driver"
+            if self.driver not in subject.drivers:
+                continue
+            if subject.cannot:
+                self._why[name] = subject.cannot
                 continue
             try:
                 self._lanes[name] = _Running(self._lane(name, spec, subject))
@@ -117,7 +119,7 @@ class Run:
         begun = time.monotonic()
         for name in list(self._lanes):
             # All of them start at once, so that what one has taken is not given to the next.
-            self._try(name, lambda lane: lane.ready(max(limit - (time.monotonic() - begun), 1)))
+            self._try(name, lambda one: one.lane.ready(max(limit - (time.monotonic() - begun), 1)))
 
     def measure(self) -> None:
         group, setting = self.group, self._setting
@@ -128,19 +130,20 @@ class Run:
             for number in range(7 if setting.quick else group.pairs):
                 if number > 0 and time.monotonic() > stop:
                     break
-                for name, running in list(self._lanes.items()):
-                    self._try(name, lambda lane: running.samples.append(lane.sample(running.count, 60)))
+                for name in list(self._lanes):
+                    self._try(name, _sample)
                 time.sleep(group.pause_s)
         if group.program:
             for name in list(self._lanes):
-                self._try(name, lambda lane: self._said.update({name: lane.finish(60)}))
+                self._try(name, _finish)
 
     def close(self) -> None:
         while self._lanes:
             self._lanes.popitem()[1].lane.close()
 
     def results(self) -> list[Result]:
-        return [self._result(row) for row in self.group.rows]
+        there = [row for row in self.group.rows if row.lane in self._lanes or row.lane in self._why]
+        return [self._result(row) for row in there]
 
     def _result(self, row: Row) -> Result:
         lanes = self.group.lanes
@@ -165,10 +168,8 @@ class Run:
 
     def _notes(self, row: Row) -> list[str]:
         notes = []
-        if row.against in self._said and row.lane in self._said:
-            here, there = (self._said[name].get("losses", []) for name in (row.lane, row.against))
-            if here:
-                notes.append(_compared(here, there))
+        if row.against in self._lanes and (here := self._lanes[row.lane].losses):
+            notes.append(_compared(here, self._lanes[row.against].losses))
         if peak := self._peak(row.lane):
             there = self._peak(row.against)
             notes.append(f"peak held {peak:,.0f} MiB" + (f", {there:,.0f} by {row.against}" if there else ""))
@@ -189,9 +190,8 @@ class Run:
         except OSError:
             return 0
 
-    def _calibrate(self, lane: Lane) -> None:
+    def _calibrate(self, running: _Running) -> None:
         """As many operations as fill a sample: tried with more and more of them."""
-        running = next(running for running in self._lanes.values() if running.lane is lane)
         if self.group.count is not None:
             running.count = self.group.count
             return
@@ -199,18 +199,19 @@ class Run:
         count = 1
         while True:
             # The quickest of three, for threads that wake late are not what operations take.
-            ns = max(min(lane.sample(count, 60) for _ in range(3 if count < 1000 else 1)), 0.1)
+            tries = 3 if count < 1000 else 1
+            ns = max(min(running.lane.sample(count, _ANSWER_S) for _ in range(tries)), 0.1)
             fits = max(int(wanted_ns / ns), 1)
             if fits <= count * 2 or count >= self.group.most:
                 break
             count = min(fits, count * 64, self.group.most)
         running.count = min(fits, self.group.most)
 
-    def _try(self, name: str, step: Any) -> None:
+    def _try(self, name: str, step: Callable[[_Running], None]) -> None:
         """One step of a lane. One that fails is over, with its reason; the others go on."""
         running = self._lanes[name]
         try:
-            step(running.lane)
+            step(running)
         except LaneFailed as failure:
             self._why[name] = str(failure)
             running.lane.close()
@@ -243,6 +244,14 @@ class Run:
                 raise LaneFailed(self._setting.why_no_thrust)
             return [str(self._setting.thrust)]
         return [word.replace("PROGRAMS", str(_PROGRAMS))]
+
+
+def _sample(running: _Running) -> None:
+    running.samples.append(running.lane.sample(running.count, _ANSWER_S))
+
+
+def _finish(running: _Running) -> None:
+    running.losses = running.lane.finish(_ANSWER_S)["losses"]
 
 
 class _Peaks:
@@ -283,8 +292,8 @@ def _compared(here: Sequence[float], there: Sequence[float]) -> str:
 
 
 def measured(runs: Sequence[Run]) -> list[Result]:
-    """The results of groups whose lanes are started at once, so that they make themselves ready side by side. Then one group
-    after the other is measured, and the rest sleep."""
+    """The results of groups whose lanes are started at once, so that they make themselves ready side by side. Then one
+    group after the other is measured, and the rest sleep."""
     try:
         for run in runs:
             run.start()

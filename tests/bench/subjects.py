@@ -78,8 +78,8 @@ def clean_environment() -> dict[str, str]:
 
 
 class Mps:
-    """A control daemon of one's own, for clients that are told its folder, each limited to the cap. The compute mode of the
-    GPU stays as it is: clients of MPS and other processes share it in turns."""
+    """A control daemon of one's own, for clients that are told its folder, each limited to the cap. The compute mode of
+    the GPU stays as it is: clients of MPS and other processes share it in turns."""
 
     def __init__(self, folder: Path, device_index: int) -> None:
         self._env = {
@@ -117,7 +117,11 @@ class Mps:
             return
         try:
             subprocess.run(
-                [self._control], env=clean_environment() | self._env, input="quit -t 5\n", text=True, timeout=30,
+                [self._control],
+                env=clean_environment() | self._env,
+                input="quit -t 5\n",
+                text=True,
+                timeout=30,
                 capture_output=True,
             )
         except subprocess.TimeoutExpired:

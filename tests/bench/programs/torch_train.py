@@ -69,7 +69,9 @@ def main(name: str, how: str) -> None:
     turns.serve(steps, lambda: torch.stack(losses).tolist())
 
 
-def captured(train: Callable[[Tensor, Tensor], Tensor], batch: Tensor, wanted: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def captured(
+    train: Callable[[Tensor, Tensor], Tensor], batch: Tensor, wanted: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
     """One step as a graph: what it reads is copied to the same place each time."""
     batch, wanted = batch.clone(), wanted.clone()
     beside = torch.cuda.Stream()
