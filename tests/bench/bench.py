@@ -44,7 +44,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         nargs="+",
         choices=list(written.DRIVERS),
         default=[],
-        help="which drivers (default: noop, and gpu where there is one, else sim)",
+        help="which drivers, in this order (default: gpu and noop; where there is no GPU noop and sim)",
     )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it"
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None) -> tup
         peers = [peer(text) for text in options.against if text != MPS]
     except ValueError as wrong:
         sys.exit(f"bench: --against {wrong}")
-    drivers = options.driver or ["noop", "gpu" if device else "sim"]
+    drivers = options.driver or (["gpu", "noop"] if device else ["noop", "sim"])
     if "gpu" in drivers and device is None:
         sys.exit("bench: --driver gpu: there is no NVIDIA GPU here")
     names = [subject.name for subject in peers] + [MPS] * (MPS in options.against)
