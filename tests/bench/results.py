@@ -73,6 +73,8 @@ def _figure_text(result: Result, spread: Spread | None) -> str:
 def _ratio_text(ratio: Spread | None) -> str:
     if ratio is None:
         return ""
+    if ratio.median < 0.1:
+        return f"{ratio.median:.2g} ({ratio.low:.2g} to {ratio.high:.2g})"
     digits = 1 if ratio.median >= 10 else 2 if ratio.median >= 2 else 3
     return f"{ratio.median:,.{digits}f} ({ratio.low:,.{digits}f} to {ratio.high:,.{digits}f})"
 
