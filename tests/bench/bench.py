@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import measures
@@ -124,7 +124,10 @@ def show(result: Result) -> None:
     print(f"  {result.driver:5}{result.row.name[:60]:61}{result.row.lane:16}{said}", flush=True)
 
 
-def run(options: argparse.Namespace, folder: Path, device: Device | None) -> tuple[list[Result], list[Subject]]:
+Keep = Callable[[list[Result], list[Subject]], None]
+
+
+def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: Keep) -> list[Result]:
     library = Path(os.environ.get("CURB_LIBRARY") or options.build / "lib" / "libcurb.so").resolve()
     if not library.exists():
         sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another in CURB_LIBRARY")
@@ -154,10 +157,11 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None) -> tup
             for result in measured([Run(group, driver, setting) for group, driver in batch]):
                 results.append(result)
                 show(result)
+            keep(results, subjects)
     finally:
         if mps:
             mps.stop()
-    return results, subjects
+    return results
 
 
 def main() -> int:
@@ -166,18 +170,23 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
+    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device, ROOT)}
+    about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
+    paths: list[Path] = []
+
+    def keep(found: list[Result], subjects: list[Subject]) -> None:
+        """After each batch, so that what was measured is there whatever ends the rest."""
+        paths[:] = written.write(found, about, subjects, options.out)
+
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="curb-bench-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        start = time.monotonic()
-        found, subjects = run(options, folder, device)
-    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device, ROOT)}
-    about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
+        found = run(options, folder, device, keep)
     print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
-    print(*(f"written: {path}" for path in written.write(found, about, subjects, options.out)), sep="\n")
-    return (
-        1 if any(result.figure is None and result.subject in OWN and not _expected(result) for result in found) else 0
-    )
+    print(*(f"written: {path}" for path in paths), sep="\n")
+    failed = [result for result in found if result.figure is None and result.subject in OWN and not _expected(result)]
+    return 1 if failed else 0
 
 
 def _expected(result: Result) -> bool:

@@ -30,7 +30,14 @@ _HEAD = ("what", "subject", "against", "there", "here", "ratio (quartiles)", "ad
 
 
 def machine(device: Device | None, root: Path) -> dict[str, str]:
-    here = {"processor": _processor(), "cores": str(os.cpu_count()), "libc": " ".join(platform.libc_ver())}
+    # The load: others that run here meanwhile are seen in it.
+    load = f"{os.getloadavg()[0]:.1f}"
+    here = {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "load": load,
+        "libc": " ".join(platform.libc_ver()),
+    }
     if device:
         return describe(device, root) | here
     without = describe(_NoDevice(), root)  # type: ignore[arg-type]

@@ -145,6 +145,10 @@ class Run:
         there = [row for row in self.group.rows if row.lane in self._lanes or row.lane in self._why]
         return [self._result(row) for row in there]
 
+    def broken(self, why: str) -> list[Result]:
+        self._why = dict.fromkeys(self.group.lanes, why)
+        return self.results()
+
     def _result(self, row: Row) -> Result:
         lanes = self.group.lanes
         subject = lanes[row.lane].subject
@@ -301,8 +305,11 @@ def measured(runs: Sequence[Run]) -> list[Result]:
             list(pool.map(Run.wait, runs))
         results = []
         for run in runs:
-            run.measure()
-            results += run.results()
+            try:
+                run.measure()
+                results += run.results()
+            except Exception as error:  # a mistake in one group must not cost the others' results
+                results += run.broken(f"{type(error).__name__}: {error}")
             run.close()
         return results
     finally:
