@@ -53,20 +53,37 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice) {
     *pool = reinterpret_cast<CUmemoryPool>(0x1000);
     return CUDA_SUCCESS;
 }
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) { return cuDeviceGetMemPool(pool, device); }
 CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value) {
     const uint64_t reserved = uint64_t{32} << 20;
     std::memcpy(value, &reserved, sizeof reserved);
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *) { return CUDA_SUCCESS; }
+CUresult cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *) { return CUDA_SUCCESS; }
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     *free_bytes = *total = size_t{80} << 30;
     return CUDA_SUCCESS;
 }
+
+namespace {
+
+// Addresses that nobody has had: of a thread's own range, so that threads do not wait for each other here, and as the
+// driver lays them out, small blocks side by side in granules of 2 MiB.
+CUdeviceptr fresh_address(size_t bytes) {
+    static std::atomic<uint64_t> threads{0};
+    thread_local CUdeviceptr next = (threads.fetch_add(1) + 1) << 44;
+    const size_t unit = bytes < (2 << 20) ? 512 : 2 << 20;
+    const CUdeviceptr address = (next + unit - 1) & ~(unit - 1);
+    next = address + ((bytes + unit - 1) & ~(unit - 1));
+    return address;
+}
+
+}  // namespace
+
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    static std::atomic<CUdeviceptr> next{uint64_t{1} << 40};
-    *pointer = next.fetch_add((bytes + 0x1fffff) & ~size_t{0x1fffff});
+    *pointer = fresh_address(bytes);
     return CUDA_SUCCESS;
 }
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream) { return cuMemAlloc_v2(pointer, bytes); }
@@ -77,3 +94,47 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
 CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
 CUresult cuMemFree_v2(CUdeviceptr) { return CUDA_SUCCESS; }
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuStreamCreate(CUstream *stream, unsigned) {
+    *stream = reinterpret_cast<CUstream>(0x3000);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
+CUresult cuModuleLoadData(CUmodule *module, const void *) {
+    *module = reinterpret_cast<CUmodule>(0x4000);
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction *kernel, CUmodule, const char *) {
+    *kernel = reinterpret_cast<CUfunction>(0x5000);
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphCreate(CUgraph *graph, unsigned) {
+    *graph = reinterpret_cast<CUgraph>(0x6000);
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphGetNodes(CUgraph, CUgraphNode *, size_t *count) {
+    *count = 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph, unsigned long long) {
+    *executable = reinterpret_cast<CUgraphExec>(0x7000);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+    return cuMemAlloc_v2(pointer, bytes);
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *,
+                     unsigned long long) {
+    *handle = fresh_address(bytes);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) {
+    return CUDA_SUCCESS;
+}
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemUnmap(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
+    *bytes = 2 << 20;
+    return CUDA_SUCCESS;
+}

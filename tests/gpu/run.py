@@ -18,7 +18,7 @@ from cases.cache import CACHE
 from cases.capture import capture_case
 from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
-from cases.driver import call_times, conformance, contract, contract_under_curb
+from cases.driver import conformance, contract, contract_under_curb
 from cases.fill import FILLS, fill_case
 from cases.growth import full_device, growth_staircase, keep_free
 from cases.matrix import MATRIX
@@ -59,7 +59,6 @@ CASES: dict[str, Case] = {
     **RELEASE,
     **SUSPEND,
     **SEE,
-    "driver calls": call_times,
     **CACHE,
     "contract suite on the real driver": contract,
     "contract suite under curb": contract_under_curb,

@@ -1,5 +1,5 @@
-"""What the cache is worth: allocating and freeing in a loop, bare and under curb with a cache, by the driver's calls and
-by PyTorch, whose own allocator is the measure."""
+"""What the cache is worth to PyTorch, whose own allocator is the measure: allocating and freeing in a loop, bare and under
+curb with a cache. What the driver's own calls cost then is measured by scripts/bench."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from session import Session
 _PAIRS, _PAIRS_QUICK = 1000, 200
 _TURNS, _TURNS_QUICK = 3, 1
 _TIMEOUT_S = 240
-_HIT_US = 1.0
-"""For an allocation and its free together, of which the free's wait for the idle device takes 0.4."""
 _NO_CACHING = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
@@ -31,26 +29,6 @@ class Line:
 
     def record(self) -> dict[str, Any]:
         return {"name": self.name, "median_us": self.median_us, "p99_us": self.p99_us}
-
-
-def cache_driver(lab: Lab, row: Row) -> None:
-    """Bare and under curb in turn, so that a clock that drifts meets both."""
-    argv = [*lab.compiled("cache_bench.cu", "-lcuda"), str(_PAIRS_QUICK if lab.quick else _PAIRS)]
-    bare: list[dict[str, Any]] = []
-    cached: list[dict[str, Any]] = []
-    for turn in range(_TURNS_QUICK if lab.quick else _TURNS):
-        bare.append(_done(lab.bare(argv, f"{row.name} bare {turn}")))
-        cached.append(_done(lab.capped(argv, lab.job(f"{row.name} cached {turn}", None, **_policy()))))
-    lines = [
-        _line("cuMemAlloc + cuMemFree, bare", "bare", bare, "plain"),
-        _line("the same with curb's cache", "curb", cached, "plain"),
-        _line("cuMemAllocAsync + FreeAsync, the pool keeps", "other", bare, "ordered"),
-        _line("the same under curb", "quiet", cached, "ordered"),
-    ]
-    _report(row, "Allocate and free by the driver's calls", "driver-cache", lines)
-    slow = {size: us for size, us in lines[1].median_us.items() if us > _HIT_US}
-    row.expect(not slow, "more than 1 us: " + ", ".join(f"{_size(size)}: {us:.2f} us" for size, us in slow.items()))
-    _note_gain(row, lines[0], lines[1])
 
 
 def cache_torch(lab: Lab, row: Row) -> None:
@@ -73,7 +51,7 @@ def cache_torch(lab: Lab, row: Row) -> None:
     _note_gain(row, lines[0], lines[1])
 
 
-CACHE = {"cache: the driver's calls": cache_driver, "cache: PyTorch": cache_torch}
+CACHE = {"cache: PyTorch": cache_torch}
 
 
 def _policy() -> dict[str, Any]:

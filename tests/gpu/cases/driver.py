@@ -1,8 +1,7 @@
-"""The driver itself under curb: what single calls cost, and the contract suite on the real driver."""
+"""The driver itself under curb: the contract suite on the real driver, and every way to reach an entry point."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +11,6 @@ from row import Row
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
 import under_curb  # noqa: E402
-
-
-def call_times(lab: Lab, row: Row) -> None:
-    """Bare and capped in turn. Measured, not judged: the figures are for people."""
-    row.verdict = "info"
-    argv = lab.compiled("driver_bench.cu", "-lcuda")
-    bare: list[dict[str, float]] = []
-    capped: list[dict[str, float]] = []
-    for turn in range(1 if lab.quick else 3):
-        with lab.bare(argv, f"bench bare {turn}") as session:
-            bare.append(session.expect("done", 30)["ns"])
-        with lab.capped(argv, lab.job(f"bench capped {turn}", "64GiB")) as session:
-            capped.append(session.expect("done", 30)["ns"])
-    for call in bare[0]:
-        without, with_curb = (statistics.median(run[call] for run in runs) for runs in (bare, capped))
-        row.details[call] = {"bare_ns": without, "capped_ns": with_curb, "ratio": round(with_curb / without, 3)}
-        row.add_note(f"{call}: {without / 1e3:.2f} -> {with_curb / 1e3:.2f} us (x {with_curb / without:.2f})")
 
 
 def contract(lab: Lab, row: Row) -> None:

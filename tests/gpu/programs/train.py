@@ -93,4 +93,5 @@ def main(steps: int) -> None:
     wait()
 
 
-main(int(sys.argv[1]))
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""What a cap costs: calls of the driver and whole programs, bare, under curb and under other preloads, in turns.
+
+Runs everywhere on a driver that does nothing and on a simulated one, and on a GPU where there is one. What is measured is
+listed in measures.py, how in docs/PERFORMANCE.md. Exit status: 0 all lanes of curb's were measured (whatever the figures
+are), 1 one could not be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import measures
+import results as written
+from running import OWN, Result, Run, Setting, measured
+from subjects import MPS, Mps, Subject, own_subjects, peer
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
+from nvml import Device, NvmlError  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAME=LIB[,VAR=VALUE...]|mps",
+        help="also under this preload, or under NVIDIA's MPS with a limit; may be repeated",
+    )
+    parser.add_argument(
+        "--driver",
+        nargs="+",
+        choices=list(written.DRIVERS),
+        default=[],
+        help="which drivers, in this order (default: gpu and noop; where there is no GPU noop and sim)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it"
+    )
+    parser.add_argument("--list", action="store_true", help="name the groups and exit")
+    parser.add_argument("--quick", action="store_true", help="seven short samples of each, not 31")
+    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
+    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
+    parser.add_argument("--machine", metavar="NAME", help="what the results call this machine")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies"
+    )
+    return parser.parse_args(words)
+
+
+def device_of(options: argparse.Namespace) -> Device | None:
+    try:
+        return Device(options.gpu)
+    except NvmlError:
+        return None
+
+
+def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.Group]:
+    groups = measures.groups(peers)
+    found = [group for group in groups if not options.only or any(word in group.name for word in options.only)]
+    if not found:
+        sys.exit(f"bench: no group has {' or '.join(options.only)} in its name; --list names them")
+    return found
+
+
+def work(groups: Sequence[measures.Group], drivers: Sequence[str]) -> Iterator[list[tuple[measures.Group, str]]]:
+    """What is started together, in order: as many lanes as there are cores to make them ready."""
+    together: list[tuple[measures.Group, str]] = []
+    lanes = 0
+    for driver in drivers:
+        for group in groups:
+            if driver not in group.drivers or (group.once and driver != drivers[0]):
+                continue
+            if together and lanes + len(group.lanes) > (os.cpu_count() or 1):
+                yield together
+                together, lanes = [], 0
+            together.append((group, driver))
+            lanes += len(group.lanes)
+    if together:
+        yield together
+
+
+class Thrust:
+    """The C++ program of tests/bench/programs, compiled by nvcc in the meantime."""
+
+    def __init__(self, build: Path, wanted: bool) -> None:
+        source = Path(__file__).parent / "programs" / "thrust_loop.cu"
+        self._program = build / "tests" / "bench_thrust"
+        self._compiler: subprocess.Popen[str] | None = None
+        usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+        nvcc = shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+        up_to_date = self._program.exists() and self._program.stat().st_mtime >= source.stat().st_mtime
+        if wanted and nvcc and not up_to_date:
+            command = [nvcc, "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(self._program)]
+            self._compiler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def put_into(self, setting: Setting) -> None:
+        if self._compiler:
+            said, _ = self._compiler.communicate()
+            if self._compiler.returncode != 0:
+                setting.why_no_thrust = f"nvcc failed: {said.strip()[-200:]}"
+                return
+        if self._program.exists():
+            setting.thrust = self._program
+
+
+def show(result: Result) -> None:
+    cells = written.cells(result)
+    said = f"{cells[4]:>12}  {cells[5]}" if result.figure else f"{'—':>12}  {result.why}"
+    print(f"  {result.driver:5}{result.row.name[:60]:61}{result.row.lane:16}{said}", flush=True)
+
+
+Keep = Callable[[list[Result], list[Subject]], None]
+
+
+def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: Keep) -> list[Result]:
+    library = Path(os.environ.get("CURB_LIBRARY") or options.build / "lib" / "libcurb.so").resolve()
+    if not library.exists():
+        sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another in CURB_LIBRARY")
+    try:
+        peers = [peer(text) for text in options.against if text != MPS]
+    except ValueError as wrong:
+        sys.exit(f"bench: --against {wrong}")
+    drivers = options.driver or (["gpu", "noop"] if device else ["noop", "sim"])
+    if "gpu" in drivers and device is None:
+        sys.exit("bench: --driver gpu: there is no NVIDIA GPU here")
+    names = [subject.name for subject in peers] + [MPS] * (MPS in options.against)
+    if len(set(names)) < len(names):
+        sys.exit(f"bench: --against: two have one name ({', '.join(names)})")
+    groups = chosen(options, names)
+    mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
+    results: list[Result] = []
+    try:
+        subjects = [*own_subjects(library), *peers, *([mps.start()] if mps else [])]
+        setting = Setting(
+            options.build.resolve(), folder, {subject.name: subject for subject in subjects}, device, None,
+            quick=options.quick, deadline=time.monotonic() + options.minutes * 60,
+        )  # fmt: skip
+        thrust = Thrust(options.build, "gpu" in drivers and any("Thrust" in group.name for group in groups))
+        for batch in work(groups, drivers):
+            if any("Thrust" in group.name for group, _ in batch):
+                thrust.put_into(setting)
+            for result in measured([Run(group, driver, setting) for group, driver in batch]):
+                results.append(result)
+                show(result)
+            keep(results, subjects)
+    finally:
+        if mps:
+            mps.stop()
+    return results
+
+
+def main() -> int:
+    options = options_of()
+    if options.list:
+        print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
+        return 0
+    device = device_of(options)
+    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device, ROOT)}
+    about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
+    paths: list[Path] = []
+
+    def keep(found: list[Result], subjects: list[Subject]) -> None:
+        """After each batch, so that what was measured is there whatever ends the rest."""
+        paths[:] = written.write(found, about, subjects, options.out)
+
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="curb-bench-") as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        found = run(options, folder, device, keep)
+    print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
+    print(*(f"written: {path}" for path in paths), sep="\n")
+    failed = [result for result in found if result.figure is None and result.subject in OWN and not _expected(result)]
+    return 1 if failed else 0
+
+
+def _expected(result: Result) -> bool:
+    """A program of which a package is missing is no fault of anybody's, nor is a lack of time."""
+    return result.group.program or result.why == "no time was left"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

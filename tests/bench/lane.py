@@ -1,0 +1,113 @@
+"""One process that takes samples when it is told to: a probe, or a whole program, under one subject.
+
+It says `{"event": "ready"}` and then answers lines: "sample COUNT" by the nanoseconds of one of so many operations,
+"finish" (programs alone) by what it has computed. Other lines of its stdout are a framework's own and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+
+class LaneFailed(RuntimeError):
+    """It ended, or did not answer in time; the text says why, in one line."""
+
+
+class Lane:
+    def __init__(self, argv: list[str], env: dict[str, str], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._stderr = folder / "stderr.txt"
+        self._unread = b""
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                bufsize=0,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        assert self._process.stdout
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+
+    def ready(self, timeout_s: float) -> None:
+        self._expect("ready", timeout_s)
+
+    def sample(self, count: int, timeout_s: float) -> float:
+        """Nanoseconds of one operation."""
+        self._tell(f"sample {count}")
+        return float(self._expect("sample", timeout_s)["ns"])
+
+    def finish(self, timeout_s: float) -> dict[str, Any]:
+        self._tell("finish")
+        return self._expect("finished", timeout_s)
+
+    def close(self) -> None:
+        """Ends it, by the end of its input or by force, and whatever it has started."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe
+            pipe.close()
+        self._selector.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except BrokenPipeError:
+            raise LaneFailed(self._end()) from None
+
+    def _expect(self, event: str, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            line, found, rest = self._unread.partition(b"\n")
+            if found:
+                self._unread = rest
+                said = _event(line)
+                if said and said.get("event") == event:
+                    return said
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._selector.select(left):
+                raise LaneFailed(f"said nothing for {timeout_s:.0f} s")
+            assert self._process.stdout
+            piece = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise LaneFailed(self._end())
+            self._unread += piece
+
+    def _end(self) -> str:
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return "its stdout is closed"
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        lines = self._stderr.read_text(errors="replace").strip().splitlines()
+        return f"ended with {how}" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None

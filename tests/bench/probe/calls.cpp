@@ -1,0 +1,132 @@
+// Calls by one thread.
+
+#include "../../contract/images.hpp"
+#include "driver.hpp"
+#include "probe.hpp"
+
+namespace bench {
+
+namespace {
+
+constexpr int kDevice = 0;
+
+CUmemoryPool default_pool() {
+    CUmemoryPool pool = nullptr;
+    must(driver().cuDeviceGetDefaultMemPool(&pool, kDevice), "cuDeviceGetDefaultMemPool");
+    return pool;
+}
+
+// The default pool keeps everything that is freed, as frameworks set it.
+void keep_in_pool() {
+    std::uint64_t all = ~std::uint64_t{0};
+    must(driver().cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
+         "cuMemPoolSetAttribute");
+}
+
+CUstream new_stream() {
+    CUstream stream = nullptr;
+    must(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+}
+
+auto synchronise(CUstream stream) {
+    return [&cuda = driver(), stream] { must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
+}
+
+// A call that a shim knows and has nothing to add to.
+Sample passed(Words) {
+    return loop([&cuda = driver(), pool = default_pool()] {
+        int allowed = 1;
+        must(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &allowed),
+             "cuMemPoolSetAttribute");
+    });
+}
+
+Sample info(Words) {
+    return loop([&cuda = driver()] {
+        std::size_t free = 0, total = 0;
+        must(cuda.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2");
+    });
+}
+
+Sample plain(Words words) {
+    return loop([&cuda = driver(), size = bytes(words[0])] {
+        CUdeviceptr block = 0;
+        must(cuda.cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
+        must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
+    });
+}
+
+Sample ordered(Words words) {
+    keep_in_pool();
+    const CUstream stream = new_stream();
+    const auto pair = [&cuda = driver(), size = bytes(words[0]), stream] {
+        CUdeviceptr block = 0;
+        must(cuda.cuMemAllocAsync(&block, size, stream), "cuMemAllocAsync");
+        must(cuda.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+    };
+    return loop(pair, synchronise(stream));
+}
+
+Sample mapped(Words words) {
+    const std::size_t size = bytes(words[0]);
+    CUdeviceptr place = 0;
+    must(driver().cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
+    CUmemAllocationProp kind{};
+    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, kDevice};
+    const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return loop([&cuda = driver(), size, place, kind, access] {
+        CUmemGenericAllocationHandle handle = 0;
+        must(cuda.cuMemCreate(&handle, size, &kind, 0), "cuMemCreate");
+        must(cuda.cuMemMap(place, size, 0, handle, 0), "cuMemMap");
+        must(cuda.cuMemSetAccess(place, size, &access, 1), "cuMemSetAccess");
+        must(cuda.cuMemUnmap(place, size), "cuMemUnmap");
+        must(cuda.cuMemRelease(handle), "cuMemRelease");
+    });
+}
+
+// More than there is: what it costs to be told so.
+Sample refused(Words words) {
+    return loop([&cuda = driver(), size = bytes(words[0])] {
+        CUdeviceptr block = 0;
+        if (const CUresult result = cuda.cuMemAlloc_v2(&block, size); result != CUDA_ERROR_OUT_OF_MEMORY)
+            throw Cannot("cuMemAlloc_v2 was not refused: it returned " + std::to_string(static_cast<int>(result)));
+    });
+}
+
+Sample launch(Words) {
+    CUmodule module = nullptr;
+    CUfunction kernel = nullptr;
+    must(driver().cuModuleLoadData(&module, contract::kSmallImage), "cuModuleLoadData");
+    must(driver().cuModuleGetFunction(&kernel, module, "small"), "cuModuleGetFunction");
+    const CUstream stream = new_stream();
+    const auto call = [&cuda = driver(), kernel, stream] {
+        must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "cuLaunchKernel");
+    };
+    return loop(call, synchronise(stream));
+}
+
+Sample graph(Words) {
+    CUgraph empty = nullptr;
+    CUgraphExec executable = nullptr;
+    must(driver().cuGraphCreate(&empty, 0), "cuGraphCreate");
+    must(driver().cuGraphInstantiateWithFlags(&executable, empty, 0), "cuGraphInstantiateWithFlags");
+    const CUstream stream = new_stream();
+    const auto call = [&cuda = driver(), executable, stream] {
+        must(cuda.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    };
+    return loop(call, synchronise(stream));
+}
+
+constexpr Probe kProbes[] = {
+    {"passed", "", 0, passed},      {"info", "", 0, info},          {"plain", "BYTES", 1, plain},
+    {"async", "BYTES", 1, ordered}, {"mapped", "BYTES", 1, mapped}, {"refused", "BYTES", 1, refused},
+    {"launch", "", 0, launch},      {"graph", "", 0, graph},
+};
+
+}  // namespace
+
+std::span<const Probe> call_probes() { return kProbes; }
+
+}  // namespace bench

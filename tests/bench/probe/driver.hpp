@@ -1,0 +1,61 @@
+// The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. Linked against nothing of CUDA, so
+// that the environment alone says which driver it is, and what stands before it.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "cuda_abi.h"
+
+namespace bench {
+
+// The text says what this driver, or what stands before it, cannot do.
+struct Cannot : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+#define BENCH_FUNCTIONS(FUNCTION)         \
+    FUNCTION(cuInit)                      \
+    FUNCTION(cuDevicePrimaryCtxRetain)    \
+    FUNCTION(cuCtxSetCurrent)             \
+    FUNCTION(cuCtxSynchronize)            \
+    FUNCTION(cuDeviceGetDefaultMemPool)   \
+    FUNCTION(cuGraphCreate)               \
+    FUNCTION(cuGraphInstantiateWithFlags) \
+    FUNCTION(cuGraphLaunch)               \
+    FUNCTION(cuLaunchKernel)              \
+    FUNCTION(cuMemAddressReserve)         \
+    FUNCTION(cuMemAlloc_v2)               \
+    FUNCTION(cuMemAllocAsync)             \
+    FUNCTION(cuMemCreate)                 \
+    FUNCTION(cuMemFree_v2)                \
+    FUNCTION(cuMemFreeAsync)              \
+    FUNCTION(cuMemGetInfo_v2)             \
+    FUNCTION(cuMemMap)                    \
+    FUNCTION(cuMemPoolSetAttribute)       \
+    FUNCTION(cuMemPoolTrimTo)             \
+    FUNCTION(cuMemRelease)                \
+    FUNCTION(cuMemSetAccess)              \
+    FUNCTION(cuMemUnmap)                  \
+    FUNCTION(cuModuleGetFunction)         \
+    FUNCTION(cuModuleLoadData)            \
+    FUNCTION(cuStreamCreate)              \
+    FUNCTION(cuStreamSynchronize)
+
+struct Driver {
+#define BENCH_MEMBER(name) decltype(&::name) name = nullptr;
+    BENCH_FUNCTIONS(BENCH_MEMBER)
+#undef BENCH_MEMBER
+    CUcontext context = nullptr;  // device 0's primary one
+};
+
+// Loaded, initialised and with its context current in the calling thread. Throws Cannot.
+const Driver &driver();
+
+// Throws Cannot, with the name of the call, unless the result is CUDA_SUCCESS.
+inline void must(CUresult result, const char *call) {
+    if (result != CUDA_SUCCESS) [[unlikely]]
+        throw Cannot(std::string(call) + " returned " + std::to_string(static_cast<int>(result)));
+}
+
+}  // namespace bench

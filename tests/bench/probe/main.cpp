@@ -1,0 +1,61 @@
+// One probe of what calls of the driver cost, kept alive so that several of them, under several preloads, take samples
+// in turns: each is warm, and a clock that drifts meets all of them.
+//
+//   probe --list               every probe with its words
+//   probe NAME [WORD...]       says {"event": "ready"}; for each line "sample COUNT" on stdin says
+//                              {"event": "sample", "ns": of one operation}; ends with its stdin
+//
+// Status 3: the probe cannot be had here, and the last line of stderr says why.
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "driver.hpp"
+#include "probe.hpp"
+
+namespace {
+
+using namespace bench;
+
+std::vector<Probe> probes() {
+    std::vector<Probe> all;
+    for (const auto &some : {call_probes(), crowd_probes(), policy_probes(), release_probes(), start_probes()})
+        all.insert(all.end(), some.begin(), some.end());
+    return all;
+}
+
+void serve(const Sample &sample) {
+    std::puts(R"({"event": "ready"})");
+    std::fflush(stdout);
+    std::array<char, 64> line{};
+    while (std::fgets(line.data(), line.size(), stdin)) {
+        long count = 0;
+        if (std::sscanf(line.data(), "sample %ld", &count) != 1 || count < 1)
+            throw Cannot(std::string("was told ") + line.data());
+        std::printf("{\"event\": \"sample\", \"ns\": %.3f}\n", sample(count));
+        std::fflush(stdout);
+    }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) try {
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    if (words.size() == 1 && words[0] == "--list") {
+        for (const Probe &probe : probes()) std::printf("%s %s\n", probe.name, probe.words);
+        return 0;
+    }
+    for (const Probe &probe : probes()) {
+        if (words.empty() || words[0] != probe.name || words.size() - 1 < probe.least) continue;
+        serve(probe.make(Words(words).subspan(1)));
+        return 0;
+    }
+    std::fprintf(stderr, "usage: probe --list | NAME [WORD...]\n");
+    return 2;
+} catch (const std::exception &why) {
+    std::fprintf(stderr, "%s\n", why.what());
+    return 3;
+}

@@ -1,0 +1,66 @@
+// Sorting and summing with Thrust, whose temporaries are a cudaMalloc and a cudaFree each, as is a buffer of the loop's own.
+// Takes its turns as turns.py says. Knows nothing of curb.
+
+#include <cuda_runtime.h>
+#include <thrust/device_ptr.h>
+#include <thrust/device_vector.h>
+#include <thrust/execution_policy.h>
+#include <thrust/reduce.h>
+#include <thrust/scan.h>
+#include <thrust/sequence.h>
+#include <thrust/sort.h>
+#include <thrust/transform.h>
+
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "../../gpu/programs/talk.hpp"
+
+namespace {
+
+constexpr int kItems = 1 << 22;
+
+struct Scrambled {
+    unsigned seed;
+    __host__ __device__ unsigned operator()(unsigned at) const { return (at + seed) * 2'654'435'761u; }
+};
+
+// A sum over places and values, so that one item in a wrong place shows.
+unsigned step(unsigned seed) {
+    unsigned *own = nullptr;
+    MUST(cudaMalloc(&own, kItems * sizeof(unsigned)), cudaSuccess);
+    const thrust::device_ptr<unsigned> items(own);
+    thrust::sequence(items, items + kItems);
+    thrust::transform(items, items + kItems, items, Scrambled{seed});
+    thrust::sort(items, items + kItems);
+    thrust::device_vector<unsigned> sums(kItems);
+    thrust::inclusive_scan(items, items + kItems, sums.begin());
+    const unsigned sum = thrust::reduce(sums.begin(), sums.end(), 0u);
+    MUST(cudaFree(own), cudaSuccess);
+    return sum;
+}
+
+}  // namespace
+
+int main() {
+    std::vector<unsigned> sums;
+    for (unsigned i = 0; i < 5; ++i) sums.push_back(step(i));
+    std::puts("{\"event\": \"ready\"}");
+    std::fflush(stdout);
+    char line[64];
+    while (std::fgets(line, sizeof line, stdin)) {
+        long count = 0;
+        if (std::sscanf(line, "sample %ld", &count) == 1) {
+            const auto start = std::chrono::steady_clock::now();
+            for (long i = 0; i < count; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
+            const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+            std::printf("{\"event\": \"sample\", \"ns\": %.0f}\n", time.count() / static_cast<double>(count));
+        } else {
+            std::printf("{\"event\": \"finished\", \"losses\": [");
+            for (std::size_t i = 0; i < sums.size(); ++i) std::printf("%s%u", i ? ", " : "", sums[i]);
+            std::printf("]}\n");
+        }
+        std::fflush(stdout);
+    }
+}

@@ -1,0 +1,96 @@
+"""Training in PyTorch, the same losses in each run: `torch_train.py transformer|resnet [graph|compile]`.
+
+`graph`: the whole step is one CUDA graph. `compile`: torch.compile of the model. Knows nothing of curb. The losses stay on
+the device until the end, so that steps run as closely as they can.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import turns  # noqa: I001  (where train.py is found)
+from train import Model, synthetic_text
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_FIRST_STEPS = 5
+_IMAGES, _SIDE, _CLASSES = 32, 128, 100
+
+
+def transformer() -> tuple[nn.Module, Tensor, Tensor]:
+    """The model, and inputs and targets by batch."""
+    text = synthetic_text(16).cuda()
+    return Model(), text[..., :-1].contiguous(), text[..., 1:].contiguous()
+
+
+def resnet() -> tuple[nn.Module, Tensor, Tensor]:
+    import torchvision
+
+    generator = torch.Generator().manual_seed(3)
+    images = torch.randn((8, _IMAGES, 3, _SIDE, _SIDE), generator=generator).cuda()
+    classes = torch.randint(_CLASSES, (8, _IMAGES), generator=generator).cuda()
+    return torchvision.models.resnet18(num_classes=_CLASSES), images, classes
+
+
+def main(name: str, how: str) -> None:
+    torch.manual_seed(1)
+    # Warnings alone: some gradients of images have no deterministic form, and then the losses are told to differ.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    model, inputs, targets = {"transformer": transformer, "resnet": resnet}[name]()
+    model = model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=how == "graph")
+    called = torch.compile(model) if how == "compile" else model
+    losses: list[Tensor] = []
+
+    def train(batch: Tensor, wanted: Tensor) -> Tensor:
+        output = called(batch)
+        loss = F.cross_entropy(output.flatten(0, -2), wanted.flatten())
+        optimizer.zero_grad(set_to_none=how != "graph")
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from zip(inputs, targets)
+
+    step: Callable[[Tensor, Tensor], Tensor] = captured(train, inputs[0], targets[0]) if how == "graph" else train
+    data = batches()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            losses.append(step(*next(data)))
+        torch.cuda.synchronize()
+
+    steps(_FIRST_STEPS)
+    turns.serve(steps, lambda: torch.stack(losses).tolist())
+
+
+def captured(
+    train: Callable[[Tensor, Tensor], Tensor], batch: Tensor, wanted: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """One step as a graph: what it reads is copied to the same place each time."""
+    batch, wanted = batch.clone(), wanted.clone()
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            train(batch, wanted)
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = train(batch, wanted)
+
+    def step(next_batch: Tensor, next_wanted: Tensor) -> Tensor:
+        batch.copy_(next_batch)
+        wanted.copy_(next_wanted)
+        graph.replay()
+        return loss.clone()
+
+    return step
+
+
+main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")

@@ -1,0 +1,203 @@
+"""What was measured, as a table, as Markdown, as JSON and as pictures."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import plot
+from pairs import Spread
+from running import Result
+from subjects import Subject
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
+from machine import describe  # noqa: E402
+from nvml import Device  # noqa: E402
+
+DRIVERS = {
+    "noop": "a driver that does nothing: what is left is the subject's own cost",
+    "sim": "the simulated driver",
+    "gpu": "the real driver",
+}
+_HEAD = ("what", "subject", "against", "there", "here", "ratio (quartiles)", "added", "pairs", "target", "met")
+
+
+def machine(device: Device | None, root: Path) -> dict[str, str]:
+    # The load: others that run here meanwhile are seen in it.
+    load = f"{os.getloadavg()[0]:.1f}"
+    here = {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "load": load,
+        "libc": " ".join(platform.libc_ver()),
+    }
+    if device:
+        return describe(device, root) | here
+    without = describe(_NoDevice(), root)  # type: ignore[arg-type]
+    return {name: value for name, value in without.items() if value != "none"} | here
+
+
+class _NoDevice:
+    def name(self) -> str:
+        return "none"
+
+    driver_version = cuda_version = name
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def time_text(ns: float) -> str:
+    for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
+        if abs(ns) < limit:
+            scaled = ns / limit * 1e3
+            return f"{scaled:,.{0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2}f} {unit}"
+    return f"{ns / 1e9:,.2f} s"
+
+
+def _figure_text(result: Result, spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    if not result.group.rates:
+        return time_text(spread.median)
+    rate = 1e9 / spread.median
+    return f"{rate:,.{0 if rate >= 1000 else 1}f}/s"
+
+
+def _ratio_text(ratio: Spread | None) -> str:
+    if ratio is None:
+        return ""
+    if ratio.median < 0.1:
+        return f"{ratio.median:.2g} ({ratio.low:.2g} to {ratio.high:.2g})"
+    digits = 1 if ratio.median >= 10 else 2 if ratio.median >= 2 else 3
+    return f"{ratio.median:,.{digits}f} ({ratio.low:,.{digits}f} to {ratio.high:,.{digits}f})"
+
+
+def cells(result: Result) -> list[str]:
+    row, figure = result.row, result.figure
+    against = "" if row.against is None else row.against if result.subject == result.against else result.against
+    lane = row.lane if result.subject == result.against else result.subject
+    met = {None: "", True: "yes", False: "no"}[result.met]
+    target = row.target.text if row.target and result.driver in row.target.drivers else ""
+    if figure is None:
+        return [row.name, lane, against, "", "—", "", "", "", target, ""]
+    added = "" if figure.added_ns is None or result.group.rates else time_text(figure.added_ns.median)
+    return [
+        row.name, lane, against, _figure_text(result, figure.base_ns), _figure_text(result, figure.ns),
+        _ratio_text(figure.ratio), added, str(figure.pairs), target, met,
+    ]  # fmt: skip
+
+
+def table(results: Sequence[Result]) -> str:
+    """For a terminal: one for each driver, what it cannot do below it."""
+    blocks = []
+    for driver, says in DRIVERS.items():
+        some = [result for result in results if result.driver == driver]
+        if not some:
+            continue
+        rows = [list(_HEAD), *(cells(result) for result in some)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        blocks.append("\n".join([f"On {says}:", *lines, *_remarks(some)]))
+    return "\n\n".join(blocks)
+
+
+def _remarks(results: Sequence[Result]) -> list[str]:
+    """What is said of each row beside its figures, once for all of which it is said."""
+    rows: dict[str, list[str]] = {}
+    for result in results:
+        for text in [result.why] if result.why else result.notes:
+            rows.setdefault(f"{result.subject}: {text}", []).append(result.row.name)
+    return [f"{text} ({'; '.join(dict.fromkeys(names))})" for text, names in rows.items()]
+
+
+def markdown(
+    results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], pictures: dict[str, str]
+) -> str:
+    lines = [
+        f"# What a cap costs: {about['machine']}, {about['date']}",
+        "",
+        "Made by `scripts/bench`; [how it is measured](../PERFORMANCE.md#how-it-is-measured). *There* and *here* are medians of",
+        "the samples of what is compared with and of the subject; *ratio* and *added* are medians of pairs taken in turns.",
+        "Ratios are of times, and of rates where operations per second are told.",
+        "",
+        ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
+        "",
+        *(f"- {subject.name}: {subject.says}" for subject in subjects),
+    ]
+    for driver, says in DRIVERS.items():
+        some = [result for result in results if result.driver == driver]
+        if not some:
+            continue
+        lines += ["", f"## On {says}", ""]
+        if driver in pictures:
+            lines += [f"![{says}]({pictures[driver]})", ""]
+        lines += ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
+        lines += ["| " + " | ".join(cells(result)) + " |" for result in some]
+        if remarks := _remarks(some):
+            lines += ["", *(f"- {remark}" for remark in remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], out: Path) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    slug = "".join(c if c.isalnum() else "-" for c in about["machine"].lower()).strip("-")
+    stem = f"bench-{about['date']}-{slug}"
+    pictures = {}
+    written = []
+    for driver, says in DRIVERS.items():
+        if drawn := plot.beside([result for result in results if result.driver == driver], f"On {says}"):
+            path = out / f"{stem}-{driver}.svg"
+            path.write_text(drawn)
+            pictures[driver] = path.name
+            written.append(path)
+    (out / f"{stem}.md").write_text(markdown(results, about, subjects, pictures))
+    record = {
+        "machine": about,
+        "subjects": {subject.name: subject.says for subject in subjects},
+        "rows": [_record(result) for result in results],
+    }
+    (out / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return [out / f"{stem}.md", out / f"{stem}.json", *written]
+
+
+def _record(result: Result) -> dict[str, Any]:
+    figure = asdict(result.figure) if result.figure else {}
+    return {
+        "driver": result.driver,
+        "group": result.group.name,
+        "name": result.row.name,
+        "subject": result.subject,
+        "lane": result.row.lane,
+        "against": result.row.against,
+        "operation": result.group.operation,
+        "rates": result.group.rates,
+        **_rounded(figure),
+        "target": result.row.target.text if result.row.target and result.driver in result.row.target.drivers else None,
+        "met": result.met,
+        "cannot": result.why or None,
+        "notes": list(result.notes),
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
