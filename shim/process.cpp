@@ -30,6 +30,7 @@
 #include "signals.hpp"
 #include "steer.hpp"
 #include "trace.hpp"
+#include "unwinder.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -245,16 +246,19 @@ bool activate() noexcept {
     constexpr int kTries = 20;
     for (int tries = 0; tries < kTries; ++tries) {
         try {
-            std::call_once(once, begin);
-            return true;
+            if (unwinder::load()) {
+                std::call_once(once, begin);
+                return true;
+            }
         } catch (...) {
-            // Out of host memory, perhaps for a moment.
-            const timespec moment{0, 1'000'000};
-            nanosleep(&moment, nullptr);
         }
+        // Out of host memory, perhaps for a moment.
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
     }
-    log::write(policy::LogLevel::error,
-               "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    if (unwinder::load())
+        log::write(policy::LogLevel::error,
+                   "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
     return false;
 }
 
