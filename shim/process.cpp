@@ -34,11 +34,14 @@
 #include "worker.hpp"
 
 namespace curb::shim::process {
+
+constinit std::atomic<detail::State> detail::state{State::asleep};
+
 namespace {
 
-enum class State : int { asleep, active, passing };
+using detail::State;
+using detail::state;
 
-constinit std::atomic<State> state{State::asleep};
 constinit std::once_flag once;
 constinit std::atomic<std::int64_t> began{0};
 constinit std::atomic<const config::Source *> from{nullptr};
@@ -227,8 +230,6 @@ void begin() {
 }
 
 }  // namespace
-
-bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
 
 policy::Subject subject(bool with_user) {
     static policy::Subject &known = *new policy::Subject(config::this_process(false));
