@@ -260,6 +260,8 @@ bool activate() noexcept {
     if (unwinder::load())
         log::write(policy::LogLevel::error,
                    "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    else  // nothing that may throw, the log among it, can be run
+        log::LogFile().write("curb: libgcc_s.so.1 cannot be loaded, so the program cannot use CUDA now\n");
     return false;
 }
 
