@@ -10,7 +10,13 @@
 #include "real_libc.hpp"
 
 namespace curb::shim {
+
+constinit Driver detail::the_driver;
+constinit std::atomic<bool> detail::filled{false};
+
 namespace {
+
+using detail::the_driver;
 
 enum class StreamForm : std::uint8_t { legacy, per_thread };
 
@@ -24,9 +30,6 @@ struct Row {
     void *(*slot)() noexcept;        // the driver's address, null while unknown
     void (*adopt)(void *) noexcept;  // fills the slot
 };
-
-constinit Driver the_driver;
-constinit std::atomic<bool> filled{false};
 
 constexpr auto legacy = StreamForm::legacy;
 constexpr auto per_thread = StreamForm::per_thread;
@@ -106,11 +109,13 @@ void fill(void *libcuda) noexcept {
               [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
     by_address = sorted;
     by_address_count = count;
-    filled.store(true, std::memory_order_release);
+    detail::filled.store(true, std::memory_order_release);
 }
 
+}  // namespace
+
 // Only the libcuda that is loaded already: a program without CUDA must stay one.
-bool find_driver() noexcept {
+bool detail::find_driver() noexcept {
     if (filled.load(std::memory_order_acquire)) return true;
     const KeepErrno keep_errno;
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -121,14 +126,7 @@ bool find_driver() noexcept {
     return libcuda != nullptr;
 }
 
-}  // namespace
-
-const Driver &driver() noexcept {
-    find_driver();
-    return the_driver;
-}
-
-bool driver_loaded() noexcept { return find_driver(); }
+bool driver_loaded() noexcept { return detail::find_driver(); }
 
 void *wrapper_of(void *driver_address) noexcept {
     const auto *begin = by_address.data(), *end = begin + by_address_count;

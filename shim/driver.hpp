@@ -42,8 +42,18 @@ struct Driver {
 #undef CURB_LIBC
 };
 
-// The driver's functions; every slot empty while no libcuda is loaded.
-const Driver &driver() noexcept;
+namespace detail {
+extern constinit Driver the_driver;
+extern constinit std::atomic<bool> filled;
+bool find_driver() noexcept;
+}  // namespace detail
+
+// The driver's functions; every slot empty while no libcuda is loaded. (Always inline: a sanitizer's runtime comes by
+// here before instrumented code can run, and must not be given another file's copy.)
+[[gnu::always_inline]] inline const Driver &driver() noexcept {
+    if (!detail::filled.load(std::memory_order_acquire)) detail::find_driver();
+    return detail::the_driver;
+}
 
 // Whether the program has libcuda loaded.
 bool driver_loaded() noexcept;

@@ -1,6 +1,5 @@
 #include "in_force.hpp"
 
-#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -9,9 +8,10 @@
 #include "policy/live_caps.hpp"
 
 namespace curb::shim {
-namespace {
 
-constinit std::atomic<const Snapshot *> current{nullptr};
+constinit std::atomic<const Snapshot *> detail::snapshot{nullptr};
+
+namespace {
 
 // Of those who put something in force.
 constinit std::mutex publishing;
@@ -43,7 +43,7 @@ std::unique_ptr<Snapshot> made(const Version &version, const policy::LiveCaps &c
                                const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
                                const policy::Matched &ceiling) {
     auto out = std::make_unique<Snapshot>(version);
-    out->older = current.load(std::memory_order_acquire);
+    out->older = detail::snapshot.load(std::memory_order_acquire);
     out->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
     policy::Policy applied = version.policy;
     applied.gpu = own.rules;
@@ -73,8 +73,6 @@ in_force::Lines said_of(const policy::Matched &own, const policy::Matched &ceili
 
 }  // namespace
 
-const Snapshot &process::snapshot() noexcept { return *current.load(std::memory_order_acquire); }
-
 namespace in_force {
 
 Lines publish(Version version) {
@@ -88,7 +86,7 @@ Lines publish(Version version) {
         const std::scoped_lock lock(publishing);
         auto next = made(*kept, live_caps(), gpus, own, ceiling);
         for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
-        current.store(next.release(), std::memory_order_release);
+        detail::snapshot.store(next.release(), std::memory_order_release);
         static_cast<void>(kept.release());  // the snapshot points to it
     }
     return said_of(own, ceiling, some_without_cap);
@@ -127,7 +125,7 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     }
     live_caps() = std::move(caps);
     // A cap that is set again and again is in force already, and takes no memory.
-    if (changes) current.store(next.release(), std::memory_order_release);
+    if (changes) detail::snapshot.store(next.release(), std::memory_order_release);
     return out;
 }
 

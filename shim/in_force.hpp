@@ -5,6 +5,7 @@
 // other has just done is never held while anything is called that may wait: the driver, NVML, a file, the log.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,9 +54,13 @@ struct Snapshot {
     [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
 };
 
+namespace detail {
+extern constinit std::atomic<const Snapshot *> snapshot;
+}  // namespace detail
+
 namespace process {
 // One atomic load. Only once active.
-const Snapshot &snapshot() noexcept;
+inline const Snapshot &snapshot() noexcept { return *detail::snapshot.load(std::memory_order_acquire); }
 }  // namespace process
 
 namespace in_force {

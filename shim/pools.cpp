@@ -3,9 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <mutex>
 #include <shared_mutex>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +26,28 @@ struct Registry {
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
+
+// Where most look-ups end: the pools that were asked for last, found without the lock, which every thread that
+// allocates in stream order would otherwise write to. A record is never given back, so one that is out of date is only
+// one that has been forgotten, and says so itself.
+class Recent {
+  public:
+    [[nodiscard]] Pool *find(CUmemoryPool handle) const noexcept {
+        Pool *pool = place(handle).load(std::memory_order_acquire);
+        return pool && pool->handle == handle && pool->live.load(std::memory_order_acquire) ? pool : nullptr;
+    }
+    void note(CUmemoryPool handle, Pool *pool) noexcept { place(handle).store(pool, std::memory_order_release); }
+
+  private:
+    static constexpr std::size_t kBits = 4;
+
+    [[nodiscard]] std::atomic<Pool *> &place(CUmemoryPool handle) const noexcept {
+        return places_[reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15ULL >> (64 - kBits)];
+    }
+
+    mutable std::array<std::atomic<Pool *>, std::size_t{1} << kBits> places_{};
+};
+constinit Recent recent;
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
@@ -51,6 +75,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
     const auto found = known.find(key);
     if (found != known.end()) return *found->second;
     Pool &pool = registry().records.emplace_back();
+    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool.handle = key;
     pool.kind = kind;
     pool.device = device;
     known.emplace(key, &pool);  // without memory for this the record stays, and nobody finds it
@@ -59,9 +84,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
 
 Pool *add(CUmemoryPool handle, Device *device) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    Pool &pool = entry_for(registry().by_handle, handle, Kind::pools, device);
-    pool.handle = handle;
-    return &pool;
+    return &entry_for(registry().by_handle, handle, Kind::pools, device);
 } catch (...) {
     return nullptr;
 }
@@ -157,9 +180,12 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
 }
 
 Pool *known(CUmemoryPool handle) noexcept {
+    if (Pool *pool = recent.find(handle)) return pool;
     const std::shared_lock lock(registry().mutex);
     const auto found = registry().by_handle.find(handle);
-    return found == registry().by_handle.end() ? nullptr : found->second;
+    if (found == registry().by_handle.end()) return nullptr;
+    recent.note(handle, found->second);
+    return found->second;
 }
 
 Pool *find(CUmemoryPool handle, Device *device) noexcept {

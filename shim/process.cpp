@@ -30,14 +30,18 @@
 #include "signals.hpp"
 #include "steer.hpp"
 #include "trace.hpp"
+#include "unwinder.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
+
+constinit std::atomic<detail::State> detail::state{State::asleep};
+
 namespace {
 
-enum class State : int { asleep, active, passing };
+using detail::State;
+using detail::state;
 
-constinit std::atomic<State> state{State::asleep};
 constinit std::once_flag once;
 constinit std::atomic<std::int64_t> began{0};
 constinit std::atomic<const config::Source *> from{nullptr};
@@ -227,8 +231,6 @@ void begin() {
 
 }  // namespace
 
-bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
-
 policy::Subject subject(bool with_user) {
     static policy::Subject &known = *new policy::Subject(config::this_process(false));
     static bool has_user = false;
@@ -245,16 +247,21 @@ bool activate() noexcept {
     constexpr int kTries = 20;
     for (int tries = 0; tries < kTries; ++tries) {
         try {
-            std::call_once(once, begin);
-            return true;
+            if (unwinder::load()) {
+                std::call_once(once, begin);
+                return true;
+            }
         } catch (...) {
-            // Out of host memory, perhaps for a moment.
-            const timespec moment{0, 1'000'000};
-            nanosleep(&moment, nullptr);
         }
+        // Out of host memory, perhaps for a moment.
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
     }
-    log::write(policy::LogLevel::error,
-               "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    if (unwinder::load())
+        log::write(policy::LogLevel::error,
+                   "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    else  // nothing that may throw, the log among it, can be run
+        log::LogFile().write("curb: libgcc_s.so.1 cannot be loaded, so the program cannot use CUDA now\n");
     return false;
 }
 

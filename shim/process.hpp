@@ -6,6 +6,7 @@
 // constinit.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -17,7 +18,12 @@ namespace curb::shim {
 
 namespace process {
 
-bool active() noexcept;
+namespace detail {
+enum class State : int { asleep, active, passing };
+extern constinit std::atomic<State> state;
+}  // namespace detail
+
+inline bool active() noexcept { return detail::state.load(std::memory_order_acquire) == detail::State::active; }
 // Where the policy came from. Only once active.
 const config::Source &source() noexcept;
 

@@ -12,6 +12,7 @@
 
 #include "config/load.hpp"
 #include "policy/steer.hpp"
+#include "unwinder.hpp"
 
 namespace curb::shim::steer {
 namespace {
@@ -53,7 +54,7 @@ bool may_steer(const char *(*environment)(const char *)) noexcept {
 }  // namespace
 
 void set_environment(const char *(*environment)(const char *)) noexcept try {
-    if (!may_steer(environment)) return;
+    if (!may_steer(environment) || !unwinder::load()) return;
     const auto loaded = config::load(config::locate(environment), config::this_process);
     if (!loaded) return;
     for (const auto &[name, value] : policy::variables_to_set(loaded->policy.frameworks, getenv))

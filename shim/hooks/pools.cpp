@@ -66,9 +66,9 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
     const auto call = [=] { return driver().cuMemPoolSetAttribute(pool, attribute, value); };
-    pools::Pool *known = process::active() && value ? pools::known(pool) : nullptr;
-    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !known) return call();
-    return known->threshold.set(*static_cast<std::uint64_t *>(value), call);
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
+    pools::Pool *known = pools::known(pool);
+    return known ? known->threshold.set(*static_cast<std::uint64_t *>(value), call) : call();
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {

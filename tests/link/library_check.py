@@ -18,7 +18,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
 import matrix  # noqa: E402
 
-ALLOWED = {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
+# Not libgcc_s, which curb loads when it wakes: shim/unwinder.
+ALLOWED = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
            # up to glibc 2.33 these are separate
            "libdl.so.2", "libpthread.so.0"}
 LARGEST_BYTES = 1_300_000  # that every program maps; names for debuggers, which nobody maps, come on top

@@ -1,0 +1,80 @@
+#include "unwinder.hpp"
+
+#ifdef CURB_LINKED_UNWINDER
+
+bool curb::shim::unwinder::load() noexcept { return true; }
+
+#else
+
+#include <dlfcn.h>
+#include <unwind.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "keep_errno.hpp"
+#include "real_libc.hpp"
+
+// What libstdc++ and curb call of it, once. Defined below as a call of the real one, so that the linker takes neither
+// libgcc_s nor the archive, whose unwinder would be a second one beside that of the process and needs glibc 2.35.
+#define CURB_UNWINDER(ROW)                                                                           \
+    ROW(_Unwind_Reason_Code, _Unwind_RaiseException, (_Unwind_Exception * thrown), (thrown))         \
+    ROW(_Unwind_Reason_Code, _Unwind_Resume_or_Rethrow, (_Unwind_Exception * thrown), (thrown))      \
+    ROW(void, _Unwind_Resume, (_Unwind_Exception * thrown), (thrown))                                \
+    ROW(void, _Unwind_DeleteException, (_Unwind_Exception * thrown), (thrown))                       \
+    ROW(_Unwind_Reason_Code, _Unwind_Backtrace, (_Unwind_Trace_Fn step, void *into), (step, into))   \
+    ROW(void *, _Unwind_GetLanguageSpecificData, (_Unwind_Context * context), (context))             \
+    ROW(_Unwind_Ptr, _Unwind_GetRegionStart, (_Unwind_Context * context), (context))                 \
+    ROW(_Unwind_Ptr, _Unwind_GetDataRelBase, (_Unwind_Context * context), (context))                 \
+    ROW(_Unwind_Ptr, _Unwind_GetTextRelBase, (_Unwind_Context * context), (context))                 \
+    ROW(_Unwind_Ptr, _Unwind_GetIP, (_Unwind_Context * context), (context))                          \
+    ROW(_Unwind_Ptr, _Unwind_GetIPInfo, (_Unwind_Context * context, int *before), (context, before)) \
+    ROW(void, _Unwind_SetIP, (_Unwind_Context * context, _Unwind_Ptr address), (context, address))   \
+    ROW(void, _Unwind_SetGR, (_Unwind_Context * context, int number, _Unwind_Word value), (context, number, value))
+
+namespace curb::shim::unwinder {
+namespace {
+
+struct Functions {
+#define CURB_SLOT(result, name, parameters, arguments) std::atomic<decltype(&::name)> name{nullptr};
+    CURB_UNWINDER(CURB_SLOT)
+#undef CURB_SLOT
+};
+constinit Functions functions;
+constinit std::atomic<bool> loaded{false};
+
+template <class F>
+bool find(void *library, const char *name, std::atomic<F> &slot) noexcept {
+    slot.store(reinterpret_cast<F>(real::dlsym()(library, name)), std::memory_order_relaxed);
+    return slot.load(std::memory_order_relaxed) != nullptr;
+}
+
+}  // namespace
+
+// Two threads may do it at once: both store the same values. The handle is kept.
+bool load() noexcept {
+    if (loaded.load(std::memory_order_acquire)) return true;
+    const KeepErrno keep_errno;
+    void *library = dlopen("libgcc_s.so.1", RTLD_NOW);
+    bool found = library != nullptr;
+#define CURB_FIND(result, name, parameters, arguments) found = found && find(library, #name, functions.name);
+    CURB_UNWINDER(CURB_FIND)
+#undef CURB_FIND
+    if (!found) dlerror();  // no error of the program's
+    loaded.store(found, std::memory_order_release);
+    return found;
+}
+
+}  // namespace curb::shim::unwinder
+
+// Another thread's unwinding may pass curb's frames before curb is awake, when it is cancelled.
+#define CURB_FORWARD(result, name, parameters, arguments)                \
+    extern "C" result name parameters {                                  \
+        using namespace curb::shim::unwinder;                            \
+        if (!load()) std::abort();                                       \
+        return functions.name.load(std::memory_order_relaxed) arguments; \
+    }
+CURB_UNWINDER(CURB_FORWARD)
+#undef CURB_FORWARD
+
+#endif
