@@ -36,9 +36,9 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*lines, ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)])
 
 
-def write(result: Result, folder: Path) -> list[Path]:
+def write(result: Result, folder: Path, kind: str) -> list[Path]:
     content = {"machine": result.machine, "rows": [row.json() for row in result.rows]}
-    written = write_files(result.machine, folder, "gpu", json.dumps(content, indent=1), _markdown(result))
+    written = write_files(result.machine, folder, kind, json.dumps(content, indent=1), _markdown(result))
     for row in result.rows:
         for name, text in row.figures.items():
             written.append(folder / _figure_file(result.machine, name))

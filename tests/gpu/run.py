@@ -99,6 +99,7 @@ def main() -> int:
         epilog="`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help.",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
+    parser.add_argument("--name", default="gpu", help="results are called NAME-DATE-GPU (default gpu)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one of these")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
@@ -117,6 +118,7 @@ def main() -> int:
         return 77 if options.strict else 0
     build = ROOT / "build"
     library = library_in(build)
+    machine = describe(device, ROOT)
 
     with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
@@ -126,8 +128,8 @@ def main() -> int:
             row = run_case(name, lab)
             rows.append(row)
             print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)
-    result = report.Result(describe(device, ROOT), rows)
-    written = report.write(result, options.out)
+            # After each: a run that is cut short has what it has.
+            written = report.write(report.Result(machine, rows), options.out, options.name)
     print("\n" + report.table(rows))
     print(*(f"written: {path}" for path in written), sep="\n")
     return 1 if any(row.verdict == "FAIL" for row in rows) else 0

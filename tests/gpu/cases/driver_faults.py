@@ -63,7 +63,7 @@ def plan(lab: Lab, name: str) -> list[Run]:
     return [
         Run("cases", [str(cases)], env, folder, expected_s=15),
         Run(_START, [str(faults), _START], env, folder, expected_s=30),
-        *(Run(way, [str(faults), "--sweep", way, str(_SECONDS)], env, folder, 3.0 * _SECONDS, 15) for way in ways),
+        *(Run(way, [str(faults), "--sweep", way, str(_SECONDS)], env, folder, 3.0 * _SECONDS, 45) for way in ways),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
@@ -73,15 +74,16 @@ def main() -> None:
     for way in (captured, eager, graphed_callable):
         say("trained", way=way.__name__, **way())
         torch.cuda.empty_cache()
-    # Graphs that share a pool, and are dropped and captured anew.
+    # Graphs that share a pool, and are dropped and captured anew. PyTorch forgets a pool with its last graph.
     pool = torch.cuda.graph_pool_handle()
+    graphs: deque[torch.cuda.CUDAGraph] = deque(maxlen=2)
     sums = []
     for turn in range(12):
         x = torch.full((1 << 20,), float(turn), device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], pool=pool):
             y = (x * 3 + 1).double().sum()
-        graph.replay()
+        graphs[-1].replay()
         sums.append(y.item())
     say("pooled", sums=sums)
 
