@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <mutex>
 #include <type_traits>
 
@@ -38,11 +39,22 @@ bool load(Functions &functions) noexcept {
 constinit Functions the_functions;
 constinit bool usable = false;
 constinit std::once_flag once;
+constinit std::atomic<bool> known{false};
 
 }  // namespace
 
+// Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here for a
+// thread that waits there. Two threads may load it at once; the library counts.
 const Functions *functions() noexcept {
-    std::call_once(once, [] { usable = load(the_functions); });
+    if (!known.load(std::memory_order_acquire)) {
+        Functions found;
+        const bool works = load(found);
+        std::call_once(once, [&] {
+            the_functions = found;
+            usable = works;
+            known.store(true, std::memory_order_release);
+        });
+    }
     return usable ? &the_functions : nullptr;
 }
 

@@ -28,7 +28,8 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "threads_never_take_more_than_the_cap_together",
         "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
         "pools_that_end_before_their_blocks_are_held_until_those_end",
-        "what_is_freed_in_a_stream_is_held_until_it_comes_back");
+        "what_is_freed_in_a_stream_is_held_until_it_comes_back",
+        "a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
 }

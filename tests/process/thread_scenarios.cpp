@@ -213,3 +213,33 @@ SCENARIO_NAMED(what_is_freed_in_a_stream_is_held_until_it_comes_back) {
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT(within(std::chrono::seconds(20), [] { return told_held() == kContext; }));
 }
+
+namespace {
+
+std::atomic<bool> loading{false}, asking{false};
+
+}  // namespace
+
+// A thread of the program's is in the loader, which runs the library's constructor under a lock; another's first use of
+// a device has curb open NVML, which waits for that lock, and must hold none that the constructor's own calls need.
+SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread) {
+    MUST(cuInit(0));
+    std::thread other([] {
+        CUcontext context = nullptr;
+        while (!loading) std::this_thread::yield();
+        asking = true;
+        MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    });
+    void (*const at_load)() = [] {
+        CUcontext context = nullptr;
+        loading = true;
+        while (!asking) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    };
+    ::setenv("CURB_AT_LOAD", std::to_string(reinterpret_cast<std::uintptr_t>(at_load)).c_str(), 1);
+    EXPECT(dlopen(CURB_AT_LOAD_PLUGIN, RTLD_NOW) != nullptr);
+    other.join();
+    EXPECT(loading);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
