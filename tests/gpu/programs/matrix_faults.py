@@ -1,7 +1,7 @@
 """Calls of the driver that fail under PyTorch, on the driver of tests/between: what PyTorch says of each, and that it goes on.
 
-First single calls by their name, twenty ways; then, for operations that take, fill, copy, compute and give back, each
-call that the thread makes, one after the other.
+Those that PyTorch answers by an exception: of some others, as of what asks whether there is a context, it ends the process
+by std::terminate, with or without curb.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from talk import say
 _CODES = {"out of memory": 2, "invalid value": 1, "invalid context": 201, "illegal address": 700, "unknown": 999}
 _MIB = 1 << 20
 driver = ctypes.CDLL("libcuda.so.1")
-driver.curb_sim_failed.restype = ctypes.c_char_p
 host = torch.arange(1 << 16, dtype=torch.float32)
 device = torch.ones(1 << 16, device="cuda")
 
@@ -86,34 +85,8 @@ def by_name() -> None:
             say("failed", call=name.decode(), code=code, outcome=outcome, goes_on=goes_on())
 
 
-def counted() -> int:
-    calls = ctypes.c_uint64()
-    driver.curb_sim_failed(ctypes.byref(calls))
-    return calls.value
-
-
-def one_by_one() -> None:
-    driver.curb_sim_fail(ctypes.c_uint64(0), 0, 0)
-    all_of_it()
-    driver.curb_sim_fail_pause(1)
-    calls = counted()
-    faults = 0
-    stuck = set()
-    for call in range(1, calls + 1):
-        for number in _CODES.values():
-            driver.curb_sim_fail(ctypes.c_uint64(call), number, 0)
-            outcome = tried(all_of_it)
-            driver.curb_sim_fail_pause(1)
-            failed = driver.curb_sim_failed(None)
-            faults += failed is not None
-            if outcome == "wrong" or not goes_on():
-                stuck.add(f"{failed!r} with {number}")
-    say("one by one", calls=calls, faults=faults, stuck=sorted(stuck))
-
-
 for _ in range(3):
     all_of_it()
 by_name()
-one_by_one()
 torch.cuda.empty_cache()
 say("done", left=torch.cuda.memory_allocated())
