@@ -34,43 +34,39 @@ void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
 }
 
 std::int64_t Ledger::set_overhead(Bytes bytes) noexcept {
-    const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(bytes, std::memory_order_acq_rel);
-    return hold(before, bytes);
+    const std::scoped_lock lock(overhead_mutex_);
+    return change_overhead(bytes);
 }
 
-std::optional<std::int64_t> Ledger::replace_overhead(Bytes before, Bytes bytes) noexcept {
-    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
-    if (!overhead.compare_exchange_strong(before, bytes, std::memory_order_acq_rel)) return std::nullopt;
-    return hold(before, bytes);
-}
-
-std::int64_t Ledger::hold(Bytes before, Bytes now) noexcept {
-    held_.fetch_add(now - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
-    if (now < before) room::changed();
-    return static_cast<std::int64_t>(now - before);
+std::optional<std::int64_t> Ledger::set_overhead_if(std::uint64_t begun, Bytes bytes) noexcept {
+    const std::scoped_lock lock(overhead_mutex_);
+    if (begun_.load(std::memory_order_seq_cst) != begun) return std::nullopt;
+    return change_overhead(bytes);
 }
 
 Bytes Ledger::raise_overhead(Bytes to) noexcept {
-    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
-    Bytes before = overhead.load(std::memory_order_relaxed);
-    do {
-        if (to <= before) return 0;
-    } while (!overhead.compare_exchange_weak(before, to, std::memory_order_acq_rel));
-    held_.fetch_add(to - before, std::memory_order_acq_rel);
-    return to - before;
+    const std::scoped_lock lock(overhead_mutex_);
+    return to > overhead() ? static_cast<Bytes>(change_overhead(to)) : 0;
+}
+
+std::int64_t Ledger::change_overhead(Bytes to) noexcept {
+    const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(to, std::memory_order_acq_rel);
+    held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
+    if (to < before) room::changed();
+    return static_cast<std::int64_t>(to - before);
 }
 
 void Ledger::leave_to_overhead(Kind kind, Bytes bytes) noexcept {
+    const std::scoped_lock lock(overhead_mutex_);
     kinds_[static_cast<std::size_t>(Kind::overhead)].fetch_add(bytes, std::memory_order_acq_rel);
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
 }
 
 Bytes Ledger::take_from_overhead(Kind kind, Bytes bytes) noexcept {
     const Operation operation(this);  // lest a reconcile takes it for new overhead
-    auto &overhead = kinds_[static_cast<std::size_t>(Kind::overhead)];
-    Bytes before = overhead.load(std::memory_order_relaxed), taken = 0;
-    do taken = std::min(before, bytes);
-    while (!overhead.compare_exchange_weak(before, before - taken, std::memory_order_acq_rel));
+    const std::scoped_lock lock(overhead_mutex_);
+    const Bytes taken = std::min(overhead(), bytes);
+    kinds_[static_cast<std::size_t>(Kind::overhead)].fetch_sub(taken, std::memory_order_acq_rel);
     kinds_[static_cast<std::size_t>(kind)].fetch_add(taken, std::memory_order_acq_rel);
     return taken;
 }

@@ -1,13 +1,14 @@
 // What this process holds of one device, in bytes. Reached only by reserve and give-back (and by reconcile, which sets
 // the part that cannot be charged call by call), so that a ledger shared by several processes can take its place.
 //
-// Thread-safe and lock-free. held() is: charges of every kind + overhead, where overhead is what the device's own
-// figure for the process has beyond the charges it can see: code, heaps, workspaces of the driver.
+// Thread-safe, and lock-free but for the overhead. held() is: charges of every kind + overhead, where overhead is what
+// the device's own figure for the process has beyond the charges it can see: code, heaps, workspaces of the driver.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
 #include "idle.hpp"
@@ -71,7 +72,7 @@ class Ledger {
         for (int attempt = 0; attempt < kAttempts; ++attempt) {
             const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
             const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
-            const Bytes charged_before = visible(), overhead_before = this->overhead();
+            const Bytes charged_before = visible();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
             const Bytes charged_after = visible();
@@ -80,9 +81,7 @@ class Ledger {
             // be held against the newer ones.
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
             const Bytes overhead = *figure > charged ? *figure - charged : 0;
-            if (quiet) {
-                const auto change = replace_overhead(overhead_before, overhead);
-                if (!change) continue;
+            if (const auto change = quiet ? set_overhead_if(begun, overhead) : std::nullopt) {
                 changed(*change);
                 return true;
             }
@@ -104,11 +103,11 @@ class Ledger {
 
     // Returns by how much.
     Bytes raise_overhead(Bytes to) noexcept;
-    // The same as set_overhead, unless it is no longer `before`: an operation that began after the last look, and what
-    // it left to the overhead, must not be lost. None: it was not.
-    std::optional<std::int64_t> replace_overhead(Bytes before, Bytes bytes) noexcept;
-    // Once the overhead has changed.
-    std::int64_t hold(Bytes before, Bytes now) noexcept;
+    // The same as set_overhead, if no operation has begun since: what one that has leaves to the overhead is not in
+    // `bytes`. None: one has.
+    std::optional<std::int64_t> set_overhead_if(std::uint64_t begun, Bytes bytes) noexcept;
+    // Under the lock.
+    std::int64_t change_overhead(Bytes to) noexcept;
 
     // What the device's figure for the process includes of the charges: all but managed memory (measured on an H100).
     [[nodiscard]] Bytes visible() const noexcept {
@@ -125,6 +124,8 @@ class Ledger {
     std::atomic<std::uint64_t> begun_{0};
     std::atomic<std::uint64_t> done_{0};
     std::atomic<Bytes> kinds_[policy::kKinds]{};
+    // Of whoever changes the overhead: a moment each, and never in a request.
+    alignas(64) std::mutex overhead_mutex_;
 };
 
 }  // namespace curb::shim

@@ -21,11 +21,15 @@ TEST_CASE(
     Ledger ledger;
     std::atomic<Bytes> device{kContext};
     std::atomic<bool> done{false};
+    const auto look = [&] {
+        ledger.reconcile([&] { return std::optional<Bytes>(device.load()); }, [](std::int64_t) {});
+    };
+    look();
     // More than there are cores, so that now and then one of them is held up between its look and what it makes of it.
     std::vector<std::thread> looks(2 * std::thread::hardware_concurrency() + 1);
     for (std::thread &one : looks)
         one = std::thread([&] {
-            while (!done) ledger.reconcile([&] { return std::optional<Bytes>(device.load()); }, [](std::int64_t) {});
+            while (!done) look();
         });
     const curb::policy::Terms no_limit;
     int lost = 0;
@@ -38,7 +42,7 @@ TEST_CASE(
                 const Ledger::Operation freed_in_a_stream(&ledger);
                 ledger.leave_to_overhead(Kind::plain, kBlock);
             }
-            for (int look = 0; look < 200; ++look) lost += ledger.held() < device;
+            for (int reading = 0; reading < 200; ++reading) lost += ledger.held() < device;
             device -= kBlock;  // the stream was waited for
         }
     }
@@ -46,6 +50,6 @@ TEST_CASE(
     for (std::thread &one : looks) one.join();
     CHECK(lost == 0);
     CHECK(ledger.held() == ledger.of(Kind::overhead));
-    ledger.reconcile([&] { return std::optional<Bytes>(device.load()); }, [](std::int64_t) {});
+    look();
     CHECK(ledger.held() == kContext);
 }
