@@ -16,10 +16,13 @@ constexpr std::uint64_t kAsked = 320 * MiB;
 static_assert(kAsked <= kRoom && kAsked > kRoom - kMostKept);
 
 void fill_the_cache() {
-    std::vector<CUdeviceptr> blocks;
-    for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
-    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
-    EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
+    // A release whose end has been seen on the device may still be taking what comes.
+    EXPECT(within(std::chrono::seconds(2), [] {
+        std::vector<CUdeviceptr> blocks;
+        for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
+        for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+        return curb_sim_held(0) == kContext + kMostKept;
+    }));
 }
 
 bool nothing_kept() { return curb_sim_held(0) == kContext; }
