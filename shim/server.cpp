@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -126,6 +128,7 @@ class Server {
   public:
     // Makes the socket, or says why there is none.
     void open(const control::Places &places);
+    [[nodiscard]] bool is_open() const { return static_cast<bool>(listening_); }
     // As long as there is a socket.
     void run();
 
@@ -168,19 +171,18 @@ void Server::open(const control::Places &places) {
     if (!OwnSocket::may_be_opened()) return none("the process may have few descriptors open, and is left them all");
     const auto folder = control::runtime_directory(places, geteuid());
     if (!folder) return none(folder.error());
+    auto wakes = std::make_unique<OwnSocket>();
     int pair[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
         return none(std::strerror(errno));
-    woken_ = OwnSocket(pair[0]);
-    auto *wakes = new OwnSocket(pair[1]);
+    OwnSocket woken(pair[0]);
+    *wakes = OwnSocket(pair[1]);
     std::string why;
-    listening_ = published::listen(*folder, why);
-    if (!listening_) {
-        woken_ = {};
-        delete wakes;
-        return none(why);
-    }
-    waker.store(wakes, std::memory_order_release);
+    OwnSocket listening = published::listen(*folder, why);
+    if (!listening) return none(why);
+    woken_ = std::move(woken);
+    listening_ = std::move(listening);
+    waker.store(wakes.release(), std::memory_order_release);
     control::remove_stale(*folder);
 }
 
@@ -382,10 +384,21 @@ const control::Places *around = nullptr;
 void serve() {
     const own_thread::Awake awake;
     Server server;  // on a thread that nobody joins: at exit it goes with the process
-    try {
-        server.open(*around);
-    } catch (...) {
-        log::write(LogLevel::info, "out of host memory: no control socket");
+    // Out of host memory, perhaps for a moment. What has been opened when that happens stays.
+    constexpr int kTries = 40;
+    for (int tries = 1;; ++tries) {
+        try {
+            server.open(*around);
+            break;
+        } catch (...) {
+            if (server.is_open()) break;
+        }
+        if (tries == kTries) {
+            log::write(LogLevel::info, "out of host memory: no control socket");
+            break;
+        }
+        constexpr timespec kMoment{0, 50'000'000};
+        nanosleep(&kMoment, nullptr);
     }
     server.run();
 }
