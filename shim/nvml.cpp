@@ -43,8 +43,8 @@ constinit std::atomic<bool> known{false};
 
 }  // namespace
 
-// Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here for a
-// thread that waits there. Two threads may load it at once; the library counts.
+// Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here
+// for a thread that waits there. Two threads may load it at once; the library counts.
 const Functions *functions() noexcept {
     if (!known.load(std::memory_order_acquire)) {
         Functions found;

@@ -1,7 +1,8 @@
 // The contract suite asks a driver, simulated or real, whether it behaves as docs/results/driver.md says, by the public
 // interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that nobody
 // else uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those tagged
-// [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole process.
+// [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
+// process.
 #pragma once
 
 #include <cstdint>
