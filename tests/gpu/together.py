@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab, Unavailable, of_toolkit
 from row import Row
 from session import Event, Job
 
@@ -26,6 +26,8 @@ ROOM = "32GiB"
 """A cap that no run comes near."""
 _TAIL_LINES = 8
 _LEFT_TO_THE_REST = 2
+_STACKS_S = 20
+"""For the debugger, of each process."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _outcome(run: Run) -> Outcome:
         try:
             outcome.status = process.wait(run.limit_s)
         except subprocess.TimeoutExpired:
-            pass
+            _write_stacks(process.pid, run.folder / f"{run.name}.stacks.txt")
         try:
             os.killpg(process.pid, signal.SIGKILL)  # whatever it has left, too
         except ProcessLookupError:
@@ -136,6 +138,23 @@ def _outcome(run: Run) -> Outcome:
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
     outcome.said = [event for line in outcome.stdout.splitlines() if (event := _event(line))]
     return outcome
+
+
+def _write_stacks(group: int, into: Path) -> None:
+    """Where each thread of each of its processes hangs, by the toolkit's debugger."""
+    try:
+        debugger = of_toolkit("cuda-gdb")
+    except Unavailable:
+        return
+    with into.open("w") as file:
+        for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
+            try:
+                if os.getpgid(pid) != group:
+                    continue
+                attach = [debugger, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 30"]
+                subprocess.run(attach, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=_STACKS_S, check=False)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
 
 
 def _event(line: str) -> Event | None:
