@@ -178,11 +178,7 @@ WAY(memory_of_a_pool_that_is_not_told_is_refused_under_a_cap, kCapped) {
 
 WAY(memory_of_a_graph_is_charged_when_its_nodes_are_told_late, kCapped) {
     p.start();
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-    std::memset(&parameters, 0, sizeof parameters);
-    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    parameters.bytesize = 100 * MiB;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(100 * MiB);
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
     CUgraphExec executable = nullptr;

@@ -1,5 +1,4 @@
 // Memory that the driver takes by rules of its own: contexts, stacks, code, and memory in virtual address ranges.
-#include <cstring>
 
 #include "contract/images.hpp"
 #include "ways.hpp"
@@ -146,10 +145,7 @@ WAY(code, kCapped) {
 
 WAY(mapped_memory, kCapped) {
     p.start();
-    CUmemAllocationProp where;
-    std::memset(&where, 0, sizeof where);
-    where.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    where.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemAllocationProp where = on_device();
     CUdeviceptr range = 0;
     CUmemGenericAllocationHandle first = 0, second = 0, retained = 0, none = 0;
     DO(cuMemAddressReserve, &range, 128 * MiB, 0, 0, 0);

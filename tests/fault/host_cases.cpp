@@ -64,10 +64,7 @@ WAY(a_context_ends_without_memory, kCapped) {
 
 WAY(memory_is_freed_and_unmapped_without_memory, kCapped) {
     p.start();
-    CUmemAllocationProp where;
-    std::memset(&where, 0, sizeof where);
-    where.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    where.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemAllocationProp where = on_device();
     CUdeviceptr range = 0, block = 0;
     CUmemGenericAllocationHandle handle = 0;
     DO(cuMemAlloc_v2, &block, 64 * MiB);
@@ -97,11 +94,7 @@ WAY(a_context_that_cannot_be_recorded_is_undone, kCapped) {
 
 WAY(a_graph_is_launched_or_refused_without_memory, kCapped) {
     p.start();
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-    std::memset(&parameters, 0, sizeof parameters);
-    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    parameters.bytesize = 3 * GiB;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(3 * GiB);
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
     CUgraphExec executable = nullptr;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "control/messages.hpp"
@@ -114,6 +115,23 @@ class Program {
     const Fault &fault_;
     Report &report_;
 };
+
+// Requests for memory of device 0: mapped, and by a graph.
+inline CUmemAllocationProp on_device() {
+    CUmemAllocationProp out;
+    std::memset(&out, 0, sizeof out);
+    out.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    out.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return out;
+}
+inline CUDA_MEM_ALLOC_NODE_PARAMS memory_node(Bytes bytes) {
+    CUDA_MEM_ALLOC_NODE_PARAMS out;
+    std::memset(&out, 0, sizeof out);
+    out.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    out.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    out.bytesize = bytes;
+    return out;
+}
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
 #define REFUSED(function, ...) p.call(#function, CUDA_ERROR_OUT_OF_MEMORY, [&] { return function(__VA_ARGS__); })

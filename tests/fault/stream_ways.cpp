@@ -7,7 +7,7 @@ using namespace fault;
 
 namespace {
 
-CUmemPoolProps on_device() {
+CUmemPoolProps pool_on_device() {
     CUmemPoolProps properties;
     std::memset(&properties, 0, sizeof properties);
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -69,7 +69,7 @@ WAY(idle_memory_of_a_pool_at_the_cap, kCapped) {
 
 WAY(pools_of_the_program, kCapped) {
     p.start();
-    const CUmemPoolProps properties = on_device();
+    const CUmemPoolProps properties = pool_on_device();
     CUmemoryPool pool = nullptr;
     CUdeviceptr one = 0;
     std::uint64_t keep = 64 * MiB, told = 0;
@@ -91,7 +91,7 @@ WAY(graphs, kCapped) {
     p.start();
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     std::memset(&parameters, 0, sizeof parameters);
-    parameters.poolProps = on_device();
+    parameters.poolProps = pool_on_device();
     parameters.bytesize = 100 * MiB;
     CUgraph graph = nullptr;
     CUgraphNode allocates = nullptr, frees = nullptr;
