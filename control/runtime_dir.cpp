@@ -114,11 +114,6 @@ bool runs(const ProcessName &process) {
     return stat && stat->start == process.start && !stat->has_ended();
 }
 
-void remove_if_dead(const Folder &folder, const std::string &name) {
-    int error = 0;
-    if (!connect_to(folder.path + "/" + name, error) && error == ECONNREFUSED) remove_socket(folder, name);
-}
-
 }  // namespace
 
 Places places() {
@@ -208,10 +203,16 @@ std::vector<std::string> sockets_in(const Folder &folder) {
 
 void remove_socket(const Folder &folder, const std::string &name) {
     const Descriptor directory = opened(folder);
-    struct stat status {};
-    if (directory && ::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISSOCK(status.st_mode))
-        ::unlinkat(directory.number(), name.c_str(), 0);
+    const auto inode = [&]() -> ino_t {
+        struct stat status {};
+        const bool is_there =
+            directory && ::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+        return is_there && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
+    };
+    const ino_t seen = inode();
+    int error = 0;
+    if (seen == 0 || connect_to(folder.path + "/" + name, error) || error != ECONNREFUSED || inode() != seen) return;
+    ::unlinkat(directory.number(), name.c_str(), 0);
 }
 
 void remove_stale(const Folder &folder) {
@@ -223,7 +224,7 @@ void remove_stale(const Folder &folder) {
     const auto first = static_cast<std::size_t>(now.tv_nsec) % names.size();
     for (std::size_t i = 0; i < std::min(names.size(), kLookedAtOnce); ++i) {
         const std::string &name = names[(first + i) % names.size()];
-        if (!runs(*parse_socket_name(name))) remove_if_dead(folder, name);
+        if (!runs(*parse_socket_name(name))) remove_socket(folder, name);
     }
 }
 
@@ -236,7 +237,7 @@ void remove_unfinished(const Folder &folder) {
         struct stat status {};
         if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
             ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost)
-            remove_if_dead(folder, name);
+            remove_socket(folder, name);
     }
 }
 

@@ -59,7 +59,8 @@ std::string unfinished(const std::string &socket_name);
 
 // The names of the sockets in a folder. Nothing, if it is not the owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
-// Deletes a socket, but nothing through a symbolic link that has taken the folder's place.
+// Deletes a socket that has refused, but nothing through a symbolic link that has taken the folder's place. It is tried
+// once more: a program that replaces itself makes its new socket under the same name, perhaps since then.
 void remove_socket(const Folder &folder, const std::string &name);
 // Deletes sockets that nobody listens on any more: of processes that were killed. A pid that lives may be another
 // process by now, and one that does not may live in another pid namespace, so the socket itself is tried; but not that
