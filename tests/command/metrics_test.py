@@ -80,7 +80,10 @@ class Metrics(unittest.TestCase):
         self.assertEqual(values(families, "curb_gpu_free_bytes", gpu="0"), [device["total"] - device["used"]])
         # NVML counts what the driver has set aside for itself.
         self.assertGreaterEqual(values(families, "curb_gpu_total_bytes", gpu="0")[0], device["total"])
-        self.assertEqual(values(families, "curb_processes", state="capped"), [1])
+        if os.geteuid() == 0:  # sees those of other tests too
+            self.assertGreaterEqual(values(families, "curb_processes", state="capped")[0], 1)
+        else:
+            self.assertEqual(values(families, "curb_processes", state="capped"), [1])
         self.assertEqual(values(families, "curb_processes", state="uncapped"), [1])
 
     def test_what_a_release_gave_back_is_counted(self):
@@ -88,7 +91,8 @@ class Metrics(unittest.TestCase):
         process.tell("pool")
         released = self.machine.ask("release", str(process.pid))
         self.assertEqual((released.returncode, released.stderr), (0, ""))
-        self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", gpu="0"), [256 * MIB])
+        own = {"pid": str(process.pid), "gpu": "0"}
+        self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", **own), [256 * MIB])
 
     def test_every_format_says_the_same(self):
         self.machine.start("--cap", "8GiB")
