@@ -57,7 +57,8 @@ class Kills:
             [PROGRAM], env=self.environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
-        moment = time.monotonic() + self.random.random() * START_S
+        # Mostly early: a start takes a few milliseconds where nothing else is done.
+        moment = time.monotonic() + self.random.random() ** 3 * START_S
         self.living.append((process, moment))
 
     @staticmethod
