@@ -301,8 +301,8 @@ TEST_CASE("what makes no harm is noted: a sleeping or divided GPU, an older driv
     CHECK_THAT(notes({}), contains("process " + std::to_string(beside.pid()) + " (plugin_host)") &&
                               contains("is not under curb and holds 518 MiB of GPU 0"));
     Capped blind = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
-    CHECK_THAT(notes({{"CURB_SIM_NVML", "nopids"}}),
-               contains("NVML does not list process " + std::to_string(blind.pid())));
+    CHECK_THAT(notes({{"CURB_SIM_NVML", "nopids"}}),  // of other tests neither, whom root sees
+               contains("NVML does not list process ") && contains(std::to_string(blind.pid())));
 }
 
 TEST_CASE("a process that does not answer is a problem, and one that is stopped is not") {
