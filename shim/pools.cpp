@@ -118,8 +118,31 @@ Bytes raise_charge(Pool &pool) noexcept {
     return 0;
 }
 
+// A thread that sets the pool's charge: from here until the ledger has it too.
+class Settling {
+  public:
+    explicit Settling(Pool &pool) noexcept : pool_(pool) { pool_.settling.fetch_add(1, std::memory_order_seq_cst); }
+    ~Settling() { pool_.settling.fetch_sub(1, std::memory_order_release); }
+    Settling(const Settling &) = delete;
+    Settling &operator=(const Settling &) = delete;
+
+  private:
+    Pool &pool_;
+};
+
+// Until those who were setting the charge have told the ledger: a request would be refused for memory that another
+// thread has just released. They are two calls of the driver away from it; a child of fork would wait for ever for what
+// its parent's threads were doing.
+void wait_until_settled(const Pool &pool) noexcept {
+    constexpr std::uint64_t kMostMs = 1000;
+    for (const std::uint64_t began = devices::now_ms();
+         pool.settling.load(std::memory_order_acquire) != 0 && devices::now_ms() - began < kMostMs;)
+        sched_yield();
+}
+
 // Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
 void set_charge(Pool &pool) noexcept {
+    const Settling settling(pool);
     Bytes before = pool.charged.load(std::memory_order_acquire);
     const auto now = reserved(pool);
     if (!now) return;
@@ -237,6 +260,7 @@ Bytes raise(Pool &pool) noexcept {
 void look_again(Device &device) noexcept {
     const RelaxedCapture relaxed;
     each_on(device, set_charge);
+    each_on(device, wait_until_settled);
 }
 
 std::vector<Bytes> charges(const Device &device) {

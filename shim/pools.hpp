@@ -64,6 +64,7 @@ struct Pool {
     std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
     std::atomic<bool> live{true};
     std::atomic<int> visitors{0};  // threads that are asking the driver about it
+    std::atomic<int> settling{0};  // threads that are setting `charged`, and have not told the ledger yet
     Threshold threshold;
 };
 

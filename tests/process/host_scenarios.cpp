@@ -118,6 +118,23 @@ SCENARIO_NAMED(a_release_synchronises_again_after_every_form_of_a_capture) {
     }
 }
 
+SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
+    start();
+    // Wherever the thread that releases has got to when the memory is there again: what the books still say of it is no
+    // reason to refuse.
+    constexpr std::uint64_t kMost = 20;
+    for (std::uint64_t call = 1; call <= kMost; ++call) {
+        leave_memory_in_the_pool();
+        curb_sim_hold_up("cuMemPoolGetAttribute", call, 100);
+        kill(getpid(), SIGUSR1);
+        EXPECT(pool_came_back());
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it goes on until it is held up
+        CUdeviceptr block = 0;
+        MUST(cuMemAlloc_v2(&block, 256 * MiB));
+        MUST(cuMemFree_v2(block));
+    }
+}
+
 SCENARIO_NAMED(a_graph_capture_survives_a_release) {
     start();
     leave_memory_in_the_pool();

@@ -145,6 +145,10 @@ TEST_CASE("a release and a stream capture do not disturb each other") {
     succeeds(Job().run(scenario));  // without a cap too
 }
 
+TEST_CASE("memory that has just been released is not refused") {
+    succeeds(Job().cap("1GiB").run("a_release_that_is_held_up_refuses_nobody"));
+}
+
 TEST_CASE("a release says in one line what each step gave back") {
     const Outcome outcome =
         Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("usr1_trims_what_pools_keep");

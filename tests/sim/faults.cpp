@@ -2,10 +2,12 @@
 
 #include "sim.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace curb::sim {
@@ -65,7 +67,22 @@ struct Next {
 };
 constinit Next next;
 
+// And what curb_sim_hold_up has.
+struct HeldUp {
+    std::atomic<const char *> name = nullptr;
+    std::atomic<uint64_t> call = 0;
+    std::atomic<unsigned> milliseconds = 0;
+};
+constinit HeldUp held_up;
+
+void hold_up(const Entry &entry) {
+    const char *name = held_up.name;
+    if (name && !is_planner && std::strcmp(name, entry.name) == 0 && held_up.call.fetch_sub(1) == 1)
+        std::this_thread::sleep_for(std::chrono::milliseconds(held_up.milliseconds));
+}
+
 CUresult planned(const Entry &entry) {
+    hold_up(entry);
     if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
         return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
@@ -91,6 +108,7 @@ CUresult fault(Entry &entry) {
 
 }  // namespace curb::sim
 
+using curb::sim::held_up;
 using curb::sim::is_planner;
 using curb::sim::next;
 using curb::sim::plan;
@@ -111,6 +129,14 @@ SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
     next.name = name;
     next.result = result;
     next.times = times;
+}
+
+SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {
+    held_up.name = nullptr;
+    is_planner = true;
+    held_up.call = call;
+    held_up.milliseconds = milliseconds;
+    held_up.name = name;
 }
 
 SIM_EXPORT void curb_sim_fail_pause(int pause) { plan.counting = pause == 0; }

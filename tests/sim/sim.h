@@ -83,6 +83,10 @@ void curb_sim_fail(uint64_t call, int result, int others);
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
 
+/* The `call`-th call (from 1) of the export `name`, a string that stays, by any thread but this one is made only after so
+   many milliseconds. */
+void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
+
 /* 1: calls are neither counted nor failed; 0: from here on they are again. */
 void curb_sim_fail_pause(int pause);
 
