@@ -52,7 +52,8 @@ def hold() -> None:
 
 def later(seconds: float, last: str) -> None:
     time.sleep(seconds)
-    print(last, work(), flush=True)
+    sys.stdout.write(f"{last} {work()}\n")  # whole, beside other threads
+    sys.stdout.flush()
 
 
 def later_ends(seconds: float, status: int) -> None:
