@@ -134,10 +134,10 @@ class Settling {
 // thread has just released. They are two calls of the driver away from it; a child of fork would wait for ever for what
 // its parent's threads were doing.
 void wait_until_settled(const Pool &pool) noexcept {
+    if (pool.settling.load(std::memory_order_acquire) == 0) return;
     constexpr std::uint64_t kMostMs = 1000;
-    for (const std::uint64_t began = devices::now_ms();
-         pool.settling.load(std::memory_order_acquire) != 0 && devices::now_ms() - began < kMostMs;)
-        sched_yield();
+    const std::uint64_t began = devices::now_ms();
+    while (pool.settling.load(std::memory_order_acquire) != 0 && devices::now_ms() - began < kMostMs) sched_yield();
 }
 
 // Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
@@ -259,8 +259,10 @@ Bytes raise(Pool &pool) noexcept {
 
 void look_again(Device &device) noexcept {
     const RelaxedCapture relaxed;
-    each_on(device, set_charge);
-    each_on(device, wait_until_settled);
+    each_on(device, [](Pool &pool) {
+        set_charge(pool);
+        wait_until_settled(pool);
+    });
 }
 
 std::vector<Bytes> charges(const Device &device) {
