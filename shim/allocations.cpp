@@ -1,6 +1,7 @@
 #include "allocations.hpp"
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +19,12 @@ struct Shards {
     struct alignas(64) Shard {  // a cache line each: neighbours are locked by different threads
         std::mutex mutex;
         std::unordered_map<CUdeviceptr, Value> entries;
+        // entries.size(). Who looks for a pointer has it from the thread that put it here, and sees at least that one:
+        // where there is none, as for what a pool has given, the lock can be left alone.
+        std::atomic<std::size_t> count{0};
+
+        void counted() noexcept { count.store(entries.size(), std::memory_order_relaxed); }
+        [[nodiscard]] bool empty() const noexcept { return count.load(std::memory_order_relaxed) == 0; }
     };
     std::array<Shard, kShards> shards;
 
@@ -47,6 +54,7 @@ std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation)
     auto &shard = books().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
     const auto [entry, added] = shard.entries.try_emplace(pointer, allocation);
+    shard.counted();
     if (added) return std::nullopt;
     return std::exchange(entry->second, allocation);
 }
@@ -114,6 +122,7 @@ std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noex
 
 std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
     auto &shard = books().allocations.of(pointer);
+    if (shard.empty()) return std::nullopt;
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
     return found == shard.entries.end() ? std::nullopt : std::optional(found->second);
@@ -121,11 +130,13 @@ std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
 
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
     auto &shard = books().allocations.of(pointer);
+    if (shard.empty()) return std::nullopt;
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
     if (found == shard.entries.end()) return std::nullopt;
     const Allocation allocation = found->second;
     shard.entries.erase(found);
+    shard.counted();
     return allocation;
 }
 
@@ -178,6 +189,7 @@ void drop_context(CUcontext context) noexcept {
             credit_with_context(entry->first, entry->second);
             entry = shard.entries.erase(entry);
         }
+        shard.counted();
     }
 }
 

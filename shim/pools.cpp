@@ -251,7 +251,6 @@ Left forget(CUmemoryPool handle) noexcept {
 }
 
 Bytes raise(Pool &pool) noexcept {
-    const RelaxedCapture relaxed;
     const Bytes raised = raise_charge(pool);
     if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
     return raised;

@@ -48,6 +48,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         trace::books(*device, Kind::pools, -static_cast<std::int64_t>(left.charged));
         trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
         if (!destroyed) {
+            const RelaxedCapture relaxed;
             if (pools::Pool *again = pools::find(pool, device))
                 trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
             return result;

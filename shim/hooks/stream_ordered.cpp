@@ -20,11 +20,16 @@ constexpr Form kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCa
 
 // The device whose pool serves this stream. Drivers before 12.8 cannot tell; there the current device is taken, which a
 // stream of another device's context would belie.
-Device *device_of(const Form &form, CUstream stream) noexcept {
+Device *told_device_of(const Form &form, CUstream stream) noexcept {
     CUdevice device = -1;
     const auto ask = [&] { return (driver().*form.stream_device)(stream, &device); };
     if (insist(ask) == CUDA_SUCCESS) return devices::find(device);
     return devices::current();
+}
+
+// Where there is one device it need not be asked for, and most processes see one.
+Device *device_of(const Form &form, CUstream stream) noexcept {
+    return devices::count() == 1 ? &devices::at(0) : told_device_of(form, stream);
 }
 
 // While capturing, an allocation is a node of the graph: it takes memory when the graph is launched. A stream of which
@@ -70,6 +75,8 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
     };
     const bool reserved = admission::reserve_now(device, Kind::pools, worst);
     if (!reserved) {
+        // A stream that is none, or no current context: the driver's own error comes before ours.
+        if (!told_device_of(form, stream)) return call();
         const CUresult result = allocate_from_idle(form, pool, pointer, bytes, stream, call);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }

@@ -292,6 +292,40 @@ TEST_CASE(
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(set() == CUDA_SUCCESS); }) == CUDA_SUCCESS);
 }
 
+TEST_CASE("where a stream-ordered allocation breaks no capture, reading its pool's attribute breaks none") {
+    const CUstreamCaptureMode capture = GENERATE(kGlobal, kThreadLocal, kRelaxed);
+    const CUstreamCaptureMode thread = GENERATE(kGlobal, kThreadLocal, kRelaxed);
+    const bool same_thread = GENERATE(false, true);
+    CAPTURE(capture, thread, same_thread);
+    const Gpu gpu;
+    const Stream captured, other;
+    CUmemoryPool pool = nullptr;
+    CUgraph graph = nullptr;
+    CUdeviceptr block = 0;
+    uint64_t value = 0;
+    REQUIRE(cuDeviceGetMemPool(&pool, 0) == CUDA_SUCCESS);
+    CUresult allocated = CUDA_SUCCESS, read = CUDA_SUCCESS;
+    const auto allocate_and_read = [&] {
+        allocated = cuMemAllocAsync(&block, kMiB, other);
+        if (allocated == CUDA_SUCCESS) read = cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    };
+    CUresult end = CUDA_SUCCESS;
+    if (same_thread) {
+        REQUIRE(cuStreamBeginCapture_v2(captured, capture) == CUDA_SUCCESS);
+        exchange(thread);
+        allocate_and_read();
+        exchange(kGlobal);
+        end = cuStreamEndCapture(captured, &graph);
+        if (graph) cuGraphDestroy(graph);
+    } else {
+        end = capture_meanwhile(gpu, capture, thread, allocate_and_read);
+    }
+    CHECK(read == CUDA_SUCCESS);
+    CHECK((allocated == CUDA_SUCCESS) == (end == CUDA_SUCCESS));
+    if (block) CHECK(cuMemFreeAsync(block, other) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
+}
+
 TEST_CASE("what a capturing thread may ask and do, in whatever mode") {
     const Gpu gpu;
     const Stream stream;

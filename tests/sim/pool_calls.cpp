@@ -25,6 +25,7 @@ CUresult find_pool(CUmemoryPool handle, Pool **pool) {
 CUresult allocate_from(Pool &pool, uint64_t bytes, Stream &stream, CUdeviceptr *start) {
     if (pool.imported) return CUDA_ERROR_INVALID_VALUE;
     if (stream.capture) return capture_allocation(stream, pool.properties, bytes, start);
+    if (const CUresult error = refuse_during_capture()) return error;
     if (const CUresult error = submit(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [] {})) return error;
     if (const CUresult error = pool.take(bytes, stream, start)) return error;
     add_allocation({.kind = Allocation::Kind::pool,
