@@ -104,6 +104,7 @@ std::string not_found(int pid, const Found &found) {
         return ends(pid) ? none : process + " does not run under curb, or does not let others look whether it does";
     if (maps.find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
+    if (ends(pid)) return none;  // its socket goes before it does
     return process +
            " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
            "info)";

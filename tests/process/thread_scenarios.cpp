@@ -9,6 +9,14 @@
 
 using namespace scenario;
 
+namespace {
+#ifdef CURB_SANITIZED
+constexpr int kPortion = 4;  // each step takes ten times as long
+#else
+constexpr int kPortion = 1;
+#endif
+}  // namespace
+
 SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
     CUcontext context = start();
     std::vector<std::thread> threads;
@@ -17,7 +25,7 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
             MUST(cuCtxSetCurrent(context));
             unsigned random = seed * 2654435761U;
             std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < 800; ++i) {
+            for (int i = 0; i < 800 / kPortion; ++i) {
                 random = random * 1664525U + 1013904223U;
                 const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
                 CUdeviceptr pointer = 0;
@@ -107,7 +115,7 @@ SCENARIO_NAMED(threads_that_take_every_kind_never_hold_more_than_the_cap_togethe
                     return cuGraphExecDestroy(graph->executable);
                 }));
             unsigned random = seed * 2654435761U;
-            for (int i = 0; i < 300; ++i) {
+            for (int i = 0; i < 300 / kPortion; ++i) {
                 random = random * 1664525U + 1013904223U;
                 Taker &one = takers[(random >> 8) % takers.size()];
                 const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 16 ? 48 * MiB : 900 * KiB);
