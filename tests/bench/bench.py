@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import measures
 import results as written
-from running import OWN, Result, Run, Setting, measured
+from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import MPS, Mps, Subject, own_subjects, peer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
@@ -50,7 +50,8 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it"
     )
     parser.add_argument("--list", action="store_true", help="name the groups and exit")
-    parser.add_argument("--quick", action="store_true", help="seven short samples of each, not 31")
+    parser.add_argument("--quick", action="store_true", help="seven short samples of each, not 31, in one cast")
+    parser.add_argument("--casts", type=int, metavar="N", help="so many processes of each lane, one by one (3)")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     parser.add_argument("--machine", metavar="NAME", help="what the results call this machine")
@@ -59,7 +60,9 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies"
     )
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    options.casts = options.casts or (1 if options.quick else 3)
+    return options
 
 
 def device_of(options: argparse.Namespace) -> Device | None:
@@ -77,13 +80,15 @@ def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.G
     return found
 
 
-def work(groups: Sequence[measures.Group], drivers: Sequence[str]) -> Iterator[list[tuple[measures.Group, str]]]:
+def work(
+    groups: Sequence[measures.Group], drivers: Sequence[str], cast: int
+) -> Iterator[list[tuple[measures.Group, str]]]:
     """What is started together, in order: as many lanes as there are cores to make them ready."""
     together: list[tuple[measures.Group, str]] = []
     lanes = 0
     for driver in drivers:
         for group in groups:
-            if driver not in group.drivers or (group.once and driver != drivers[0]):
+            if driver not in group.drivers or (group.once and driver != drivers[0]) or (cast > 0 and not group.recast):
                 continue
             if together and lanes + len(group.lanes) > (os.cpu_count() or 1):
                 yield together
@@ -143,25 +148,36 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         sys.exit(f"bench: --against: two have one name ({', '.join(names)})")
     groups = chosen(options, names)
     mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
-    results: list[Result] = []
+    runs: dict[tuple[str, str], Run] = {}
     try:
         subjects = [*own_subjects(library), *peers, *([mps.start()] if mps else [])]
         setting = Setting(
             options.build.resolve(), folder, {subject.name: subject for subject in subjects}, device, None,
-            quick=options.quick, deadline=time.monotonic() + options.minutes * 60,
+            quick=options.quick, casts=options.casts, deadline=time.monotonic() + options.minutes * 60,
         )  # fmt: skip
         thrust = Thrust(options.build, "gpu" in drivers and any("Thrust" in group.name for group in groups))
-        for batch in work(groups, drivers):
-            if any("Thrust" in group.name for group, _ in batch):
-                thrust.put_into(setting)
-            for result in measured([Run(group, driver, setting) for group, driver in batch]):
-                results.append(result)
-                show(result)
-            keep(results, subjects)
+        # All of it, and then again, so that a lack of time costs pairs and not rows.
+        for cast in range(options.casts):
+            if cast > 0 and setting.left_s() <= 0:
+                break
+            if options.casts > 1:
+                print(f"Cast {cast + 1} of {options.casts}:")
+            for batch in work(groups, drivers, cast):
+                if cast == 0 and any("Thrust" in group.name for group, _ in batch):
+                    thrust.put_into(setting)
+                now = [runs.setdefault((group.name, driver), Run(group, driver, setting)) for group, driver in batch]
+                measured(now)
+                for result in _results(now):
+                    show(result)
+                keep(_results(runs.values()), subjects)
     finally:
         if mps:
             mps.stop()
-    return results
+    return _results(runs.values())
+
+
+def _results(runs: Iterable[Run]) -> list[Result]:
+    return [result for run in runs for result in run.results()]
 
 
 def main() -> int:
@@ -185,13 +201,13 @@ def main() -> int:
         found = run(options, folder, device, keep)
     print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
     print(*(f"written: {path}" for path in paths), sep="\n")
-    failed = [result for result in found if result.figure is None and result.subject in OWN and not _expected(result)]
-    return 1 if failed else 0
+    failed = [result for result in found if result.figure is None or result.lost]
+    return 1 if any(result.subject in OWN and not _expected(result) for result in failed) else 0
 
 
 def _expected(result: Result) -> bool:
     """A program of which a package is missing is no fault of anybody's, nor is a lack of time."""
-    return result.group.program or result.why == "no time was left"
+    return result.group.program or result.why == NO_TIME
 
 
 if __name__ == "__main__":

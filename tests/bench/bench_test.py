@@ -1,7 +1,9 @@
-"""What the bench makes of samples, and of what is typed."""
+"""What the bench makes of samples, and of what is typed: bench_test.py BUILD, which has the probe and the drivers."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -9,8 +11,10 @@ from pathlib import Path
 import bench
 import measures
 from lane import Lane, LaneFailed
+from measures import Group, LaneSpec, Row
 from pairs import Figure
-from subjects import peer
+from running import NO_TIME, Run, Setting, measured
+from subjects import BARE, CURB, DIRECT, Subject, own_subjects, peer
 
 
 class Pairs(unittest.TestCase):
@@ -42,6 +46,16 @@ class Targets(unittest.TestCase):
                 self.assertIn(row.lane, group.lanes)
                 self.assertTrue(row.against is None or row.against in group.lanes, row.name)
 
+    def test_the_control_of_a_bare_process_is_judged_by_nothing(self) -> None:
+        rows = [row for group in measures.groups(["peer", "mps"]) for row in group.rows if row.within]
+        self.assertTrue(any(row.lane == BARE for row in rows))
+        self.assertEqual([row for row in rows if row.lane.startswith(BARE) and (row.target or row.against)], [])
+
+    def test_mps_which_is_in_the_driver_is_held_against_a_bare_process(self) -> None:
+        rows = [row for group in measures.groups(["mps"]) for row in group.rows if row.lane.startswith("mps")]
+        self.assertTrue(rows)
+        self.assertEqual([row.name for row in rows if row.within or not (row.against or "").startswith(BARE)], [])
+
     def test_no_two_groups_of_a_driver_have_one_name(self) -> None:
         for driver in measures.ALL:
             names = [group.name for group in measures.groups([]) if driver in group.drivers]
@@ -55,7 +69,7 @@ class Peers(unittest.TestCase):
         self.assertEqual((subject.name, dict(subject.env)), ("other", {"LIMIT": "8g", "PLACE": "/a=b"}))
 
     def test_what_is_wrong_with_a_peer_is_said(self) -> None:
-        for text in ("/lib/other.so", "=x", "curb=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
+        for text in ("other", "=x", "curb=/bin/true", "direct=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
             with self.subTest(text), self.assertRaises(ValueError):
                 peer(text)
 
@@ -63,10 +77,97 @@ class Peers(unittest.TestCase):
 class Work(unittest.TestCase):
     def test_every_group_is_run_once_on_each_of_its_drivers(self) -> None:
         groups = measures.groups([])
-        done = [(group.name, driver) for batch in bench.work(groups, ["gpu", "noop"]) for group, driver in batch]
+        done = self.done(groups, 0)
         self.assertEqual(len(set(done)), len(done))
         wanted = {(group.name, driver) for group in groups for driver in group.drivers if driver in ("gpu", "noop")}
         self.assertEqual(set(done), wanted - {(group.name, "noop") for group in groups if group.once})
+
+    def test_later_casts_are_of_what_outlives_its_samples(self) -> None:
+        groups = measures.groups([])
+        single = {group.name for group in groups if not group.recast}
+        first, second = self.done(groups, 0), self.done(groups, 1)
+        self.assertEqual(second, [(name, driver) for name, driver in first if name not in single])
+
+    def done(self, groups: list[measures.Group], cast: int) -> list[tuple[str, str]]:
+        return [(group.name, driver) for batch in bench.work(groups, ["gpu", "noop"], cast) for group, driver in batch]
+
+
+# A lane that answers each line by an expression, which may use the number of its cast.
+_LANE = """
+import json, os, sys
+cast = int(os.getcwd().rpartition("-")[2])
+print(json.dumps({"event": "ready"}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"event": "sample"} | (%s)), flush=True)
+"""
+
+
+class Casts(unittest.TestCase):
+    def setUp(self) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        subjects = {name: Subject(name, "") for name in (BARE, CURB)}
+        self.setting = Setting(BUILD, Path(temporary.name), subjects, None, None, casts=3)
+
+    def run_of(self, answers: dict[str, str], rows: list[Row]) -> Run:
+        lanes = {name: LaneSpec(name, ("PYTHON", "-c", _LANE % answer)) for name, answer in answers.items()}
+        run = Run(Group("group", ("noop",), lanes, rows, count=1), "noop", self.setting)
+        for _ in range(run.casts):
+            measured([run])
+        return run
+
+    def test_each_cast_is_a_process_of_its_own_and_takes_its_share_of_the_pairs(self) -> None:
+        answers = {BARE: "{'ns': 1}", CURB: "{'ns': os.getpid()}"}
+        (result,) = self.run_of(answers, [Row("row", CURB, BARE)]).results()
+        assert result.figure
+        self.assertEqual(result.figure.pairs, 31)
+        self.assertEqual(len(set(result.casts)), 3)
+
+    def test_what_a_process_has_direct_is_what_it_is_held_against(self) -> None:
+        answers = {BARE: "{'ns': 1, 'direct_ns': 1}", CURB: "{'ns': 6 * cast, 'direct_ns': 3 * cast}"}
+        rows = [Row("row", BARE, None, within=True), Row("row", CURB, BARE, within=True)]
+        control, result = self.run_of(answers, rows).results()
+        assert control.figure and control.figure.ratio and result.figure and result.figure.ratio
+        self.assertEqual((control.against, control.figure.ratio.median, control.met), (DIRECT, 1, None))
+        self.assertEqual((result.against, result.casts, result.figure.ratio.high), (DIRECT, (2, 2, 2), 2))
+
+    def test_what_cannot_be_had_direct_is_held_against_the_bare_process_and_said(self) -> None:
+        answers = {BARE: "{'ns': 2, 'direct_ns': 2}", CURB: "{'ns': 6, 'no_direct': 'no cuFunction'}"}
+        (result,) = self.run_of(answers, [Row("row", CURB, BARE, within=True)]).results()
+        self.assertEqual((result.against, result.casts), (BARE, (3, 3, 3)))
+        self.assertIn("no cuFunction", " ".join(result.notes))
+
+    def test_a_cast_that_fails_is_said_and_costs_no_other(self) -> None:
+        answers = {BARE: "{'ns': 1}", CURB: "{'ns': 2} if cast == 1 else sys.exit('no such luck')"}
+        (result,) = self.run_of(answers, [Row("row", CURB, BARE)]).results()
+        self.assertEqual((result.casts, result.lost), ((2,), True))
+        self.assertIn("no such luck", " ".join(result.notes))
+
+    def test_nothing_is_begun_when_time_is_over(self) -> None:
+        self.setting.deadline = 0
+        (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
+        self.assertEqual((result.figure, result.why), (None, NO_TIME))
+
+
+class Directly(unittest.TestCase):
+    def functions(self, driver: str, subject: Subject, folder: Path) -> dict[str, tuple[str, str]]:
+        """Each function's address as programs find it, and the driver's own."""
+        setting = Setting(BUILD, folder, {}, None, None)
+        env = setting.environment(driver, folder) | subject.preload(folder)
+        probe = [str(BUILD / "tests" / "bench_probe"), "--direct"]
+        said = subprocess.run(probe, env=env, capture_output=True, text=True, check=True).stdout
+        return {name: (found, own) for name, found, own in (line.split() for line in said.splitlines())}
+
+    def test_the_drivers_own_functions_are_found_behind_a_preload(self) -> None:
+        bare, curb, *_ = own_subjects(BUILD / "lib" / "libcurb.so")
+        for driver in ("noop", "sim"):
+            with self.subTest(driver), tempfile.TemporaryDirectory() as folder:
+                plain = self.functions(driver, bare, Path(folder))
+                self.assertEqual([name for name, (found, own) in plain.items() if found != own], [])
+                capped = self.functions(driver, curb, Path(folder))
+                differ = {name for name, (found, own) in capped.items() if found != own}
+                self.assertLessEqual({"cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuLaunchKernel"}, differ)
+                self.assertNotIn("cuStreamSynchronize", differ)
 
 
 class Lanes(unittest.TestCase):
@@ -86,4 +187,5 @@ class Lanes(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    BUILD = Path(sys.argv.pop(1)).resolve()
     unittest.main()

@@ -1,7 +1,8 @@
 """One process that takes samples when it is told to: a probe, or a whole program, under one subject.
 
-It says `{"event": "ready"}` and then answers lines: "sample COUNT" by the nanoseconds of one of so many operations,
-"finish" (programs alone) by what it has computed. Other lines of its stdout are a framework's own and passed over.
+It says `{"event": "ready"}` and then answers lines: "sample COUNT" by the nanoseconds of one of so many operations, and
+some probes also by those of one by the driver's own functions; "finish" (programs alone) by what it has computed. Other
+lines of its stdout are a framework's own and passed over.
 """
 
 from __future__ import annotations
@@ -12,12 +13,23 @@ import selectors
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
 class LaneFailed(RuntimeError):
     """It ended, or did not answer in time; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Nanoseconds of one operation: as a program calls it, and by the driver's own functions in the same process."""
+
+    ns: float
+    direct_ns: float | None = None
+    no_direct: str = ""
+    """Why there is none, where there should be one."""
 
 
 class Lane:
@@ -44,10 +56,10 @@ class Lane:
     def ready(self, timeout_s: float) -> None:
         self._expect("ready", timeout_s)
 
-    def sample(self, count: int, timeout_s: float) -> float:
-        """Nanoseconds of one operation."""
+    def sample(self, count: int, timeout_s: float) -> Times:
         self._tell(f"sample {count}")
-        return float(self._expect("sample", timeout_s)["ns"])
+        said = self._expect("sample", timeout_s)
+        return Times(said["ns"], said.get("direct_ns"), said.get("no_direct", ""))
 
     def finish(self, timeout_s: float) -> dict[str, Any]:
         self._tell("finish")

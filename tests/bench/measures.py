@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, TRACE
+from subjects import BARE, CACHED, CURB, MPS, TRACE
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ALL, NOOP, SIM, GPU = ("noop", "sim", "gpu"), ("noop",), ("sim",), ("gpu",)
@@ -37,6 +38,8 @@ class Row:
     lane: str
     against: str | None
     target: Target | None = None
+    within: bool = False
+    """Held against the driver's own functions in the lane's process; against `against`, where they cannot be had."""
 
 
 @dataclass
@@ -56,7 +59,9 @@ class Group:
     """Between rounds."""
     pairs: int = 31
     limit_s: float = 10.0
-    """After which no new round begins."""
+    """After which no new round begins, in all casts together."""
+    recast: bool = True
+    """The lanes are started afresh for each cast. Not where every sample starts a process anyway."""
     start_s: float = 60.0
     once: bool = False
     """Whichever driver there is: with the first of them alone."""
@@ -95,13 +100,17 @@ class _Table:
         targets: dict[str, Target | None],
         drivers: tuple[str, ...] = ALL,
         env: tuple[tuple[str, str], ...] = (),
+        within: bool = False,
         **more: object,
     ) -> Group:
-        """Bare against each of the subjects in `targets`, and against every peer."""
+        """Each of the subjects in `targets`, and every peer, against bare, or `within` its process."""
         words = tuple(map(str, argv))
         subjects = [BARE, *targets, *self._peers]
         lanes = {subject: LaneSpec(subject, words, env) for subject in subjects}
-        rows = [Row(name, subject, BARE, targets.get(subject)) for subject in subjects[1:]]
+        if within:
+            rows = [_within(name, subject, targets.get(subject)) for subject in subjects]
+        else:
+            rows = [Row(name, subject, BARE, targets.get(subject)) for subject in subjects[1:]]
         return self.add(Group(name, drivers, lanes, rows, **more))  # type: ignore[arg-type]
 
     def add(self, group: Group) -> Group:
@@ -110,22 +119,23 @@ class _Table:
 
     def calls(self) -> None:
         twenty = adds(20, "+20 ns at most", ("noop", "gpu"))
+        call = partial(self.compare, within=True)
+        call("a call passed on", ["PROBE", "passed"], {CURB: twenty})
         # A queue of launches that is full makes the program wait for the GPU, which hides what a launch costs.
-        self.compare("a call passed on", ["PROBE", "passed"], {CURB: twenty})
-        self.compare("kernel launch", ["PROBE", "launch"], {CURB: None}, most=500)
-        self.compare("graph launch", ["PROBE", "graph"], {CURB: None}, most=500)
-        self.compare("mem info", ["PROBE", "info"], {CURB: at_most(1.02)})
+        call("kernel launch", ["PROBE", "launch"], {CURB: None}, most=500)
+        call("graph launch", ["PROBE", "graph"], {CURB: None}, most=500)
+        call("mem info", ["PROBE", "info"], {CURB: at_most(1.02)})
         hit = takes(1000, "<= 1 us")
         for size, number in _SIZES.items():
             plain = at_most(1.01) if size == "2 MiB" else None
-            self.compare(
+            call(
                 f"alloc + free, {size}",
                 ["PROBE", "plain", number],
                 {CURB: plain, CACHED: hit},
                 operation="pair",
             )
         for size in ("4 KiB", "2 MiB"):
-            self.compare(
+            call(
                 f"async alloc + free, pool keeps, {size}",
                 ["PROBE", "async", _SIZES[size]],
                 {CURB: at_most(1.15)},
@@ -133,7 +143,7 @@ class _Table:
                 most=2000,
             )
         for size in ("2 MiB", "256 MiB"):
-            self.compare(
+            call(
                 f"create, map, unmap, release, {size}",
                 ["PROBE", "mapped", _SIZES[size]],
                 {CURB: None},
@@ -152,13 +162,13 @@ class _Table:
             lanes |= {f"{subject}, {many}": LaneSpec(subject, words) for subject in subjects}
             target = at_least(0.95) if many == 16 else None
             rows += [
-                Row(
+                _within(
                     f"alloc + free, 2 MiB, {_threads(many)}",
-                    f"{subject}, {many}",
-                    f"{BARE}, {many}",
+                    subject,
                     target if subject == CURB else None,
+                    f", {many}",
                 )
-                for subject in subjects[1:]
+                for subject in subjects
             ]
         rows += [
             Row("16 threads against 1", f"{BARE}, 16", f"{BARE}, 1"),
@@ -243,12 +253,12 @@ class _Table:
     def starts(self) -> None:
         def start(name: str, command: Sequence[str], target: Target | None, **more: object) -> None:
             words = ("PROBE", "starts", "PRELOAD", "--", *command)
-            self.compare(name, words, {CURB: target}, operation="start", **more)  # type: ignore[arg-type]
+            self.compare(name, words, {CURB: target}, operation="start", recast=False, **more)  # type: ignore[arg-type]
 
         start("start of /bin/true", ["/bin/true"], adds(100_000, "+0.10 ms at most"), once=True, sample_ms=5)
         start("start of python3 -c pass", ["PYTHON", "-c", "pass"], None, once=True)
         tensor = "import torch; torch.zeros(1, device='cuda')"
-        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=20)
+        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=12)
 
     def programs(self) -> None:
         same = at_least(0.995)
@@ -264,6 +274,7 @@ class _Table:
                 rates=True,
                 operation="step",
                 count=steps,
+                limit_s=9,
                 start_s=150,
                 program=True,
                 **more,  # type: ignore[arg-type]
@@ -293,6 +304,12 @@ class _Table:
 
 def _release_met(figure: Figure) -> bool:
     return figure.base_ns is not None and figure.ns.median <= 1.1 * figure.base_ns.median + 10e6
+
+
+def _within(name: str, subject: str, target: Target | None, words: str = "") -> Row:
+    """Bare's is a control: its ratio has to be 1. MPS is in the driver, not before it. `words` end the lane's name."""
+    bare = None if subject == BARE else BARE + words
+    return Row(name, subject + words, bare, target, within=subject != MPS)
 
 
 def _threads(many: int) -> str:

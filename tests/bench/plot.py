@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from html import escape
 
 from pairs import Spread
-from running import OWN, Result
-from subjects import CACHED, CURB, TRACE
+from running import Result
+from subjects import BARE, CACHED, CURB, TRACE
 
 _LEFT, _PLOT, _RIGHT, _TOP, _LINE = 360, 420, 24, 64, 20
 _STYLE = """
@@ -101,9 +101,9 @@ class _Near:
 
 
 def _drawn(result: Result, ratios: bool) -> Spread | None:
-    """What two subjects differ in, as times; on a logarithmic axis only what was added."""
+    """What a subject differs in, as times; on a logarithmic axis only what was added."""
     figure = result.figure
-    if figure is None or (result.subject in OWN and result.subject == result.against):
+    if figure is None or result.subject in (BARE, result.against):
         return None
     if not ratios:
         return figure.added_ns if figure.added_ns and figure.added_ns.low > 0 and not result.group.rates else None

@@ -15,7 +15,7 @@ from typing import Any
 import plot
 from pairs import Spread
 from running import Result
-from subjects import Subject
+from subjects import DIRECT, Subject
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
 from machine import describe  # noqa: E402
@@ -88,7 +88,7 @@ def _ratio_text(ratio: Spread | None) -> str:
 
 def cells(result: Result) -> list[str]:
     row, figure = result.row, result.figure
-    against = "" if row.against is None else row.against if result.subject == result.against else result.against
+    against = row.against or "" if result.subject == result.against else result.against
     lane = row.lane if result.subject == result.against else result.subject
     met = {None: "", True: "yes", False: "no"}[result.met]
     target = row.target.text if row.target and result.driver in row.target.drivers else ""
@@ -132,7 +132,8 @@ def markdown(
         "",
         "Made by `scripts/bench`; [how it is measured](../PERFORMANCE.md#how-it-is-measured). *There* and *here* are medians of",
         "the samples of what is compared with and of the subject; *ratio* and *added* are medians of pairs taken in turns.",
-        "Ratios are of times, and of rates where operations per second are told.",
+        "Ratios are of times, and of rates where operations per second are told. *Direct* are the driver's own functions",
+        "in the same process; bare's ratio to them is a control, and has to be 1.",
         "",
         ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
         "",
@@ -182,10 +183,11 @@ def _record(result: Result) -> dict[str, Any]:
         "name": result.row.name,
         "subject": result.subject,
         "lane": result.row.lane,
-        "against": result.row.against,
+        "against": DIRECT if result.against == DIRECT else result.row.against,
         "operation": result.group.operation,
         "rates": result.group.rates,
         **_rounded(figure),
+        "casts": _rounded(list(result.casts)),
         "target": result.row.target.text if result.row.target and result.driver in result.row.target.drivers else None,
         "met": result.met,
         "cannot": result.why or None,
@@ -196,6 +198,8 @@ def _record(result: Result) -> dict[str, Any]:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 

@@ -1,5 +1,8 @@
-"""Runs groups: starts their lanes, takes rounds of samples, and turns them into results. What one lane cannot do is said
-in its rows, and stops nothing else."""
+"""Runs groups, cast by cast: starts their lanes, takes rounds of samples, and turns those of all casts into results.
+What one lane cannot do is said in its rows, and stops nothing else.
+
+A process has luck with its memory that lasts as long as it does, so one process of each lane is not enough.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lane import Lane, LaneFailed
+from lane import Lane, LaneFailed, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, TRACE, Subject, clean_environment
+from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
 from nvml import Device, NvmlError  # noqa: E402
@@ -27,6 +30,7 @@ _NVML_EVERY_S = 0.02
 _ANSWER_S = 60
 _MIB = 2**20
 OWN = (BARE, CURB, CACHED, TRACE)
+NO_TIME = "no time was left"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Result:
     figure: Figure | None
     why: str = ""
     notes: tuple[str, ...] = ()
+    casts: tuple[float, ...] = ()
+    """The median of each cast: of the ratio, or of the time where nothing is compared."""
+    lost: bool = False
+    """A cast of it failed after another had gone well."""
 
     @property
     def met(self) -> bool | None:
@@ -62,6 +70,7 @@ class Setting:
     thrust: Path | None
     why_no_thrust: str = "nvcc is not installed"
     quick: bool = False
+    casts: int = 1
     deadline: float = math.inf
 
     def environment(self, driver: str, folder: Path) -> dict[str, str]:
@@ -84,26 +93,31 @@ def _set(name: str) -> list[str]:
 @dataclass
 class _Running:
     lane: Lane
-    samples: list[float] = field(default_factory=list)
+    samples: list[Times] = field(default_factory=list)
     count: int = 0
     losses: list[float] = field(default_factory=list)
 
 
 class Run:
-    """A group on a driver. Start, wait until ready, measure, close."""
+    """A group on a driver. For each cast: start, wait until ready, measure, close."""
 
     def __init__(self, group: Group, driver: str, setting: Setting) -> None:
         self.group = group
         self.driver = driver
+        self.casts = setting.casts if group.recast else 1
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
+        self._done: list[dict[str, _Running]] = []
+        """What the lanes said, by cast. Those of one cast took their samples in the same rounds."""
         self._why: dict[str, str] = {}
         self._peaks: dict[int, int] = {}
 
     def start(self) -> None:
+        if self._setting.left_s() <= 0:
+            return
         for name, spec in self.group.lanes.items():
             subject = self._setting.subjects[spec.subject]
-            if self.driver not in subject.drivers:
+            if self.driver not in subject.drivers or name in self._why:
                 continue
             if subject.cannot:
                 self._why[name] = subject.cannot
@@ -122,12 +136,16 @@ class Run:
             self._try(name, lambda one: one.lane.ready(max(limit - (time.monotonic() - begun), 1)))
 
     def measure(self) -> None:
-        group, setting = self.group, self._setting
-        stop = time.monotonic() + min(1.5 if setting.quick else group.limit_s, max(setting.left_s(), 0))
+        group, setting, cast = self.group, self._setting, len(self._done)
+        if setting.left_s() <= 0:
+            return
+        pairs = 7 if setting.quick else group.pairs
+        rounds = max(pairs * (cast + 1) // self.casts - pairs * cast // self.casts, 1)
+        stop = time.monotonic() + min((1.5 if setting.quick else group.limit_s) / self.casts, setting.left_s())
         for name in list(self._lanes):
             self._try(name, self._calibrate)
         with _Peaks(setting.device if group.program else None, self._peaks):
-            for number in range(7 if setting.quick else group.pairs):
+            for number in range(rounds):
                 if number > 0 and time.monotonic() > stop:
                     break
                 for name in list(self._lanes):
@@ -136,63 +154,88 @@ class Run:
         if group.program:
             for name in list(self._lanes):
                 self._try(name, _finish)
+        self._done.append(dict(self._lanes))
 
     def close(self) -> None:
-        while self._lanes:
-            self._lanes.popitem()[1].lane.close()
+        # Together, for a framework takes its time to end.
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda one: one.lane.close(), self._lanes.values()))
+        self._lanes.clear()
 
     def results(self) -> list[Result]:
-        there = [row for row in self.group.rows if row.lane in self._lanes or row.lane in self._why]
-        return [self._result(row) for row in there]
+        def subject(row: Row) -> Subject:
+            return self._setting.subjects[self.group.lanes[row.lane].subject]
 
-    def broken(self, why: str) -> list[Result]:
+        return [self._result(row) for row in self.group.rows if self.driver in subject(row).drivers]
+
+    def broken(self, why: str) -> None:
         self._why = dict.fromkeys(self.group.lanes, why)
-        return self.results()
 
     def _result(self, row: Row) -> Result:
-        lanes = self.group.lanes
-        subject = lanes[row.lane].subject
-        against = lanes[row.against].subject if row.against else ""
+        subject = self.group.lanes[row.lane].subject
+        failed = self._why.get(row.lane, "")
+        against, casts, notes = self._compared(row)
+        if not casts:
+            return Result(self.driver, self.group, row, subject, against, None, failed or NO_TIME)
+        lost = failed not in ("", NO_TIME)
+        if lost:
+            notes.append(f"not in all casts: {failed}")
+        values = [ns for here, _ in casts for ns in here]
+        base = [ns for _, there in casts for ns in there]
+        by_cast = tuple(_middle(Figure.of(here, there, self.group.rates)) for here, there in casts)
+        return Result(
+            self.driver, self.group, row, subject, against, Figure.of(values, base, self.group.rates), "",
+            (*notes, *self._notes(row)), by_cast, lost,
+        )  # fmt: skip
 
-        def result(figure: Figure | None, why: str = "", notes: Sequence[str] = ()) -> Result:
-            return Result(self.driver, self.group, row, subject, against, figure, why, tuple(notes))
-
-        if row.lane in self._why:
-            return result(None, self._why[row.lane])
-        values = self._lanes[row.lane].samples
-        if not values:
-            return result(None, "no time was left")
-        base = None
+    def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
+        """What a row is held against, what was said here and there, cast by cast, and what is to be said of that."""
+        mine = [one.samples for (one,) in self._casts_of(row.lane)]
         notes = []
-        if row.against and row.against in self._why:
+        if row.within:
+            missing = {times.no_direct for samples in mine for times in samples if times.direct_ns is None}
+            if not missing:
+                return DIRECT, [(_ns(samples), _direct_ns(samples)) for samples in mine], notes
+            notes.append(f"not held against the driver's own functions in its process: {missing.pop()}")
+        alone: list[tuple[list[float], list[float]]] = [(_ns(samples), []) for samples in mine]
+        if row.against is None:
+            return "", alone, notes
+        against = self.group.lanes[row.against].subject
+        both = [(_ns(here.samples), _ns(there.samples)) for here, there in self._casts_of(row.lane, row.against)]
+        if not both and row.against in self._why:
             notes.append(f"{against}: {self._why[row.against]}")
-        elif row.against:
-            base = self._lanes[row.against].samples
-        return result(Figure.of(values, base, self.group.rates), "", [*notes, *self._notes(row)])
+        return against, both or alone, notes
+
+    def _casts_of(self, *names: str) -> list[list[_Running]]:
+        """Of each cast in which all of these lanes did what they should."""
+        return [[cast[name] for name in names] for cast in self._done if all(name in cast for name in names)]
 
     def _notes(self, row: Row) -> list[str]:
         notes = []
-        if row.against in self._lanes and (here := self._lanes[row.lane].losses):
-            notes.append(_compared(here, self._lanes[row.against].losses))
+        if row.against:
+            both = self._casts_of(row.lane, row.against)
+            if losses := [(here.losses, there.losses) for here, there in both if here.losses]:
+                notes.append(_losses_text(losses))
         if peak := self._peak(row.lane):
-            there = self._peak(row.against)
-            notes.append(f"peak held {peak:,.0f} MiB" + (f", {there:,.0f} by {row.against}" if there else ""))
+            held = self._peak(row.against) if row.against else 0
+            notes.append(f"peak held {peak:,.0f} MiB" + (f", {held:,.0f} by {row.against}" if held else ""))
         if self.group.lanes[row.lane].subject == TRACE and (dropped := self._dropped(row.lane)):
             notes.append(f"events were dropped {dropped} times")
         return notes
 
-    def _peak(self, name: str | None) -> float | None:
+    def _peak(self, name: str) -> float:
         """In MiB."""
-        running = self._lanes.get(name or "")
-        peak = running and self._peaks.get(running.lane.pid)
-        return peak / _MIB if peak else None
+        return max((self._peaks.get(one.lane.pid, 0) for (one,) in self._casts_of(name)), default=0) / _MIB
 
     def _dropped(self, name: str) -> int:
-        try:
-            with (self._folder(name) / "trace.json").open(errors="replace") as trace:
-                return sum('"name":"dropped"' in line for line in trace)
-        except OSError:
-            return 0
+        dropped = 0
+        for cast in range(self.casts):
+            try:
+                with (self._folder(name, cast) / "trace.json").open(errors="replace") as trace:
+                    dropped += sum('"name":"dropped"' in line for line in trace)
+            except OSError:
+                pass
+        return dropped
 
     def _calibrate(self, running: _Running) -> None:
         """As many operations as fill a sample: tried with more and more of them."""
@@ -204,7 +247,7 @@ class Run:
         while True:
             # The quickest of three, for threads that wake late are not what operations take.
             tries = 3 if count < 1000 else 1
-            ns = max(min(running.lane.sample(count, _ANSWER_S) for _ in range(tries)), 0.1)
+            ns = max(min(running.lane.sample(count, _ANSWER_S).ns for _ in range(tries)), 0.1)
             fits = max(int(wanted_ns / ns), 1)
             if fits <= count * 2 or count >= self.group.most:
                 break
@@ -217,16 +260,16 @@ class Run:
         try:
             step(running)
         except LaneFailed as failure:
-            self._why[name] = str(failure)
+            self._why[name] = str(failure) if self._setting.left_s() > 0 else NO_TIME
             running.lane.close()
             del self._lanes[name]
 
-    def _folder(self, name: str) -> Path:
-        words = f"{self.driver} {self.group.name} {name}"
+    def _folder(self, name: str, cast: int) -> Path:
+        words = f"{self.driver} {self.group.name} {name} {cast + 1}"
         return self._setting.folder / "".join(c if c.isalnum() else "-" for c in words)
 
     def _lane(self, name: str, spec: LaneSpec, subject: Subject) -> Lane:
-        folder = self._folder(name)
+        folder = self._folder(name, len(self._done))
         preload = subject.preload(folder)
         # Programs that are started get the preload; the process that starts and times them is bare.
         starts = "PRELOAD" in spec.argv
@@ -287,31 +330,42 @@ class _Peaks:
                 self._peaks[pid] = max(self._peaks.get(pid, 0), used)
 
 
-def _compared(here: Sequence[float], there: Sequence[float]) -> str:
-    number = min(len(here), len(there))
-    off = max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(here, there)), default=0.0)
-    if off == 0:
+def _ns(samples: Sequence[Times]) -> list[float]:
+    return [times.ns for times in samples]
+
+
+def _direct_ns(samples: Sequence[Times]) -> list[float]:
+    return [times.direct_ns for times in samples if times.direct_ns is not None]
+
+
+def _middle(figure: Figure) -> float:
+    return figure.ratio.median if figure.ratio else figure.ns.median
+
+
+def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> str:
+    """Of losses here and there, cast by cast."""
+    number = sum(min(len(here), len(there)) for here, there in casts)
+    off = [max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(here, there)), default=0.0) for here, there in casts]
+    if not any(off):
         return f"{number} losses identical"
-    return f"{number} losses differ by {off:.1e} at the most"
+    some = f" in {sum(map(bool, off))} of {len(off)} casts" if len(off) > 1 else ""
+    return f"{number} losses differ by {max(off):.1e} at the most{some}"
 
 
-def measured(runs: Sequence[Run]) -> list[Result]:
-    """The results of groups whose lanes are started at once, so that they make themselves ready side by side. Then one
+def measured(runs: Sequence[Run]) -> None:
+    """One cast of groups whose lanes are started at once, so that they make themselves ready side by side. Then one
     group after the other is measured, and the rest sleep."""
     try:
         for run in runs:
             run.start()
         with ThreadPoolExecutor(len(runs)) as pool:
             list(pool.map(Run.wait, runs))
-        results = []
         for run in runs:
             try:
                 run.measure()
-                results += run.results()
             except Exception as error:  # a mistake in one group must not cost the others' results
-                results += run.broken(f"{type(error).__name__}: {error}")
+                run.broken(f"{type(error).__name__}: {error}")
             run.close()
-        return results
     finally:
         for run in runs:
             run.close()

@@ -42,6 +42,8 @@ class Subject:
 
 
 BARE, CURB, CACHED, TRACE, MPS = "bare", "curb", "curb+cache", "curb+trace", "mps"
+DIRECT = "direct"
+"""No subject, but what one is held against: the driver's own functions in the subject's own process."""
 
 
 def own_subjects(library: Path) -> list[Subject]:
@@ -62,8 +64,8 @@ def peer(text: str) -> Subject:
     path = Path(library).resolve()
     if not name or not library:
         raise ValueError(f"{text}: NAME=/path/lib.so[,VAR=value...] or mps is meant")
-    if name in (BARE, CURB, CACHED, TRACE, MPS):
-        raise ValueError(f"{text}: {name} is another subject's name")
+    if name in (BARE, CURB, CACHED, TRACE, MPS, DIRECT):
+        raise ValueError(f"{text}: {name} is another's name")
     if not path.exists():
         raise ValueError(f"{text}: there is no {library}")
     if wrong := [variable for variable in variables if "=" not in variable]:

@@ -29,43 +29,51 @@ CUstream new_stream() {
     return stream;
 }
 
-auto synchronise(CUstream stream) {
-    return [&cuda = driver(), stream] { must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
+auto synchronise(const Driver &cuda, CUstream stream) {
+    return [&cuda, stream] { must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
 }
 
 // A call that a shim knows and has nothing to add to.
 Sample passed(Words) {
-    return loop([&cuda = driver(), pool = default_pool()] {
-        int allowed = 1;
-        must(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &allowed),
-             "cuMemPoolSetAttribute");
+    return both([pool = default_pool()](const Driver &cuda) {
+        return loop([&cuda, pool] {
+            int allowed = 1;
+            must(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &allowed),
+                 "cuMemPoolSetAttribute");
+        });
     });
 }
 
 Sample info(Words) {
-    return loop([&cuda = driver()] {
-        std::size_t free = 0, total = 0;
-        must(cuda.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2");
+    return both([](const Driver &cuda) {
+        return loop([&cuda] {
+            std::size_t free = 0, total = 0;
+            must(cuda.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2");
+        });
     });
 }
 
 Sample plain(Words words) {
-    return loop([&cuda = driver(), size = bytes(words[0])] {
-        CUdeviceptr block = 0;
-        must(cuda.cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
-        must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
+    return both([size = bytes(words[0])](const Driver &cuda) {
+        return loop([&cuda, size] {
+            CUdeviceptr block = 0;
+            must(cuda.cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
+            must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
+        });
     });
 }
 
 Sample ordered(Words words) {
     keep_in_pool();
     const CUstream stream = new_stream();
-    const auto pair = [&cuda = driver(), size = bytes(words[0]), stream] {
-        CUdeviceptr block = 0;
-        must(cuda.cuMemAllocAsync(&block, size, stream), "cuMemAllocAsync");
-        must(cuda.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
-    };
-    return loop(pair, synchronise(stream));
+    return both([size = bytes(words[0]), stream](const Driver &cuda) {
+        const auto pair = [&cuda, size, stream] {
+            CUdeviceptr block = 0;
+            must(cuda.cuMemAllocAsync(&block, size, stream), "cuMemAllocAsync");
+            must(cuda.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+        };
+        return loop(pair, synchronise(cuda, stream));
+    });
 }
 
 Sample mapped(Words words) {
@@ -76,13 +84,15 @@ Sample mapped(Words words) {
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, kDevice};
     const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return loop([&cuda = driver(), size, place, kind, access] {
-        CUmemGenericAllocationHandle handle = 0;
-        must(cuda.cuMemCreate(&handle, size, &kind, 0), "cuMemCreate");
-        must(cuda.cuMemMap(place, size, 0, handle, 0), "cuMemMap");
-        must(cuda.cuMemSetAccess(place, size, &access, 1), "cuMemSetAccess");
-        must(cuda.cuMemUnmap(place, size), "cuMemUnmap");
-        must(cuda.cuMemRelease(handle), "cuMemRelease");
+    return both([size, place, kind, access](const Driver &cuda) {
+        return loop([&cuda, size, place, kind, access] {
+            CUmemGenericAllocationHandle handle = 0;
+            must(cuda.cuMemCreate(&handle, size, &kind, 0), "cuMemCreate");
+            must(cuda.cuMemMap(place, size, 0, handle, 0), "cuMemMap");
+            must(cuda.cuMemSetAccess(place, size, &access, 1), "cuMemSetAccess");
+            must(cuda.cuMemUnmap(place, size), "cuMemUnmap");
+            must(cuda.cuMemRelease(handle), "cuMemRelease");
+        });
     });
 }
 
@@ -101,10 +111,12 @@ Sample launch(Words) {
     must(driver().cuModuleLoadData(&module, contract::kSmallImage), "cuModuleLoadData");
     must(driver().cuModuleGetFunction(&kernel, module, "small"), "cuModuleGetFunction");
     const CUstream stream = new_stream();
-    const auto call = [&cuda = driver(), kernel, stream] {
-        must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "cuLaunchKernel");
-    };
-    return loop(call, synchronise(stream));
+    return both([kernel, stream](const Driver &cuda) {
+        const auto call = [&cuda, kernel, stream] {
+            must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "cuLaunchKernel");
+        };
+        return loop(call, synchronise(cuda, stream));
+    });
 }
 
 Sample graph(Words) {
@@ -113,10 +125,12 @@ Sample graph(Words) {
     must(driver().cuGraphCreate(&empty, 0), "cuGraphCreate");
     must(driver().cuGraphInstantiateWithFlags(&executable, empty, 0), "cuGraphInstantiateWithFlags");
     const CUstream stream = new_stream();
-    const auto call = [&cuda = driver(), executable, stream] {
-        must(cuda.cuGraphLaunch(executable, stream), "cuGraphLaunch");
-    };
-    return loop(call, synchronise(stream));
+    return both([executable, stream](const Driver &cuda) {
+        const auto call = [&cuda, executable, stream] {
+            must(cuda.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+        };
+        return loop(call, synchronise(cuda, stream));
+    });
 }
 
 constexpr Probe kProbes[] = {

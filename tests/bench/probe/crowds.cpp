@@ -24,11 +24,11 @@ struct Crew {
         for (;;) {
             begin.arrive_and_wait();
             try {
-                const Driver &cuda = driver();
+                driver();  // the context is made current
                 for (long i = 0; i < count; ++i) {
                     CUdeviceptr block = 0;
-                    must(cuda.cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
-                    must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
+                    must(cuda->cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
+                    must(cuda->cuMemFree_v2(block), "cuMemFree_v2");
                 }
             } catch (const Cannot &) {
                 reason = std::current_exception();
@@ -40,6 +40,7 @@ struct Crew {
     std::barrier<> begin, end;
     std::vector<std::exception_ptr> failed;
     std::size_t size;
+    const Driver *cuda = nullptr;
     long count = 0;
 };
 
@@ -48,16 +49,19 @@ Sample threads(Words words) {
     driver();
     const long many = number(words[0]);
     auto *crew = new Crew(many, bytes(words[1]));
-    return [crew, many](long count) {
-        crew->count = std::max(count / many, 1L);
-        const auto start = Clock::now();
-        crew->begin.arrive_and_wait();
-        crew->end.arrive_and_wait();
-        const double time = nanoseconds_since(start);
-        for (const auto &reason : crew->failed)
-            if (reason) std::rethrow_exception(reason);
-        return time / static_cast<double>(crew->count * many);
-    };
+    return both([crew, many](const Driver &cuda) {
+        return [&cuda, crew, many](long count) {
+            crew->cuda = &cuda;
+            crew->count = std::max(count / many, 1L);
+            const auto start = Clock::now();
+            crew->begin.arrive_and_wait();
+            crew->end.arrive_and_wait();
+            const double time = nanoseconds_since(start);
+            for (const auto &reason : crew->failed)
+                if (reason) std::rethrow_exception(reason);
+            return time / static_cast<double>(crew->count * many);
+        };
+    });
 }
 
 using Blocks = std::vector<CUdeviceptr>;

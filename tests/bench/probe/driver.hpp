@@ -1,5 +1,6 @@
 // The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. Linked against nothing of CUDA, so
-// that the environment alone says which driver it is, and what stands before it.
+// that the environment alone says which driver it is, and what stands before it. And the same functions at the driver's
+// own addresses, to be held against.
 #pragma once
 
 #include <stdexcept>
@@ -51,6 +52,14 @@ struct Driver {
 
 // Loaded, initialised and with its context current in the calling thread. Throws Cannot.
 const Driver &driver();
+
+// The driver's own functions (direct.cpp), whatever is preloaded; with nothing before the driver they are the same.
+// What is allocated by them is freed by them.
+struct Direct {
+    Driver functions;
+    std::string missing;  // what could not be found; empty: nothing
+};
+const Direct &direct();
 
 // Throws Cannot, with the name of the call, unless the result is CUDA_SUCCESS.
 inline void must(CUresult result, const char *call) {

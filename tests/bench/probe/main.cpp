@@ -3,7 +3,9 @@
 //
 //   probe --list               every probe with its words
 //   probe NAME [WORD...]       says {"event": "ready"}; for each line "sample COUNT" on stdin says
-//                              {"event": "sample", "ns": of one operation}; ends with its stdin
+//                              {"event": "sample", "ns": of one operation}, with "direct_ns" of one by the driver's own
+//                              functions where the two are compared, or "no_direct": why not; ends with its stdin
+//   probe --direct             every function with its address as programs find it, and the driver's own
 //
 // Status 3: the probe cannot be had here, and the last line of stderr says why.
 
@@ -27,6 +29,15 @@ std::vector<Probe> probes() {
     return all;
 }
 
+void list_functions() {
+    if (!direct().missing.empty()) throw Cannot(direct().missing);
+#define BENCH_LIST(name)                                                            \
+    std::printf("%s %p %p\n", #name, reinterpret_cast<const void *>(driver().name), \
+                reinterpret_cast<const void *>(direct().functions.name));
+    BENCH_FUNCTIONS(BENCH_LIST)
+#undef BENCH_LIST
+}
+
 void serve(const Sample &sample) {
     std::puts(R"({"event": "ready"})");
     std::fflush(stdout);
@@ -35,7 +46,11 @@ void serve(const Sample &sample) {
         long count = 0;
         if (std::sscanf(line.data(), "sample %ld", &count) != 1 || count < 1)
             throw Cannot(std::string("was told ") + line.data());
-        std::printf("{\"event\": \"sample\", \"ns\": %.3f}\n", sample(count));
+        const Times times = sample(count);
+        std::printf(R"({"event": "sample", "ns": %.3f)", times.ns);
+        if (times.direct_ns) std::printf(R"(, "direct_ns": %.3f)", *times.direct_ns);
+        if (!times.no_direct.empty()) std::printf(R"(, "no_direct": "%s")", times.no_direct.c_str());
+        std::puts("}");
         std::fflush(stdout);
     }
 }
@@ -48,12 +63,16 @@ int main(int argc, char **argv) try {
         for (const Probe &probe : probes()) std::printf("%s %s\n", probe.name, probe.words);
         return 0;
     }
+    if (words.size() == 1 && words[0] == "--direct") {
+        list_functions();
+        return 0;
+    }
     for (const Probe &probe : probes()) {
         if (words.empty() || words[0] != probe.name || words.size() - 1 < probe.least) continue;
         serve(probe.make(Words(words).subspan(1)));
         return 0;
     }
-    std::fprintf(stderr, "usage: probe --list | NAME [WORD...]\n");
+    std::fprintf(stderr, "usage: probe --list | --direct | NAME [WORD...]\n");
     return 2;
 } catch (const std::exception &why) {
     std::fprintf(stderr, "%s\n", why.what());

@@ -59,7 +59,7 @@ Sample reloads(Words words) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
             }
         });
-        const double time = pair(count);
+        const Times time = pair(count);
         done = true;
         editor.join();
         return time;

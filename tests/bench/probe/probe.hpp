@@ -1,18 +1,30 @@
 // What a probe is: it sets up once, and then takes samples whenever it is told to (main.cpp).
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "driver.hpp"
 
 namespace bench {
 
 using Words = std::span<const std::string>;
 
-// Does the operation so many times; the nanoseconds of one. Throws Cannot.
-using Sample = std::function<double(long count)>;
+// Nanoseconds of one operation.
+struct Times {
+    Times(double found) : ns(found) {}
+    double ns;                        // by the functions that a program finds
+    std::optional<double> direct_ns;  // by the driver's own, in the same sample
+    std::string no_direct;            // why there is none, where there should be one
+};
+
+// Does the operation so many times. Throws Cannot.
+using Sample = std::function<Times(long count)>;
 
 struct Probe {
     const char *name;
@@ -53,6 +65,34 @@ Sample loop(Operation operation, Settle settle) {
 template <class Operation>
 Sample loop(Operation operation) {
     return loop(operation, [] {});
+}
+
+// The operation by the functions that a program finds, and by the driver's own, in turns in one sample. Each has half
+// of its time, as far as the last sample tells, and is the first in every other sample. `make` makes a sample of the
+// operation by the functions that it is given.
+template <class Make>
+Sample both(Make make) {
+    const Sample found = make(driver());
+    if (const std::string &missing = direct().missing; !missing.empty())
+        return [found, missing](long count) {
+            Times times = found(count);
+            times.no_direct = missing;
+            return times;
+        };
+    return [found, own = Sample(make(direct().functions)), own_first = true, as_quick = 1.0](long count) mutable {
+        const long half = std::max(count / 2, 1L);
+        // No more than `count`, which bounds what may be queued at once.
+        const long own_half = std::clamp(static_cast<long>(static_cast<double>(half) * as_quick), 1L, count);
+        double ns = 0, direct_ns = 0;
+        own_first = !own_first;
+        if (own_first) direct_ns = own(own_half).ns;
+        ns = found(half).ns;
+        if (!own_first) direct_ns = own(own_half).ns;
+        as_quick = std::min(ns / std::max(direct_ns, 1.0), 2.0);
+        Times times = ns;
+        times.direct_ns = direct_ns;
+        return times;
+    };
 }
 
 }  // namespace bench
