@@ -174,7 +174,7 @@ class _Table:
             Row("16 threads against 1", f"{BARE}, 16", f"{BARE}, 1"),
             Row("16 threads against 1", f"{CURB}, 16", f"{CURB}, 1", eightfold),
         ]
-        self.add(Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=10))
+        self.add(Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=80, limit_s=30))
 
     def live(self) -> None:
         """Two things: a block comes and goes beside many others, or any one of the many is exchanged, and then the books,

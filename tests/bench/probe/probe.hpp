@@ -69,9 +69,11 @@ Sample loop(Operation operation) {
 
 // The operation by the functions that a program finds, and by the driver's own, in turns in one sample. Each has half
 // of its time, as far as the last sample tells, and is the first in every other sample. `make` makes a sample of the
-// operation by the functions that it is given.
+// operation by the functions that it is given. Equal halves are of so many operations each: of a few by many threads,
+// some more or less would be another thing.
+enum class Halves { of_time, equal };
 template <class Make>
-Sample both(Make make) {
+Sample both(Make make, Halves halves = Halves::of_time) {
     const Sample found = make(driver());
     if (const std::string &missing = direct().missing; !missing.empty())
         return [found, missing](long count) {
@@ -79,20 +81,21 @@ Sample both(Make make) {
             times.no_direct = missing;
             return times;
         };
-    return [found, own = Sample(make(direct().functions)), own_first = true, as_quick = 1.0](long count) mutable {
-        const long half = std::max(count / 2, 1L);
-        // No more than `count`, which bounds what may be queued at once.
-        const long own_half = std::clamp(static_cast<long>(static_cast<double>(half) * as_quick), 1L, count);
-        double ns = 0, direct_ns = 0;
-        own_first = !own_first;
-        if (own_first) direct_ns = own(own_half).ns;
-        ns = found(half).ns;
-        if (!own_first) direct_ns = own(own_half).ns;
-        as_quick = std::min(ns / std::max(direct_ns, 1.0), 2.0);
-        Times times = ns;
-        times.direct_ns = direct_ns;
-        return times;
-    };
+    return
+        [found, own = Sample(make(direct().functions)), own_first = true, as_quick = 1.0, halves](long count) mutable {
+            const long half = std::max(count / 2, 1L);
+            // No more than `count`, which bounds what may be queued at once.
+            const long own_half = std::clamp(static_cast<long>(static_cast<double>(half) * as_quick), 1L, count);
+            double ns = 0, direct_ns = 0;
+            own_first = !own_first;
+            if (own_first) direct_ns = own(own_half).ns;
+            ns = found(half).ns;
+            if (!own_first) direct_ns = own(own_half).ns;
+            if (halves == Halves::of_time) as_quick = std::min(ns / std::max(direct_ns, 1.0), 2.0);
+            Times times = ns;
+            times.direct_ns = direct_ns;
+            return times;
+        };
 }
 
 }  // namespace bench
