@@ -38,7 +38,7 @@ RUN = {  # the line, and what has to be in what it prints
     "curb policy check ceiling.json": "valid",
     "curb metrics": "# EOF",
     "curb metrics --textfile /var/lib/prometheus/node-exporter/curb.prom": "",
-    "curb metrics --json": "curb_held_bytes",
+    "curb metrics --json": "curb_nvml_up",
     "cmake --install build --prefix /usr": "bin/curb",
     "mkdir -p /etc/curb": "",
     "$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "valid",
