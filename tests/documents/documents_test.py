@@ -57,6 +57,7 @@ NOT_RUN = {
     'scripts/bench --only "alloc + free" --quick': "as scripts/bench",
     "scripts/bench --against NAME=/path/lib.so,VAR=value --against mps": "needs another shim, and MPS a GPU",
     "scripts/bench --minutes 4": "as scripts/bench",
+    "scripts/try-clean trixie": "needs a mirror, and builds all anew",
     "curb-preload check": "needs root and a library under /usr; surroundings_preload_test runs it in a machine of its own",
     "curb-preload install": "as curb-preload check",
     "sudo install -D -o root -g root -m 644 ceiling.json /etc/curb/policy.json": "the machine's own file",
