@@ -88,6 +88,35 @@ def walk(ask, words):
     return parsed(words, ask(words), ask)
 
 
+def misuse(command, words):
+    """What is wrong with these words behind a command, by its help; None: nothing."""
+    while command.commands and words[:1] != ["--version"]:
+        if not words:
+            return f"{command.name} alone"
+        name, words = words[0], words[1:]
+        found = [one for one in command.commands if one.words[-1] == name]
+        if not found:
+            return f"there is no {command.name} {name}"
+        command = found[0]
+    spellings, arguments, rest = command.spellings(), 0, list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            arguments += 1
+            continue
+        name, equals, _ = word.partition("=")
+        if name not in spellings:
+            return f"{command.name} has no {name}"
+        if spellings[name] and not equals:
+            if not rest:
+                return f"{name} without a value"
+            rest.pop(0)
+    names = [left for left, _ in command.arguments]
+    if arguments > len(names) and not any(name.endswith("...") for name in names):
+        return f"{command.name} takes no such argument"
+    return None
+
+
 def commands_of(curb):
     """`curb` and all below it."""
 

@@ -1,32 +1,103 @@
 #!/usr/bin/env python3
-"""What `cmake --install` puts where, and that it works from there: install_test.py CMAKE BUILD-FOLDER"""
+"""What `cmake --install` puts where, and that it works from there and from where it is moved: install_test.py CMAKE BUILD-FOLDER"""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
 FILES = """bin/curb bin/curb-preload bin/curb-sim-books lib/curb/libcurb.so lib/curb/sim/libcuda.so.1 lib/curb/sim/libnvidia-ml.so.1
-share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb""".split()
+share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb share/curb/policy.schema.json
+share/doc/curb/LICENSE""".split() + [f"share/doc/curb/examples/{path.name}" for path in EXAMPLES]
+ASKS = ROOT / "tests/documents/train.py"
+"""A program that asks for eight pieces of 256 MiB, and says how many it was given."""
+
+
+def has_man():
+    """Whether there is one, and no container image's stand-in for it."""
+    return bool(shutil.which("man")) and subprocess.run(["man", "--version"], capture_output=True, text=True).stdout.startswith("man ")
 
 
 class Installed(unittest.TestCase):
-    def test_it_runs_from_where_it_was_put(self):
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([CMAKE, "--install", BUILD, "--prefix", folder], check=True, stdout=subprocess.DEVNULL)
-            there = {str(path.relative_to(folder)) for path in Path(folder).rglob("*") if not path.is_dir()}
-            self.assertEqual(there, set(FILES))
-            environment = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_"))}
-            command = [f"{folder}/bin/curb", "run", "--sim", "--cap", "1GiB", "--dry-run", "--", "true"]
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            self.assertIn(f"LD_PRELOAD={folder}/lib/curb/libcurb.so\n", run.stdout)
-            self.assertIn(f"LD_LIBRARY_PATH={folder}/lib/curb/sim\n", run.stdout)
-            command.remove("--dry-run")
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            self.assertEqual((run.returncode, run.stdout), (0, ""))
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        first, cls.folder = Path(cls.temporary.name, "first"), Path(cls.temporary.name, "moved")
+        # As an administrator with a careful umask installs it for others.
+        install = ["sh", "-c", 'umask 077 && exec "$@"', "sh", CMAKE, "--install", BUILD, "--prefix", first]
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        cls.from_the_first = cls.ran("run", "--sim", "--cap", "1GiB", "--dry-run", "--", "true", prefix=first)
+        cls.first = first
+        first.rename(cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def ran(cls, *words, prefix=None):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_"))}
+        environment["HOME"] = cls.temporary.name
+        command = [Path(prefix or cls.folder, "bin/curb"), *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def test_it_has_all_files_and_no_others(self):
+        there = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
+        self.assertEqual(there, set(FILES))
+
+    def test_everybody_may_read_it(self):
+        paths = [path for path in self.folder.rglob("*") if path.is_file() or "curb" in path.relative_to(self.folder).parts]
+        for path in paths:
+            wanted = 0o755 if path.is_dir() or path.parent.name == "bin" else 0o644
+            self.assertEqual(path.stat().st_mode & wanted, wanted, path)
+            self.assertEqual(path.stat().st_mode & 0o022, 0, path)
+
+    def test_it_finds_its_libraries_where_it_was_put(self):
+        self.assertIn(f"LD_PRELOAD={self.first}/lib/curb/libcurb.so\n", self.from_the_first.stdout)
+        self.assertIn(f"LD_LIBRARY_PATH={self.first}/lib/curb/sim\n", self.from_the_first.stdout)
+
+    def test_moved_it_caps_a_program_on_its_simulated_driver(self):
+        for cap, pieces in ("1GiB", 1), ("8GiB", 8):
+            run = self.ran("run", "--sim", "--cap", cap, "--", sys.executable, ASKS)
+            self.assertEqual((run.returncode, run.stdout), (0, f"trained with {pieces} of 8 pieces\n"), run.stderr)
             self.assertNotIn("cannot be preloaded", run.stderr)
+
+    def test_moved_it_says_its_version(self):
+        said = [line for line in Path(ROOT, "CMakeLists.txt").read_text().splitlines() if line.startswith("project(")]
+        self.assertIn(f" VERSION {self.ran('--version').stdout.removeprefix('curb ').strip()} ", said[0])
+
+    def test_moved_its_examples_are_valid_and_its_schema_is_that_of_the_command(self):
+        examples = sorted((self.folder / "share/doc/curb/examples").iterdir())
+        check = self.ran("policy", "check", *examples)
+        self.assertEqual((check.returncode, check.stderr), (0, ""))
+        self.assertEqual((self.folder / "share/curb/policy.schema.json").read_text(), self.ran("policy", "schema").stdout)
+
+    def test_moved_its_other_commands_start(self):
+        books = subprocess.run([self.folder / "bin/curb-sim-books"], capture_output=True, text=True, check=False)
+        preload = subprocess.run([self.folder / "bin/curb-preload"], capture_output=True, text=True, check=False)
+        self.assertEqual((preload.returncode, books.returncode), (2, 2), preload.stderr + books.stderr)
+        self.assertIn("usage: curb-preload", preload.stdout + preload.stderr)
+        self.assertIn("usage: curb-sim-books", books.stdout + books.stderr)
+
+    def test_moved_bash_has_its_completion(self):
+        source = 'source "$1" && complete -p curb'
+        run = subprocess.run(
+            ["bash", "-c", source, "bash", self.folder / "share/bash-completion/completions/curb"], capture_output=True, text=True, check=False
+        )
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+
+    @unittest.skipUnless(has_man(), "man is not here (scripts/setup test)")
+    def test_moved_man_finds_its_pages(self):
+        for page, file in {"curb": "man1/curb.1", "curb-policy": "man5/curb-policy.5"}.items():
+            run = subprocess.run(
+                ["man", "-M", self.folder / "share/man", "-w", page], capture_output=True, text=True, check=False
+            )
+            self.assertEqual(run.stdout.strip(), str(self.folder / "share/man" / file))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""What the documents tell a reader to type, typed: documents_test.py CURB BUILD-FOLDER
+
+Every line of a block ```sh is in RUN, and is run as it stands there by bash, in a folder of its own and on the simulated
+driver, or in NOT_RUN with the reason. `curb …` in the running text has to name commands and options that there are.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from curb_help import commands_of, misuse  # noqa: E402
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+ALL_PIECES = "trained with 8 of 8 pieces"
+RUN = {  # the line, and what has to be in what it prints
+    "curb run --cap 8GiB -- python train.py": ALL_PIECES,
+    "LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json python train.py": ALL_PIECES,
+    "curb run --sim --cap 4GiB -- ./my_cuda_program": ALL_PIECES,
+    "curb ps": "train.py",
+    "curb cap PID 6GiB": "6 GiB",
+    "curb release PID": "2 GiB",
+    "curb suspend PID": "curb resume",
+    "$EDITOR job.json": "",
+    "curb policy check job.json": "valid",
+    "curb policy show job.json": "8GiB",
+    "curb policy explain job.json -- python x.py": "x.py",
+    "curb policy schema": '"$schema"',
+    "curb policy check ceiling.json": "valid",
+    "curb metrics": "# EOF",
+    "curb metrics --textfile /var/lib/prometheus/node-exporter/curb.prom": "",
+    "curb metrics --json": "curb_nvml_up",
+    "cmake --install build --prefix /usr": "bin/curb",
+    "mkdir -p /etc/curb": "",
+    "$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "valid",
+    "curb doctor": "libcurb.so",
+}
+AFTER = {"$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "mkdir -p /etc/curb"}
+"""A line that needs another first."""
+NOT_RUN = {
+    "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
+    "scripts/demo": "scripts/test and scripts/try-clean run it",
+    "scripts/test": "it runs this test",
+    "scripts/test --quick": "it runs this test",
+    "scripts/test --nightly": "hours",
+    "scripts/gpu-test": "needs a GPU",
+    "scripts/bench": "minutes; the test `bench` runs a short one",
+    'scripts/bench --only "alloc + free" --quick': "as scripts/bench",
+    "scripts/bench --against NAME=/path/lib.so,VAR=value --against mps": "needs another shim, and MPS a GPU",
+    "scripts/bench --minutes 4": "as scripts/bench",
+    "scripts/try-clean trixie": "needs a mirror, and builds all anew",
+    "curb-preload check": "needs root and a library under /usr; surroundings_preload_test runs it in a machine of its own",
+    "curb-preload install": "as curb-preload check",
+    "sudo install -D -o root -g root -m 644 ceiling.json /etc/curb/policy.json": "the machine's own file",
+    "systemctl enable --now curb-metrics.timer": "the machine's own services",
+}
+
+
+def outside_blocks(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(kind):
+    """(document, text) of every block of a kind: "sh", "jsonc", "" for one without a name."""
+    for document in DOCUMENTS:
+        for block in re.finditer(r"^```(\w*)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+            if block[1] == kind:
+                yield document, block[2]
+
+
+def shown():
+    """Each line to type, without its comment, and where it is first shown."""
+    lines = {}
+    for document, text in blocks("sh"):
+        for line in text.splitlines():
+            command = re.sub(r"(^|\s+)# .*", "", line).strip()
+            if command:
+                lines.setdefault(command, document.name)
+    return lines
+
+
+class Sandbox:
+    """A folder with the files that the documents name, and a process "PID" that caches 2 GiB under job.json."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        run = subprocess.run([CURB, "run", "--sim", "--dry-run", "--", "true"], capture_output=True, text=True, check=True)
+        found = dict(line.split("=", 1) for line in run.stdout.splitlines() if "=" in line)
+        for name in ("bin", "etc", "run/curb", "prometheus"):
+            (folder / name).mkdir(parents=True)
+        (folder / "run" / "curb").chmod(0o700)
+        (folder / "build").symlink_to(BUILD)
+        (folder / "bin/python").symlink_to(sys.executable)
+        examples = ROOT / "config/examples"
+        for name, source in {"job.json": "cap.json", "ceiling.json": "ceiling.json"}.items():
+            (folder / name).write_text((examples / source).read_text())
+        for name in ("train.py", "x.py"):
+            (folder / name).write_text(Path(__file__).with_name("train.py").read_text())
+        self.program("my_cuda_program", "exec python train.py")
+        self.program("bin/editor", f'if [ -e "$1" ]; then sed -i s/8GiB/6GiB/ "$1"; else cp {examples}/ceiling.json "$1"; fi')
+        self.environment = {
+            "PATH": f"{folder}/bin:{CURB.parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "EDITOR": f"{folder}/bin/editor",
+            "XDG_RUNTIME_DIR": str(folder / "run"),
+            "LD_LIBRARY_PATH": found["LD_LIBRARY_PATH"],
+            "CURB_SIM_STATE": str(folder / "state"),
+        }
+        environment = {**self.environment, "LD_PRELOAD": found["LD_PRELOAD"], "CURB_POLICY": "job.json"}
+        self.job = subprocess.Popen(
+            ["python", "train.py", "stay"], cwd=folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        if self.job.stdout.readline().strip() != ALL_PIECES:
+            raise AssertionError("the stand-in for train.py does not run under curb")
+        until = time.monotonic() + 10
+        while not list((folder / "run/curb").glob(f"{self.job.pid}-*.sock")):  # a thread makes it
+            if time.monotonic() > until:
+                raise AssertionError("the stand-in for train.py has no socket")
+            time.sleep(0.005)
+        self.stands_for = {
+            r"\bPID\b": str(self.job.pid),
+            "/path/to/libcurb.so": found["LD_PRELOAD"],
+            "--prefix /usr": "--prefix usr",
+            "/etc/curb": "etc/curb",
+            "/var/lib/prometheus/node-exporter": "prometheus",
+        }
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def type(self, line):
+        for what, stands_for in self.stands_for.items():
+            line = re.sub(what, stands_for, line)
+        return subprocess.run(
+            ["bash", "-c", line], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False, timeout=60,
+        )
+
+    def end(self):
+        self.job.kill()
+        self.job.communicate()
+
+
+class Documents(unittest.TestCase):
+    def test_each_line_to_type_is_known(self):
+        lines = shown()
+        self.assertEqual({line: document for line, document in lines.items() if line not in RUN | NOT_RUN}, {})
+        self.assertEqual([line for line in [*RUN, *NOT_RUN] if line not in lines], [], "in no document any more")
+        self.assertEqual(RUN.keys() & NOT_RUN.keys(), set())
+
+    def test_each_that_can_be_run_does_what_it_is_for(self):
+        for line, wanted in RUN.items():
+            with self.subTest(line), tempfile.TemporaryDirectory(prefix="curb-") as folder:
+                sandbox = Sandbox(Path(folder))
+                try:
+                    if line in AFTER:
+                        sandbox.type(AFTER[line])
+                    run = sandbox.type(line)
+                finally:
+                    sandbox.end()
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                self.assertIn(wanted, run.stdout)
+
+    def test_scripts_are_there(self):
+        named = set()
+        for document in DOCUMENTS:
+            named.update(re.findall(r"(?<![\w/])scripts/[\w-]+", document.read_text()))
+        self.assertGreater(len(named), 10)
+        for name in sorted(named):
+            self.assertTrue(os.access(ROOT / name, os.X_OK), f"{name} is no program")
+
+    def test_policies_that_are_shown_are_valid(self):
+        for document, text in blocks("jsonc"):
+            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/policy-doc holds them
+                continue
+            with self.subTest(document=document.name, policy=text):
+                run = subprocess.run([CURB, "policy", "check", "-"], input=text, capture_output=True, text=True, check=False)
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+
+    def test_the_summary_of_commands_has_them_all_with_options_that_there_are(self):
+        found = [text for _, text in blocks("") if text.startswith("curb run ")]
+        self.assertEqual(len(found), 1)
+        commands = {command.name: command for command in commands_of(CURB).all() if not command.commands}
+        summary = {}
+        for line in re.findall(r"^curb .*", found[0], re.MULTILINE):
+            name = next(name for name in commands if re.match(rf"{name}\b", line))
+            summary[name] = set(re.findall(r"--[a-z-]+", line.split("   ")[0]))
+        self.assertEqual(summary.keys(), commands.keys())
+        for name, options in summary.items():
+            self.assertLessEqual(options, commands[name].spellings().keys(), name)
+
+    def test_commands_in_running_text_name_what_there_is(self):
+        root, checked = commands_of(CURB), 0
+        for document in DOCUMENTS:
+            for code in re.findall(r"`(curb [^`\n]+)`", outside_blocks(document.read_text())):
+                words = shlex.split(re.sub(r" (…|--|>) .*", "", code))[1:]
+                if words[0] == "COMMAND":
+                    continue
+                with self.subTest(document=document.name, code=code):
+                    self.assertIsNone(misuse(root, words))
+                    checked += 1
+        self.assertGreater(checked, 50)
+
+
+if __name__ == "__main__":
+    CURB, BUILD = (Path(word).resolve() for word in sys.argv[1:3])
+    del sys.argv[1:3]
+    unittest.main()
