@@ -58,9 +58,8 @@ void append_number(std::string &out, Number value, int base = 10) {
 class Arguments {
   public:
     explicit Arguments(std::string &out) : out_(out) { out_ += ",\"args\":{"; }
-    ~Arguments() { out_ += "}},\n"; }
-    Arguments(const Arguments &) = delete;
-    Arguments &operator=(const Arguments &) = delete;
+    // Not a destructor's: there may be no memory for it.
+    void end() { out_ += "}},\n"; }
 
     template <class Number>
     void number(const char *name, Number value) {
@@ -191,6 +190,7 @@ void append(std::string &out, const Event &event, int pid) {
     if (lasted) arguments.name("step", policy::step_name(event.step));
     if (event.reused) arguments.yes("reused");
     if (!event.text.empty()) arguments.text("text", event.text);
+    arguments.end();
 }
 
 void append_counters(std::string &out, std::uint64_t ns, int gpu, const policy::ByKind &kinds, int pid) {
@@ -203,6 +203,7 @@ void append_counters(std::string &out, std::uint64_t ns, int gpu, const policy::
     Arguments arguments(out);
     for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
         arguments.number(policy::kind_name(static_cast<policy::Kind>(kind)), kinds[kind]);
+    arguments.end();
 }
 
 policy::Result<Line, std::string> parse(std::string_view line) {

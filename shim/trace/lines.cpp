@@ -33,14 +33,19 @@ bool Lines::complete(Record &record) {
     return true;
 }
 
-void Lines::add(const Record &record) {
+template <class Add>
+void Lines::whole(Add add) {
     const std::size_t before = text_.size();
     try {
-        add_line(record);
+        add();
     } catch (...) {
         text_.resize(before);  // lest a piece of a line stays
         throw;
     }
+}
+
+void Lines::add(const Record &record) {
+    whole([&] { add_line(record); });
 }
 
 void Lines::add_line(Record record) {
@@ -74,7 +79,7 @@ void Lines::add_dropped(std::uint64_t ns, std::uint64_t events) {
     Event event{since_began(ns), What::dropped};
     event.thread = pid_;
     event.bytes = static_cast<std::int64_t>(events);
-    append(text_, event, pid_);
+    whole([&] { append(text_, event, pid_); });
 }
 
 void Lines::add_counters() {
@@ -83,7 +88,7 @@ void Lines::add_counters() {
 }
 
 void Lines::count(std::size_t gpu, std::uint64_t ns) {
-    control::trace::append_counters(text_, ns, static_cast<int>(gpu), gpus_[gpu].kinds, pid_);
+    whole([&] { control::trace::append_counters(text_, ns, static_cast<int>(gpu), gpus_[gpu].kinds, pid_); });
     gpus_[gpu].counted_ns = ns;
     gpus_[gpu].owed = false;
 }

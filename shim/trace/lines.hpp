@@ -52,6 +52,9 @@ class Lines {
     };
 
     [[nodiscard]] std::uint64_t since_began(std::uint64_t ns) const noexcept { return ns > began_ ? ns - began_ : 0; }
+    // Adds to the text, or throws and leaves it as it was.
+    template <class Add>
+    void whole(Add add);
     void add_line(Record record);
     bool complete(Record &record);
     void count(std::size_t gpu, std::uint64_t ns);

@@ -1,5 +1,8 @@
 #include "control/trace.hpp"
 
+#include <cstdlib>
+#include <new>
+
 #include "catch.hpp"
 
 using namespace curb;
@@ -7,6 +10,22 @@ using control::trace::Event;
 using control::trace::Header;
 using control::trace::What;
 namespace trace = control::trace;
+
+namespace {
+
+// How many allocations there is memory for; negative: for all.
+thread_local int memory_for = -1;
+
+}  // namespace
+
+void *operator new(std::size_t bytes) {
+    if (memory_for == 0) throw std::bad_alloc();
+    if (memory_for > 0) --memory_for;
+    if (void *block = std::malloc(bytes)) return block;
+    throw std::bad_alloc();
+}
+void operator delete(void *block) noexcept { std::free(block); }
+void operator delete(void *block, std::size_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -49,6 +68,28 @@ std::vector<Event> each_event() {
 }
 
 }  // namespace
+
+TEST_CASE("without memory a line throws, wherever it was") {
+    const policy::ByKind kinds{};
+    for (const Event &event : each_event()) {
+        const auto needs = [&](int memory) {
+            std::string line;
+            memory_for = memory;
+            try {
+                trace::append(line, event, 4711);
+                trace::append_counters(line, event.ns, 0, kinds, 4711);
+            } catch (const std::bad_alloc &) {
+                memory_for = -1;
+                return true;
+            }
+            memory_for = -1;
+            return false;
+        };
+        int memory = 0;
+        while (needs(memory)) ++memory;
+        CHECK(memory > 2);
+    }
+}
 
 TEST_CASE("Every event is read as it was written, on one line") {
     for (const Event &event : each_event()) {
