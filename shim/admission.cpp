@@ -8,6 +8,7 @@
 #include "pools.hpp"
 #include "process.hpp"
 #include "reports.hpp"
+#include "worker.hpp"
 
 namespace curb::shim::admission {
 namespace {
@@ -57,11 +58,16 @@ void look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
         asked = true;
     }
     const Bytes limit = policy::limit(out);
-    if (limit != policy::kUnbounded &&
-        policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
-                              device.changed.load(std::memory_order_relaxed))) {
-        devices::reconcile(device);
-        asked = true;
+    if (limit != policy::kUnbounded) {
+        switch (policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
+                                      device.changed.load(std::memory_order_relaxed))) {
+            case policy::Measure::not_yet: break;
+            case policy::Measure::soon: worker::measure_soon(device); break;
+            case policy::Measure::now:
+                devices::reconcile(device);
+                asked = true;
+                break;
+        }
     }
     if (asked) look(device, now, out);
 }

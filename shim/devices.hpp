@@ -22,6 +22,7 @@ struct Device {
     Ledger ledger;
     Meter meter;
     std::atomic<std::uint64_t> measured_ms{0};     // when the ledger was last held against the meter
+    std::atomic<bool> measure_soon{false};         // the worker is asked to do it
     std::atomic<Bytes> reach{policy::kUnbounded};  // what it holds and what is free of the device, together
     std::atomic<std::uint64_t> reach_ms{0};        // when that was last asked
     std::atomic<bool> changed{false};              // the driver may have taken or given back memory of its own since

@@ -90,8 +90,8 @@ struct Left {
 Left forget(CUmemoryPool handle) noexcept;
 
 // After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
-// traces. Breaks no capture that the allocation itself has not broken, and of graphs' memory none (cases of the contract
-// suite); after anything else the caller is in RelaxedCapture.
+// traces. Breaks no capture that the allocation itself has not broken, and of graphs' memory none (cases of the
+// contract suite); after anything else the caller is in RelaxedCapture.
 Bytes raise(Pool &pool) noexcept;
 // Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
 void look_again(Device &device) noexcept;

@@ -88,8 +88,11 @@ bool do_what_is_due() {
     }
     for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
     if (settle) process::settle(look_closely);
-    for (int ordinal = 0; measure && ordinal < devices::count(); ++ordinal)
-        if (devices::in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        Device &device = devices::at(ordinal);
+        const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
+        if ((measure || soon) && devices::in_use(device)) devices::reconcile(device);
+    }
     if (measure) server::measured();
     return settle || measure || !lines.empty();
 }
@@ -177,6 +180,12 @@ void measure() noexcept {
         asked().measure = true;
     }
     post();
+}
+
+void measure_soon(Device &device) noexcept {
+    if (!device.measure_soon.load(std::memory_order_relaxed) &&
+        !device.measure_soon.exchange(true, std::memory_order_seq_cst))
+        post();
 }
 
 void say(std::string line) noexcept try {

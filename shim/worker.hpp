@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "devices.hpp"
 #include "release/plan.hpp"
 
 namespace curb::shim::worker {
@@ -24,6 +25,9 @@ void settle(bool look_closely) noexcept;
 
 // The books are to be held against the devices; server::measured() is called when they have been.
 void measure() noexcept;
+
+// The same for one device, of which nobody is told. Leaves errno.
+void measure_soon(Device &device) noexcept;
 
 // A line for the log, at level info, from a thread that must not wait for it.
 void say(std::string line) noexcept;

@@ -204,18 +204,19 @@ TEST_CASE("where there is no growth, nothing to keep free and no waiting, the ve
 // ---- how often the device is asked ----
 
 TEST_CASE("the device is asked the more often the nearer the cap is") {
-    CHECK_FALSE(measure_again(10 * GiB, 50, false));
-    CHECK(measure_again(10 * GiB, 100, false));
-    CHECK_FALSE(measure_again(300 * MiB, 1, false));
-    CHECK(measure_again(300 * MiB, 2, false));
-    CHECK(measure_again(10 * MiB, 0, false));
-    CHECK(measure_again(0, 0, false));
+    CHECK(measure_again(10 * GiB, 50, false) == Measure::not_yet);
+    CHECK(measure_again(10 * GiB, 100, false) == Measure::soon);
+    CHECK(measure_again(10 * GiB, 1000, false) == Measure::now);  // nobody else has
+    CHECK(measure_again(300 * MiB, 1, false) == Measure::not_yet);
+    CHECK(measure_again(300 * MiB, 2, false) == Measure::now);
+    CHECK(measure_again(10 * MiB, 0, false) == Measure::now);
+    CHECK(measure_again(0, 0, false) == Measure::now);
 }
 
 TEST_CASE("near the cap the device is asked as soon as the driver may have taken something") {
-    CHECK(measure_again(300 * MiB, 0, true));
-    CHECK_FALSE(measure_again(10 * GiB, 50, true));
-    CHECK(measure_again(10 * GiB, 100, true));
+    CHECK(measure_again(300 * MiB, 0, true) == Measure::now);
+    CHECK(measure_again(10 * GiB, 50, true) == Measure::not_yet);
+    CHECK(measure_again(10 * GiB, 100, true) == Measure::soon);
 }
 
 TEST_CASE("what others leave free is asked again for large requests, near the end of it, and every other millisecond") {

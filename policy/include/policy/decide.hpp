@@ -80,19 +80,24 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
 }
 
 // How old the device's own figure may be for a decision that would leave `room` bytes under the cap. Asking costs 11 us
-// (NVML, H200), so far from the cap it is asked ten times a second at the most; within `kNear` of it at any change a
-// program can notice, and for the last bytes always. What the driver takes for itself (code, stacks) grows in steps of
-// up to 92 MiB between our calls, so without a cap in sight the books would drift.
+// (NVML, H200) and more while others ask it too or make contexts, so far from the cap it is asked ten times a second at
+// the most, and by another thread, unless that one does not come to it; within `kNear` of it at any change a program
+// can notice, and for the last bytes always. What the driver takes for itself (code, stacks) grows in steps of up to 92
+// MiB between our calls, so without a cap in sight the books would drift.
 struct Staleness {
     static constexpr Bytes kNear = 512 * MiB;
     static constexpr Bytes kLast = 64 * MiB;
     static constexpr std::uint64_t kFarMs = 100;
+    static constexpr std::uint64_t kFarthestMs = 1000;
     static constexpr std::uint64_t kNearMs = 2;
 };
+enum class Measure { not_yet, soon, now };
 // `changed`: something was done since in which the driver may take memory of its own.
-constexpr bool measure_again(Bytes room, std::uint64_t age_ms, bool changed) noexcept {
-    if (room < Staleness::kLast || (changed && room < Staleness::kNear)) return true;
-    return age_ms >= (room < Staleness::kNear ? Staleness::kNearMs : Staleness::kFarMs);
+constexpr Measure measure_again(Bytes room, std::uint64_t age_ms, bool changed) noexcept {
+    if (room < Staleness::kLast || (changed && room < Staleness::kNear)) return Measure::now;
+    if (room < Staleness::kNear) return age_ms >= Staleness::kNearMs ? Measure::now : Measure::not_yet;
+    if (age_ms < Staleness::kFarMs) return Measure::not_yet;
+    return age_ms < Staleness::kFarthestMs ? Measure::soon : Measure::now;
 }
 
 // How old the figure of what is free of the device may be for a request of `bytes` that would leave `room` until others
