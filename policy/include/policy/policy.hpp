@@ -1,6 +1,7 @@
 // What policies say, as plain values. config/ makes them from JSON; shim/ asks about each device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -55,6 +56,10 @@ enum class Step : std::uint8_t {
 #define CURB_STEP(name, text) name,
 #include "policy/release_steps.def"
 };
+inline constexpr std::size_t kSteps = 0
+#define CURB_STEP(name, text) +1
+#include "policy/release_steps.def"
+    ;
 const char *step_name(Step step) noexcept;
 std::vector<Step> all_steps();
 
