@@ -16,6 +16,7 @@ namespace curb::control {
 
 // Milliseconds since 1970 of the process's clock; 0: never.
 using UnixMs = std::int64_t;
+UnixMs unix_now() noexcept;
 
 using ByStep = std::array<policy::Bytes, policy::kSteps>;
 using ByObstacle = std::array<std::uint64_t, policy::kObstacles>;
