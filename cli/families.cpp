@@ -21,11 +21,6 @@ constexpr Metric kMetrics[] = {
 #include "metrics.def"
 };
 
-constexpr const char *kSteps[] = {
-#define CURB_STEP(name, text) #name,
-#include "policy/release_steps.def"
-};
-
 // What is known of the thing that a sample is about. A row of the table names those that it wants.
 using Labels = std::map<std::string, std::string, std::less<>>;
 
@@ -90,8 +85,8 @@ void add_books(Families &out, const Labels &labels, const control::GpuStatus &bo
         out.add(Id::refused, with(labels, "why", policy::obstacle_name(static_cast<policy::Obstacle>(i))),
                 books.refused[i]);
     out.add(Id::waited, labels, books.waited);
-    for (std::size_t i = 0; i < control::kSteps; ++i)
-        out.add(Id::released, with(labels, "step", kSteps[i]), books.released[i]);
+    for (std::size_t i = 0; i < policy::kSteps; ++i)
+        out.add(Id::released, with(labels, "step", policy::step_name(static_cast<policy::Step>(i))), books.released[i]);
 }
 
 void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {

@@ -24,11 +24,6 @@ constexpr auto kPatience = 300ms;         // of the table: it shows what has ans
 constexpr auto kPatienceForOne = 1000ms;  // of the details, some of which take milliseconds to find out
 constexpr auto kShortest = 100ms;         // between two looks
 
-control::UnixMs clock_now() {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-        .count();
-}
-
 // "2", "0.5" (seconds), "2s", "500ms", "1m".
 policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
     double seconds = 0;
@@ -126,7 +121,7 @@ class Ps {
         return out;
     }
     std::string text(const Looked &looked, const Screen &screen) {
-        const control::UnixMs now = clock_now();
+        const control::UnixMs now = control::unix_now();
         if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
         if (options_.csv) return (std::exchange(headed_, true) ? "" : ps_csv_head()) + ps_csv(looked.view, now);
         if (asked_.pids.empty()) return ps_table(looked.view, screen, now);
@@ -140,7 +135,7 @@ class Ps {
     // Before each answer of several. Lines of JSON and CSV have their own time.
     std::string divider() {
         if (options_.json || options_.csv) return {};
-        const std::string time = clock_text(clock_now(), 0);
+        const std::string time = clock_text(control::unix_now(), 0);
         return (std::exchange(divided_, true) ? "\n" : "") + ("curb ps at " + time) + "\n";
     }
 

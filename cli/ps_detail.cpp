@@ -158,7 +158,7 @@ class Detail {
     }
     static std::string by_step(const control::GpuStatus &books) {
         std::string out;
-        for (std::size_t i = 0; i < control::kSteps; ++i)
+        for (std::size_t i = 0; i < policy::kSteps; ++i)
             if (books.released[i] > 0)
                 out += (out.empty() ? "" : ", ") + std::string(policy::step_name(static_cast<policy::Step>(i))) + " " +
                        format_human(books.released[i]);

@@ -26,33 +26,10 @@ bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; 
 
 // Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629), or is NUL; the size: there is none.
 std::size_t first_bad_byte(std::string_view text) {
-    const auto byte = [&](std::size_t i) -> unsigned {
-        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
-    };
-    const auto within = [&](std::size_t i, unsigned low, unsigned high) { return byte(i) >= low && byte(i) <= high; };
     for (std::size_t i = 0; i < text.size();) {
-        const unsigned lead = byte(i);
-        std::size_t more = 0;
-        if (lead >= 0x01 && lead <= 0x7F) {
-            ++i;
-            continue;
-        } else if (lead >= 0xC2 && lead <= 0xDF) {
-            more = 1;
-        } else if (lead >= 0xE0 && lead <= 0xEF) {
-            more = 2;
-        } else if (lead >= 0xF0 && lead <= 0xF4) {
-            more = 3;
-        } else {
-            return i;
-        }
-        // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
-        const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-        const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-        if (!within(i + 1, low, high)) return i;
-        for (std::size_t k = 2; k <= more; ++k) {
-            if (!within(i + k, 0x80, 0xBF)) return i;
-        }
-        i += more + 1;
+        const std::size_t length = text[i] == '\0' ? 0 : policy::character(text, i);
+        if (length == 0) return i;
+        i += length;
     }
     return text.size();
 }

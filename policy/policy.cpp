@@ -10,14 +10,14 @@ namespace curb::policy {
 
 namespace {
 
-constexpr const char *kSteps[] = {
+constexpr const char *kStepNames[] = {
 #define CURB_STEP(name, text) #name,
 #include "policy/release_steps.def"
 };
 
 }  // namespace
 
-const char *step_name(Step step) noexcept { return kSteps[static_cast<std::size_t>(step)]; }
+const char *step_name(Step step) noexcept { return kStepNames[static_cast<std::size_t>(step)]; }
 
 std::vector<Step> all_steps() {
     return {

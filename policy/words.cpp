@@ -49,22 +49,6 @@ std::size_t distance(std::string_view word, std::string_view candidate) {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// How many bytes at `i` are one character of well-formed UTF-8; 0: none are.
-std::size_t character(std::string_view text, std::size_t i) {
-    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
-    const unsigned lead = byte(i);
-    if (lead < 0x80) return 1;
-    const std::size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : 4;
-    if (lead < 0xC2 || lead > 0xF4) return 0;
-    // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
-    const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (byte(i + 1) < low || byte(i + 1) > high) return 0;
-    for (std::size_t k = 2; k < length; ++k)
-        if (byte(i + k) < 0x80 || byte(i + k) > 0xBF) return 0;
-    return length;
-}
-
 }  // namespace
 
 std::optional<int> whole_number(std::string_view digits) {
@@ -97,6 +81,21 @@ std::string one_line(std::string_view text) {
         }
     }
     return out;
+}
+
+std::size_t character(std::string_view text, std::size_t i) {
+    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+    const unsigned lead = byte(i);
+    if (lead < 0x80) return 1;
+    const std::size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : 4;
+    if (lead < 0xC2 || lead > 0xF4) return 0;
+    // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+    const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (byte(i + 1) < low || byte(i + 1) > high) return 0;
+    for (std::size_t k = 2; k < length; ++k)
+        if (byte(i + k) < 0x80 || byte(i + k) > 0xBF) return 0;
+    return length;
 }
 
 std::string valid_utf8(std::string_view text) {

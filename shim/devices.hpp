@@ -39,7 +39,7 @@ struct Device {
     // or held for room; bytes that releases gave back, by step.
     std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
     std::atomic<std::uint64_t> waited{0};
-    std::array<std::atomic<Bytes>, control::kSteps> released{};
+    std::array<std::atomic<Bytes>, policy::kSteps> released{};
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }

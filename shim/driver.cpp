@@ -59,16 +59,7 @@ constexpr Row kRows[] = {
      &export_address<&::symbol>,                     \
      &slot_address<&Driver::symbol>,                 \
      &fill_slot<&Driver::symbol>},
-#define CURB_CALL(symbol)
-#define CURB_PASS(symbol, base, since, stream, why)
-#define CURB_NVML(symbol, rule)
-#define CURB_LIBC(symbol, why)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
 };
 constexpr std::size_t kRowCount = std::size(kRows);
 
@@ -90,15 +81,7 @@ void fill(void *libcuda) noexcept {
 #define CURB_WRAP(symbol, base, since, stream, rule) \
     fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
-#define CURB_PASS(symbol, base, since, stream, why)
-#define CURB_NVML(symbol, rule)
-#define CURB_LIBC(symbol, why)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
     dlerror();  // a symbol that an older driver lacks is no error of the program's
 
     std::array<ByAddress, kRowCount> sorted{};
@@ -149,18 +132,9 @@ void *wrapper_named(const char *symbol) noexcept {
 }
 
 void *nvml_wrapper_named(const char *symbol) noexcept {
-#define CURB_WRAP(name, base, since, stream, rule)
-#define CURB_PASS(name, base, since, stream, why)
-#define CURB_CALL(name)
 #define CURB_NVML(name, rule) \
     if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void *>(&::name);
-#define CURB_LIBC(name, why)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
     return nullptr;
 }
 

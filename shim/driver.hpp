@@ -31,15 +31,7 @@ class Slot<CUresult(Args...)> {
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
-#define CURB_PASS(symbol, base, since, stream, why)
-#define CURB_NVML(symbol, rule)
-#define CURB_LIBC(symbol, why)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
 };
 
 namespace detail {

@@ -86,12 +86,6 @@ void say(const in_force::Lines &lines) {
     for (const in_force::Line &line : lines) log::write(line.level, line.text);
 }
 
-std::int64_t unix_ms() noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
-}
-
 // What the trace of this process calls it: the program's file and its arguments.
 std::string command() {
     const policy::Subject who = subject(false);
@@ -136,13 +130,13 @@ void read_policy() {
     const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
-        say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, unix_ms()}));
+        say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
         follow_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
         return;
     }
     if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
-    say(in_force::publish({policy::Policy{}, "", false, true, unix_ms()}));
+    say(in_force::publish({policy::Policy{}, "", false, true, control::unix_now()}));
     follow::cannot_be_used(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
@@ -218,7 +212,7 @@ void in_fork_child() {
 
 // Throws std::bad_alloc before anything has begun.
 void begin() {
-    began.store(unix_ms(), std::memory_order_relaxed);
+    began.store(control::unix_now(), std::memory_order_relaxed);
     last_thread::watch();  // in a child that another thread than its parent's first one has forked
     devices::discover();
     subject(false);
@@ -276,7 +270,7 @@ Changed enforce(const config::Loaded &loaded) {
     Changed out;
     out.changes = differences(snapshot().policy, loaded.policy);
     log::configure(loaded.policy.log);
-    const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, unix_ms()});
+    const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
     tell_of_new_terms();
     take_signal();
     try {

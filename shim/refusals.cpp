@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <mutex>
 
 namespace curb::shim::refusals {
@@ -16,9 +15,7 @@ constinit std::size_t noted = 0;  // of all time
 
 void note(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes limit) noexcept {
     device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    const control::UnixMs at = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+    const control::UnixMs at = control::unix_now();
     const std::scoped_lock lock(mutex);
     ring[noted++ % kKept] = {at, device.ordinal, bytes, why, held, limit};
 }

@@ -56,7 +56,7 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     for (std::size_t why = 0; why < policy::kObstacles; ++why)
         out.refused[why] = device.refused[why].load(std::memory_order_relaxed);
     out.waited = device.waited.load(std::memory_order_relaxed);
-    for (std::size_t step = 0; step < control::kSteps; ++step)
+    for (std::size_t step = 0; step < policy::kSteps; ++step)
         out.released[step] = device.released[step].load(std::memory_order_relaxed);
     return out;
 }

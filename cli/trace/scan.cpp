@@ -117,15 +117,8 @@ bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out,
         return once(9) && why;
     }
     if (name == "step") {
-        for (const policy::Step step : {
-#define CURB_STEP(name, text) policy::Step::name,
-#include "policy/release_steps.def"
-             }) {
-            if (word != policy::step_name(step)) continue;
-            out.step = static_cast<std::uint8_t>(step);
-            return once(10);
-        }
-        return false;
+        while (out.step < policy::kSteps && word != policy::step_name(static_cast<policy::Step>(out.step))) ++out.step;
+        return once(10) && out.step < policy::kSteps;
     }
     text = word;
     return name == "text" && once(11);

@@ -1,7 +1,6 @@
 #include "release/past.hpp"
 
 #include <atomic>
-#include <ctime>
 #include <mutex>
 #include <utility>
 
@@ -31,9 +30,7 @@ UnderWay::~UnderWay() { running.store(false, std::memory_order_release); }
 bool under_way() noexcept { return running.load(std::memory_order_acquire); }
 
 void remember(const control::ReleaseReport &report) noexcept try {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    control::PastRelease one{std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000, report};
+    control::PastRelease one{control::unix_now(), report};
     if (one.report.steps.size() > kSteps) one.report.steps.resize(kSteps);
     for (auto &step : one.report.steps) step.reason = shortened(std::move(step.reason), kReason);
     const std::scoped_lock lock(all().mutex);

@@ -13,11 +13,6 @@ extern "C" {
 #define CURB_NVML(symbol, rule) DECLARE(symbol)
 #define CURB_LIBC(symbol, why) DECLARE(symbol)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
 }
 
 namespace conformance {
@@ -31,11 +26,6 @@ void *linked_reference(const char *symbol) {
 #define CURB_NVML(symbol, rule) ANSWER(symbol)
 #define CURB_LIBC(symbol, why) ANSWER(symbol)
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
     return nullptr;
 }
 

@@ -24,11 +24,6 @@ inline constexpr Row kRows[] = {
 #define CURB_NVML(symbol, rule) {Kind::nvml, #symbol},
 #define CURB_LIBC(symbol, why) {Kind::libc, #symbol},
 #include "entry_points.def"
-#undef CURB_WRAP
-#undef CURB_PASS
-#undef CURB_CALL
-#undef CURB_NVML
-#undef CURB_LIBC
 };
 
 // Null: no row.

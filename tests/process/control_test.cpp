@@ -130,12 +130,13 @@ TEST_CASE("curb release prints what each step gave back") {
     CHECK(outcome.status == 0);
     CHECK(outcome.err.empty());
     const Words out = lines(outcome.out);
-    REQUIRE(out.size() == 5);
+    REQUIRE(out.size() == 1 + policy::kSteps);
     CHECK_THAT(out[0], contains("process " + text_of(process.pid()) + ": released 256 MiB in "));
-    CHECK_THAT(out[1], contains("cache") && contains("0 B") && contains("nothing cached"));
-    CHECK_THAT(out[2], contains("pools") && contains("256 MiB") && contains(" ms"));
-    CHECK_THAT(out[3], contains("frameworks") && contains("0 B") && contains("no Python"));
-    CHECK_THAT(out[4], contains("pressure") && contains("0 B") && contains("no caller known to answer"));
+    const auto line = [&](Step step) { return out[1 + static_cast<std::size_t>(step)]; };
+    CHECK_THAT(line(Step::cache), contains("cache") && contains("0 B") && contains("nothing cached"));
+    CHECK_THAT(line(Step::pools), contains("pools") && contains("256 MiB") && contains(" ms"));
+    CHECK_THAT(line(Step::frameworks), contains("frameworks") && contains("0 B") && contains("no Python"));
+    CHECK_THAT(line(Step::pressure), contains("pressure") && contains("0 B") && contains("no caller known to answer"));
 }
 
 TEST_CASE("curb release --json has the same in stable keys") {

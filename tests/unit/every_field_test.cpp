@@ -31,16 +31,19 @@ Diagnostics errors(const std::string &text) {
     return policy.error();
 }
 
-// Every field of a file, and again as rules lay it over: its pointer, with "*" for every key and item, and its type.
-std::vector<std::pair<std::string, std::string>> every_field() {
-    std::vector<std::pair<std::string, std::string>> out = {
-#define CURB_FILE_FIELD(pointer, type, ...) {pointer, #type},
-#define CURB_GPU_FIELD(pointer, type, ...) {pointer, #type}, {"/rules/*" pointer, #type},
-#define CURB_JOB_FIELD(pointer, type, ...) {pointer, #type}, {"/rules/*" pointer, #type},
-#define CURB_RULE_FIELD(pointer, type, ...) {pointer, #type},
+// Every field of a file, and again as rules lay it over: its pointer, with "*" for every key and item, its type, and
+// the least value.
+struct FieldOfFile {
+    std::string pattern, type, least;
+};
+std::vector<FieldOfFile> every_field() {
+    return {
+#define CURB_FILE_FIELD(pointer, type, ...) {pointer, #type, ""},
+#define CURB_GPU_FIELD(pointer, type, member, least, ...) {pointer, #type, least}, {"/rules/*" pointer, #type, least},
+#define CURB_JOB_FIELD(pointer, type, member, least, ...) {pointer, #type, least}, {"/rules/*" pointer, #type, least},
+#define CURB_RULE_FIELD(pointer, type, ...) {pointer, #type, ""},
 #include "policy/fields.def"
     };
-    return out;
 }
 
 // A file in which the field has this value, on a line of its own; and the pointer as the file spells it.
@@ -71,7 +74,7 @@ TEST_CASE("Every field refuses each kind of value that it is not, where it stand
         {"flag", "true"},        {"environment", "{}"},  {"level", R"("info")"},     {"path", R"("x")"},
         {"text", R"("x")"},      {"pattern", R"("x")"},  {"patterns", "{}"},
     };
-    for (const auto &[pattern, type] : every_field()) {
+    for (const auto &[pattern, type, least] : every_field()) {
         REQUIRE(right.contains(type));
         const std::string &good = right.at(type);
         for (const std::string value : {"null", "true", "2.5", "\"\\u0001?\"", "[1]", "{\"?\": 1}"}) {
@@ -91,23 +94,36 @@ TEST_CASE("Every field refuses each kind of value that it is not, where it stand
                 CHECK_THAT(found[0].message, contains(", not "));
             }
         }
-        // What is right is taken in the same place, unless growth lacks what belongs to it.
-        const auto fine = parse(file_with(pattern, good).first, "job.json");
-        if (!fine) CHECK(pattern.find("/growth/") != std::string::npos);
+        // What is right is read there, unless growth lacks what belongs to it.
+        const auto [text, pointer] = file_with(pattern, good);
+        const auto fine = parse(text, "job.json");
+        INFO(text);
+        CHECK((fine ? fine->places.contains(pointer) : pattern.find("/growth/") != std::string::npos));
     }
 }
 
-TEST_CASE("Of every field a mistake stands among the wrong policies") {
-    for (const auto &[pattern, type] : every_field()) {
-        if (pattern.starts_with("/rules/*/") && !pattern.starts_with("/rules/*/name") &&
-            !pattern.starts_with("/rules/*/match"))
-            continue;
-        INFO(pattern);
-        CHECK(std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
+TEST_CASE("Every field that has a least value refuses what is below it") {
+    const std::map<std::string, std::string> below = {{"size", R"("0")"}, {"duration", R"("0ms")"}, {"factor", "1"}};
+    for (const auto &[pattern, type, least] : every_field()) {
+        if (least.empty()) continue;
+        const auto [text, pointer] = file_with(pattern, below.at(type));
+        const Diagnostics found = errors(text);
+        CHECK(found[0].pointer == pointer);
+        CHECK_THAT(found[0].message, contains(least));
+    }
+}
+
+TEST_CASE("Of every type of field a mistake stands among the wrong policies") {
+    std::map<std::string, bool> stands;
+    for (const auto &[pattern, type, least] : every_field())
+        stands[type] |= std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
             std::string pointer = bad.pointer;
             if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
             return pointer == pattern || pointer.starts_with(pattern + "/");
-        }));
+        });
+    for (const auto &[type, some] : stands) {
+        INFO(type);
+        CHECK(some);
     }
 }
 

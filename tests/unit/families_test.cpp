@@ -123,7 +123,7 @@ TEST_CASE("each kind, obstacle and step is a series of its own") {
     CHECK(samples_with(view, "curb_kind_bytes", "kind", "plain").at(0).value == 2 * GiB);
     CHECK(samples(view, "curb_refused").size() == policy::kObstacles);
     CHECK(samples_with(view, "curb_refused", "why", "cap").at(0).value == 7);
-    CHECK(samples(view, "curb_released_bytes").size() == control::kSteps);
+    CHECK(samples(view, "curb_released_bytes").size() == policy::kSteps);
     CHECK(samples_with(view, "curb_released_bytes", "step", "pools").at(0).value == 256 * MiB);
 }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "catch.hpp"
 #include "policies.hpp"
@@ -29,6 +31,12 @@ Layer whole() {
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
+    // Fields that are not named here say something too.
+#define CURB_GPU_FIELD(pointer, type, member, ...) \
+    if (!layer.gpu[0].policy.member) layer.gpu[0].policy.member.emplace();
+#define CURB_JOB_FIELD(pointer, type, member, ...) \
+    if (!layer.member) layer.member.emplace();
+#include "policy/fields.def"
     return layer;
 }
 
@@ -173,28 +181,34 @@ TEST_CASE("A layer that says everything has a setting for each field, in the ord
 }
 
 TEST_CASE("Settings are written as a file writes them") {
-    std::vector<std::string> values;
-    for (const Setting &setting : settings(whole())) values.push_back(setting.value);
-    CHECK(values == std::vector<std::string>{R"("8GiB")",
-                                             R"("2GiB")",
-                                             R"("12.5%")",
-                                             "1.5",
-                                             R"("10s")",
-                                             R"("4GiB")",
-                                             R"("0s")",
-                                             R"("1GiB")",
-                                             R"("30s")",
-                                             R"("device")",
-                                             R"("none")",
-                                             R"(["pools"])",
-                                             R"("10m")",
-                                             "false",
-                                             "true",
-                                             "true",
-                                             R"({ "NAME": "value" })",
-                                             R"("debug")",
-                                             R"("curb-%p.log")",
-                                             R"("curb-%p.json")"});
+    std::map<std::string, std::string> written;
+    for (const Setting &setting : settings(whole())) written[setting.pointer] = setting.value;
+    const std::pair<const char *, const char *> expected[] = {
+        {"/gpu/cuda:0/cap", R"("8GiB")"},
+        {"/gpu/cuda:0/growth/start", R"("2GiB")"},
+        {"/gpu/cuda:0/growth/step", R"("12.5%")"},
+        {"/gpu/cuda:0/growth/factor", "1.5"},
+        {"/gpu/cuda:0/growth/every", R"("10s")"},
+        {"/gpu/cuda:0/growth/keep_free", R"("4GiB")"},
+        {"/gpu/cuda:0/growth/wait", R"("0s")"},
+        {"/gpu/cuda:0/cache/max", R"("1GiB")"},
+        {"/gpu/cuda:0/cache/idle", R"("30s")"},
+        {"/gpu/cuda:0/report", R"("device")"},
+        {"/release/signal", R"("none")"},
+        {"/release/steps", R"(["pools"])"},
+        {"/release/idle", R"("10m")"},
+        {"/release/before_growth", "false"},
+        {"/release/collect", "true"},
+        {"/frameworks/steer", "true"},
+        {"/frameworks/env", R"({ "NAME": "value" })"},
+        {"/log/level", R"("debug")"},
+        {"/log/file", R"("curb-%p.log")"},
+        {"/trace/file", R"("curb-%p.json")"},
+    };
+    for (const auto &[pointer, value] : expected) {
+        INFO(pointer);
+        CHECK(written[pointer] == value);
+    }
 }
 
 TEST_CASE("A layer that says nothing has no settings") {

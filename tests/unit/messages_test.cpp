@@ -125,9 +125,13 @@ TEST_CASE("The format is as documented, so that other versions can read it") {
     CHECK(text(Reply(Failure{"no"})) == R"({"curb":1,"failure":"no"})");
     CHECK(text(Request(CapRequest{policy::Size{policy::Size::Unit::bytes, 8 * policy::GiB}, "*"})) ==
           R"({"curb":1,"ask":"cap","cap":"8GiB","gpu":"*"})");
+    std::string released;
+    for (const Step step : policy::all_steps())
+        released += (released.empty() ? "\"" : ",\"") + std::string(policy::step_name(step)) + "\":0";
     CHECK(
         text(Reply(nothing_set(7, "0.1.0", {gpu(0, "GPU-1", 2)}))) ==
-        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","since":0,"signal":"","policy":{"file":"","cap":"","ceiling":"","rule":"","unusable":false,"since":0,"error":""},"gpus":[{"ordinal":0,"uuid":"GPU-1","total":0,"held":2,"kinds":{"plain":0,"arrays":0,"pools":0,"graphs":0,"vmm":0,"managed":0,"contexts":0,"stack":0,"overhead":0},"cached":0,"pools":[],"contexts":0,"refused":{"cap":0,"allowance":0,"keep_free":0,"device":0,"policy":0},"waited":0,"released":{"cache":0,"pools":0,"frameworks":0,"pressure":0}}],"refusals":[],"releases":[]}})");
+        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","since":0,"signal":"","policy":{"file":"","cap":"","ceiling":"","rule":"","unusable":false,"since":0,"error":""},"gpus":[{"ordinal":0,"uuid":"GPU-1","total":0,"held":2,"kinds":{"plain":0,"arrays":0,"pools":0,"graphs":0,"vmm":0,"managed":0,"contexts":0,"stack":0,"overhead":0},"cached":0,"pools":[],"contexts":0,"refused":{"cap":0,"allowance":0,"keep_free":0,"device":0,"policy":0},"waited":0,"released":{)" +
+            released + R"(}}],"refusals":[],"releases":[]}})");
     CHECK(
         text(Reply(ReleaseReport{"curb release", {{Step::pools, -2, 1.5, "why"}}, 3})) ==
         R"({"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools","freed":-2,"milliseconds":1.5,"reason":"why"}],"milliseconds":3}})");

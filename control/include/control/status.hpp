@@ -16,12 +16,9 @@ namespace curb::control {
 
 // Milliseconds since 1970 of the process's clock; 0: never.
 using UnixMs = std::int64_t;
+UnixMs unix_now() noexcept;
 
-inline constexpr std::size_t kSteps = 0
-#define CURB_STEP(name, text) +1
-#include "policy/release_steps.def"
-    ;
-using ByStep = std::array<policy::Bytes, kSteps>;
+using ByStep = std::array<policy::Bytes, policy::kSteps>;
 using ByObstacle = std::array<std::uint64_t, policy::kObstacles>;
 
 // What the process holds of one device, by its own books, and under which terms. Sizes in bytes.

@@ -1,6 +1,7 @@
 // What policies say, as plain values. config/ makes them from JSON; shim/ asks about each device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -20,26 +21,26 @@ enum class Report : std::uint8_t { cap, device };
 
 // A member that a file leaves out has no value; what that means says the table of fields (fields.def).
 struct GrowthPolicy {
-    std::optional<Size> start;
-    std::optional<Size> step;
-    std::optional<double> factor;
-    std::optional<Duration> every;
-    std::optional<Size> keep_free;
-    std::optional<Duration> wait;
+    std::optional<Size> start{};
+    std::optional<Size> step{};
+    std::optional<double> factor{};
+    std::optional<Duration> every{};
+    std::optional<Size> keep_free{};
+    std::optional<Duration> wait{};
     friend bool operator==(const GrowthPolicy &, const GrowthPolicy &) = default;
 };
 
 struct CachePolicy {
-    std::optional<Size> max;
-    std::optional<Duration> idle;
+    std::optional<Size> max{};
+    std::optional<Duration> idle{};
     friend bool operator==(const CachePolicy &, const CachePolicy &) = default;
 };
 
 struct GpuPolicy {
-    std::optional<Size> cap;
+    std::optional<Size> cap{};
     GrowthPolicy growth;
     CachePolicy cache;
-    std::optional<Report> report;
+    std::optional<Report> report{};
     friend bool operator==(const GpuPolicy &, const GpuPolicy &) = default;
 };
 
@@ -55,25 +56,29 @@ enum class Step : std::uint8_t {
 #define CURB_STEP(name, text) name,
 #include "policy/release_steps.def"
 };
+inline constexpr std::size_t kSteps = 0
+#define CURB_STEP(name, text) +1
+#include "policy/release_steps.def"
+    ;
 const char *step_name(Step step) noexcept;
 std::vector<Step> all_steps();
 
 inline constexpr int kReleaseSignal = 10;  // SIGUSR1 on the systems that curb runs on
 
 struct ReleasePolicy {
-    std::optional<int> signal;  // a signal number of this system; 0: none
-    std::optional<std::vector<Step>> steps;
-    std::optional<Duration> idle;
-    std::optional<bool> before_growth;
-    std::optional<bool> collect;
+    std::optional<int> signal{};  // a signal number of this system; 0: none
+    std::optional<std::vector<Step>> steps{};
+    std::optional<Duration> idle{};
+    std::optional<bool> before_growth{};
+    std::optional<bool> collect{};
     friend bool operator==(const ReleasePolicy &, const ReleasePolicy &) = default;
 };
 
 using Environment = std::map<std::string, std::string>;
 
 struct FrameworksPolicy {
-    std::optional<bool> steer;
-    std::optional<Environment> env;
+    std::optional<bool> steer{};
+    std::optional<Environment> env{};
     friend bool operator==(const FrameworksPolicy &, const FrameworksPolicy &) = default;
 };
 
@@ -81,13 +86,13 @@ enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 const char *log_level_name(LogLevel level) noexcept;
 
 struct LogPolicy {
-    std::optional<LogLevel> level;
-    std::optional<std::string> file;  // empty: stderr; "%p" stands for the pid
+    std::optional<LogLevel> level{};
+    std::optional<std::string> file{};  // empty: stderr; "%p" stands for the pid
     friend bool operator==(const LogPolicy &, const LogPolicy &) = default;
 };
 
 struct TracePolicy {
-    std::optional<std::string> file;
+    std::optional<std::string> file{};
     friend bool operator==(const TracePolicy &, const TracePolicy &) = default;
 };
 

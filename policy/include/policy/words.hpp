@@ -2,6 +2,7 @@
 // std::bad_alloc; whoever makes a message out of them catches it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,8 @@ bool begins_with(std::string_view word, std::string_view beginning);
 
 // `text` on one line whatever is in it: control characters as \xNN, nothing else changed.
 std::string one_line(std::string_view text);
+// How many bytes at `i` are one character of well-formed UTF-8 (RFC 3629); 0: none are.
+std::size_t character(std::string_view text, std::size_t i);
 // `text` with U+FFFD for each byte that is not part of well-formed UTF-8, as JSON must be.
 std::string valid_utf8(std::string_view text);
 // On one line, and shortened when it is long.
