@@ -30,14 +30,15 @@ bool memory_can_lack() {
 
 }  // namespace
 
-void *operator new(std::size_t bytes) {
+// Not inlined: who replaces the one (Valgrind) replaces the other.
+[[gnu::noinline]] void *operator new(std::size_t bytes) {
     if (memory_for == 0) throw std::bad_alloc();
     if (memory_for > 0) --memory_for;
     if (void *block = std::malloc(bytes)) return block;
     throw std::bad_alloc();
 }
-void operator delete(void *block) noexcept { std::free(block); }
-void operator delete(void *block, std::size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void *block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void *block, std::size_t) noexcept { std::free(block); }
 
 namespace {
 
