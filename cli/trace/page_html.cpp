@@ -249,14 +249,15 @@ std::string data_of(const Recording &recording, const Picture &picture) {
     const auto chart_data = [](const Chart &chart) {
         const auto kind_data = [&](policy::Kind kind) {
             return "{\"name\":" + policy::json_text(std::string(policy::kind_text(kind))) + ",\"v\":" +
-                   joined(
-                       chart.samples,
-                       [&](const Sample &one) { return std::to_string(one.kinds[static_cast<std::size_t>(kind)]); }) +
+                   joined(chart.samples,
+                          [&](const HeldSample &one) {
+                              return std::to_string(one.kinds[static_cast<std::size_t>(kind)]);
+                          }) +
                    "}";
         };
         return "{\"gpu\":" + std::to_string(chart.gpu) +
-               ",\"t\":" + joined(chart.samples, [](const Sample &one) { return microseconds(one.ns); }) +
-               ",\"held\":" + joined(chart.samples, [](const Sample &one) { return std::to_string(one.held); }) +
+               ",\"t\":" + joined(chart.samples, [](const HeldSample &one) { return microseconds(one.ns); }) +
+               ",\"held\":" + joined(chart.samples, [](const HeldSample &one) { return std::to_string(one.held); }) +
                ",\"kinds\":" + joined(chart.kinds, kind_data) + ",\"cap\":" + limits(chart.cap) +
                ",\"allowance\":" + limits(chart.allowance) + "}";
     };

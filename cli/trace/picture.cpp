@@ -151,9 +151,9 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         chart.gpu = gpu.gpu;
         policy::ByKind present{};
         {
-            Thinned<Sample, &Sample::held> held(grid, chart.samples);
+            Thinned<HeldSample, &HeldSample::held> held(grid, chart.samples);
             Thinned<LimitSample, &LimitSample::limit> cap(grid, chart.cap), allowance(grid, chart.allowance);
-            Sample now;
+            HeldSample now;
             for (const Moment &moment : recording.events) {
                 if (moment.gpu != gpu.gpu || moment.what == What::step || moment.what == What::dropped) continue;
                 if (moment.moves_memory() || moment.what == What::books) {
@@ -216,7 +216,7 @@ std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas) {
     if (chart.samples.empty()) return out;
     append(out, 'M', canvas.x(chart.samples.front().ns), canvas.decimals);
     append(out, ' ', floor, canvas.decimals);
-    for (const Sample &sample : chart.samples) {
+    for (const HeldSample &sample : chart.samples) {
         policy::Bytes sum = 0;
         for (std::size_t i = 0; i < layers; ++i) sum += sample.kinds[static_cast<std::size_t>(chart.kinds[i])];
         append(out, 'H', canvas.x(sample.ns), canvas.decimals);

@@ -12,7 +12,7 @@
 
 namespace curb::cli {
 
-struct Sample {
+struct HeldSample {
     std::uint64_t ns = 0;
     policy::Bytes held = 0;
     policy::ByKind kinds{};
@@ -33,7 +33,7 @@ struct Mark {
 struct Chart {
     int gpu = 0;
     std::vector<policy::Kind> kinds;  // those that there are, in the order in which they are stacked
-    std::vector<Sample> samples;      // each holds until the next
+    std::vector<HeldSample> samples;  // each holds until the next
     std::vector<LimitSample> cap, allowance;
     std::vector<Mark> refusals, waits, releases;
     policy::Bytes top = 0;   // of the picture

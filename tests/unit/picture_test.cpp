@@ -139,10 +139,10 @@ TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one c
     const Picture picture = picture_of(run.recording(), 50);
     const Chart &chart = picture.charts.at(0);
     CHECK(chart.samples.size() <= 4 * 50);
-    const auto highest = [](const Sample &a, const Sample &b) { return a.held < b.held; };
+    const auto highest = [](const HeldSample &a, const HeldSample &b) { return a.held < b.held; };
     CHECK(std::max_element(chart.samples.begin(), chart.samples.end(), highest)->held == 5 * GiB + 0 * MiB);
     CHECK(std::is_sorted(chart.samples.begin(), chart.samples.end(),
-                         [](const Sample &a, const Sample &b) { return a.ns < b.ns; }));
+                         [](const HeldSample &a, const HeldSample &b) { return a.ns < b.ns; }));
     CHECK(marked(chart.refusals) == 50);
     CHECK(chart.top > 5 * GiB);
 }

@@ -58,7 +58,7 @@ inline View machine() {
     books.allowance = 8 * GiB;
     books.cached = 512 * MiB;
     books.refused[0] = 12;
-    books.released[1] = 3 * GiB;
+    books.released[static_cast<std::size_t>(policy::Step::pools)] = 3 * GiB;
     train.status->refusals.push_back({kNow - 60'000, 0, 2 * GiB, policy::Obstacle::cap, 7 * GiB + 512 * MiB, 8 * GiB});
     ViewProcess other = process(4712, "bob", "/opt/conda/bin/python3 -m notebook");
     ViewProcess stopped = process(4800, "alice", "python3 serve.py");
@@ -89,7 +89,7 @@ inline View busy() {
     books.ceiling = true;
     books.waited = 3;
     books.refused[3] = 2;
-    books.released[0] = 256 * MiB;
+    books.released[static_cast<std::size_t>(policy::Step::cache)] = 256 * MiB;
     control::ReleaseReport report{"SIGUSR1", {}, 44};
     report.steps = {{policy::Step::cache, 0, 0.2, "nothing cached"},
                     {policy::Step::pools, static_cast<std::int64_t>(3 * GiB), 40, ""}};
