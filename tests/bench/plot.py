@@ -14,7 +14,7 @@ from pairs import Spread
 from running import Result
 from subjects import BARE, CACHED, CURB, TRACE
 
-_LEFT, _PLOT, _RIGHT, _TOP, _LINE = 360, 420, 24, 64, 20
+_LEFT, _PLOT, _RIGHT, _TOP, _LINE, _GAP = 480, 420, 56, 64, 13, 9
 _STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #333 }
   .title { font-weight: 600; font-size: 14px }
@@ -37,7 +37,8 @@ def beside(results: Sequence[Result], title: str) -> str:
         return ""
     axis = _Near() if ratios else _Powers([spread for _, spread in drawn])
     names = list(dict.fromkeys(result.row.name for result, _ in drawn))
-    bottom = _TOP + _LINE * len(names)
+    rows = {name: [both for both in drawn if both[0].row.name == name] for name in names}
+    bottom = _TOP + sum(_LINE * len(row) + _GAP for row in rows.values())
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _PLOT + _RIGHT} {bottom + 32}" role="img">',
         f"<title>{escape(title)}</title>",
@@ -54,20 +55,19 @@ def beside(results: Sequence[Result], title: str) -> str:
         style = "one" if ratios and value == 1 else "grid"
         lines.append(f'<path class="{style}" d="M{axis.x(value):.1f} {_TOP - 12} V{bottom}"/>')
         lines.append(f'<text x="{axis.x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:,g}</text>')
-    for number, name in enumerate(names):
-        y = _TOP + _LINE * number
-        lines.append(f'<text x="{_LEFT - 12}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
-        for result, spread in drawn:
-            if result.row.name != name:
-                continue
+    y = _TOP
+    for name, row in rows.items():
+        middle_y = y + _LINE * (len(row) - 1) / 2
+        lines.append(f'<text x="{_LEFT - 12}" y="{middle_y + 4:.1f}" text-anchor="end">{escape(name)}</text>')
+        for result, spread in row:  # a line for each subject, so that none hides another
             style = _STYLES.get(result.subject, "peer")
             low, middle, high = (axis.x(value) for value in (spread.low, spread.median, spread.high))
             lines.append(f'<line class="{style} mark" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}"/>')
             lines.append(f'<circle class="{style}" cx="{middle:.1f}" cy="{y}" r="3.5"/>')
-            if (beyond := axis.beyond(spread.median)) != 0:
-                anchor = "end" if beyond > 0 else "start"
-                at = f'x="{middle - 8 * beyond:.1f}" y="{y + 4}" text-anchor="{anchor}"'
-                lines.append(f'<text class="{style} mark" {at}>{spread.median:,.3g}</text>')
+            if axis.beyond(spread.median):
+                lines.append(f'<text class="{style} mark" x="{middle + 8:.1f}" y="{y + 4}">{spread.median:,.3g}</text>')
+            y += _LINE
+        y += _GAP
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -82,8 +82,8 @@ class _Powers:
     def x(self, value: float) -> float:
         return _LEFT + (math.log10(value) - self._low) / (self._high - self._low) * _PLOT
 
-    def beyond(self, value: float) -> int:
-        return 0
+    def beyond(self, value: float) -> bool:
+        return False
 
 
 class _Near:
@@ -95,9 +95,8 @@ class _Near:
         within = min(max(value, self.marks[0]), self.marks[-1])
         return _LEFT + (within - self.marks[0]) / (self.marks[-1] - self.marks[0]) * _PLOT
 
-    def beyond(self, value: float) -> int:
-        """-1 below it, 1 above it."""
-        return (value > self.marks[-1]) - (value < self.marks[0])
+    def beyond(self, value: float) -> bool:
+        return not self.marks[0] <= value <= self.marks[-1]
 
 
 def _drawn(result: Result, ratios: bool) -> Spread | None:
