@@ -75,6 +75,15 @@ std::optional<std::uint64_t> sooner(std::optional<std::uint64_t> one, std::optio
     return one && other ? std::min(*one, *other) : one ? one : other;
 }
 
+void at_exit();
+
+// NVML is loaded by the first look at a device. From then on the worker is waited for before what NVML itself does at
+// exit, which is done in the opposite order of what was asked for.
+void end_before_nvml() noexcept {
+    static const int asked = atexit(at_exit);
+    static_cast<void>(asked);
+}
+
 // What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
 bool do_what_is_due() {
     std::vector<std::string> lines;
@@ -91,7 +100,9 @@ bool do_what_is_due() {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
-        if ((measure || soon) && devices::in_use(device)) devices::reconcile(device);
+        if ((!measure && !soon) || !devices::in_use(device)) continue;
+        devices::reconcile(device);
+        end_before_nvml();
     }
     if (measure) server::measured();
     return settle || measure || !lines.empty();
