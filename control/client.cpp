@@ -100,11 +100,10 @@ std::string not_found(int pid, const Found &found) {
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
                ": ask for that one inside the container";
     const std::string maps = proc_text(pid, "maps");
-    if (maps.empty())
-        return ends(pid) ? none : process + " does not run under curb, or does not let others look whether it does";
+    if (ends(pid)) return none;  // its socket and its libraries go before it does
+    if (maps.empty()) return process + " does not run under curb, or does not let others look whether it does";
     if (maps.find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
-    if (ends(pid)) return none;  // its socket goes before it does
     return process +
            " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
            "info)";
