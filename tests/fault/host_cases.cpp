@@ -12,10 +12,15 @@ using namespace fault;
 
 namespace {
 
-// Allocations of the library fail from here on, or only the next one, until it ends.
+// Allocations of the library fail from here on, or only the next one that this thread makes, until it ends.
 class WithoutMemory {
   public:
-    explicit WithoutMemory(bool next_alone = false) { calls_.plan({1, 0, false, !next_alone}); }
+    explicit WithoutMemory(bool next_alone = false) {
+        if (next_alone)
+            calls_.plan_next_of_this_thread();
+        else
+            calls_.plan({1, 0, false, true});
+    }
     ~WithoutMemory() { calls_.pause(true); }
     WithoutMemory(const WithoutMemory &) = delete;
     WithoutMemory &operator=(const WithoutMemory &) = delete;

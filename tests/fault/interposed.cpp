@@ -32,10 +32,12 @@ struct Planned {
     std::atomic<int> kind{0};
     std::atomic<int> number{0};
     std::atomic<bool> lasting{false};
+    std::atomic<bool> of_planner{false};  // calls of other threads neither count nor fail
     std::atomic<std::uint64_t> call{0}, calls{0};
     std::atomic<const char *> failed{nullptr};
 };
 constinit Planned planned;
+constinit thread_local bool is_planner = false;
 
 bool is_librarys(const void *caller) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(caller);
@@ -46,7 +48,7 @@ bool is_librarys(const void *caller) noexcept {
 // Whether this call of `name` is to fail.
 bool strikes(Kind kind, const char *name, const void *caller) noexcept {
     if (!planned.counting.load(std::memory_order_relaxed) || planned.kind != static_cast<int>(kind) ||
-        !is_librarys(caller))
+        !is_librarys(caller) || (planned.of_planner && !is_planner))
         return false;
     const std::uint64_t call = ++planned.calls, first = planned.call;
     if (first == 0 || call < first || (call > first && !planned.lasting)) return false;
@@ -82,10 +84,17 @@ bool find_library() {
     return ::dl_iterate_phdr(look, nullptr) != 0 && library_end != 0;
 }
 
-void HostCalls::plan(const Fault &fault) {
+void HostCalls::plan(const Fault &fault) { plan(fault, false); }
+void HostCalls::plan_next_of_this_thread() {
+    is_planner = true;
+    plan({1, 0, false, false}, true);
+}
+void HostCalls::plan(const Fault &fault, bool of_planner) {
+    planned.counting = false;
     planned.kind = static_cast<int>(kind_);
     planned.number = fault.code;
     planned.lasting = fault.lasting;
+    planned.of_planner = of_planner;
     planned.call = fault.call;
     planned.calls = 0;
     planned.failed = nullptr;

@@ -17,11 +17,15 @@ class HostCalls final : public Injector {
   public:
     explicit HostCalls(Kind kind) : kind_(kind) {}
     void plan(const Fault &fault) override;
+    // The next one fails that the calling thread makes; those of other threads do not.
+    void plan_next_of_this_thread();
     void pause(bool pause) override;
     const char *failed() override;
     std::uint64_t calls() override;
 
   private:
+    void plan(const Fault &fault, bool of_planner);
+
     Kind kind_;
 };
 
