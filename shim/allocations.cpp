@@ -3,11 +3,11 @@
 #include <array>
 #include <atomic>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "leaked.hpp"
+#include "reusing_map.hpp"
 
 namespace curb::shim::allocations {
 namespace {
@@ -18,7 +18,7 @@ template <class Value>
 struct Shards {
     struct alignas(64) Shard {  // a cache line each: neighbours are locked by different threads
         std::mutex mutex;
-        std::unordered_map<CUdeviceptr, Value> entries;
+        ReusingMap<CUdeviceptr, Value> entries;
         // entries.size(). Who looks for a pointer has it from the thread that put it here, and sees at least that one:
         // where there is none, as for what a pool has given, the lock can be left alone.
         std::atomic<std::size_t> count{0};
@@ -76,7 +76,7 @@ Bytes change_granules(CUdeviceptr pointer, const Allocation &allocation, Change 
     for (CUdeviceptr index = pointer / kGranule; index <= (pointer + allocation.bytes - 1) / kGranule; ++index) {
         auto &shard = books().granules.of(index << 9);
         const std::scoped_lock lock(shard.mutex);
-        const auto entry = shard.entries.try_emplace(index).first;
+        const auto entry = shard.entries.try_emplace(index, {}).first;
         Granule &granule = entry->second;
         const bool was_there = granule.blocks != 0, was_idle = granule.idle();
         change(granule);

@@ -67,7 +67,7 @@ bool finished(CUcontext owner, contexts::Id id) noexcept {
 
 void arm() noexcept {
     auto *wake = waker.load(std::memory_order_seq_cst);
-    if (wake && !armed.exchange(true, std::memory_order_seq_cst)) wake();
+    if (wake && !armed.load(std::memory_order_seq_cst) && !armed.exchange(true, std::memory_order_seq_cst)) wake();
 }
 
 // On the shelf from here on. False: it is not, and in the books as the program's.

@@ -3,7 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <ctime>
+#include <list>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -13,22 +16,29 @@
 #include "trace.hpp"
 
 namespace curb::shim::contexts {
-namespace {
 
+// Never destroyed, so that whoever has one from the table of those last seen may look at it without a lock: it may be
+// another context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
 struct Record {
+    std::atomic<CUcontext> context{nullptr};  // null: none's
+    std::atomic<Id> id{0};
+    std::atomic<int> visitors{0};
+    std::atomic<int> closing{0};  // threads that are about to destroy it
     Device *device = nullptr;
     Bytes cost = 0;         // charged for the context as it was made
     Bytes first_limit = 0;  // of the stack then; 0: not seen yet
     Bytes stack = 0;        // charged for what the stack has more than then
     Bytes saved = 0;        // given back of `cost` for what it has less
-    Id id = 0;
-    int visitors = 0;
-    int closing = 0;  // threads that are about to destroy it
 };
+
+namespace {
+
+using Records = std::list<Record>;
 
 struct Books {
     std::mutex mutex;
-    std::unordered_map<CUcontext, Record> contexts;
+    std::unordered_map<CUcontext, Records::iterator> contexts;
+    Records records, unused;
     std::unordered_set<CUcontext> green;
     std::unordered_map<CUgreenCtx, Device *> greens;
     Id last_id = 0;
@@ -38,6 +48,30 @@ struct Books {
 Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any_green{false};
+
+// Those last asked for.
+constinit std::array<std::atomic<Record *>, 16> seen{};
+
+std::atomic<Record *> &place_of(CUcontext context) noexcept {
+    return seen[reinterpret_cast<std::uint64_t>(context) * 0x9E3779B97F4A7C15ULL >> 60];
+}
+
+// That of the context; null: it is not known. The lock is held.
+Record *known(CUcontext context) noexcept {
+    const auto found = books().contexts.find(context);
+    return found == books().contexts.end() ? nullptr : &*found->second;
+}
+
+// The same without the lock, which is taken where it was not asked for lately. It may be another's at any moment.
+Record *lately_known(CUcontext context) noexcept {
+    auto &place = place_of(context);
+    Record *record = place.load(std::memory_order_acquire);
+    if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
+    const std::scoped_lock lock(books().mutex);
+    record = known(context);
+    if (record) place.store(record, std::memory_order_release);
+    return record;
+}
 
 // What the stack of a limit takes more, or less, than that of the beginning.
 struct Stack {
@@ -57,12 +91,19 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 }  // namespace
 
 Made made(CUcontext context, Device &device, Bytes cost) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    const auto [entry, added] = books().contexts.try_emplace(context);
-    if (!added) return Made::known;
-    entry->second.device = &device;
-    entry->second.cost = cost;
-    entry->second.id = ++books().last_id;
+    auto &[mutex, contexts, records, unused, green, greens, last_id] = books();
+    const std::scoped_lock lock(mutex);
+    if (contexts.contains(context)) return Made::known;
+    if (unused.empty()) unused.emplace_back();
+    contexts.emplace(context, unused.begin());
+    records.splice(records.begin(), unused, unused.begin());
+    Record &record = records.front();
+    record.device = &device;
+    record.cost = cost;
+    record.first_limit = record.stack = record.saved = 0;
+    record.closing.store(0, std::memory_order_seq_cst);
+    record.id.store(++last_id, std::memory_order_seq_cst);
+    record.context.store(context, std::memory_order_seq_cst);
     return Made::recorded;
 } catch (...) {
     return Made::no_memory;
@@ -72,7 +113,7 @@ bool gone(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return false;
-    const Record &record = found->second;
+    Record &record = *found->second;
     const Bytes cost = record.cost - record.saved;
     const auto handle = reinterpret_cast<std::uint64_t>(context);
     const std::uint64_t moment = trace::moment();
@@ -82,22 +123,30 @@ bool gone(CUcontext context) noexcept {
     }
     record.device->ledger.give_back(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
+    record.context.store(nullptr, std::memory_order_seq_cst);
+    record.id.store(0, std::memory_order_seq_cst);
+    books().unused.splice(books().unused.begin(), books().records, found->second);
     books().contexts.erase(found);
     return true;
 }
 
-Visit::Visit(CUcontext context) noexcept : context_(context) {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    if (found == books().contexts.end() || found->second.closing != 0) return;
-    ++found->second.visitors;
-    id_ = found->second.id;
+// A visitor counts itself and then looks whether the context is about to go; who destroys it says so and then looks for
+// visitors. So one of the two sees the other.
+Visit::Visit(CUcontext context) noexcept {
+    Record *record = lately_known(context);
+    if (!record) return;
+    record->visitors.fetch_add(1, std::memory_order_seq_cst);
+    if (record->context.load(std::memory_order_seq_cst) == context &&
+        record->closing.load(std::memory_order_seq_cst) == 0) {
+        record_ = record;
+        id_ = record->id.load(std::memory_order_seq_cst);
+    } else {
+        record->visitors.fetch_sub(1, std::memory_order_seq_cst);
+    }
 }
 
 Visit::~Visit() {
-    if (id_ == 0) return;
-    const std::scoped_lock lock(books().mutex);
-    --books().contexts.find(context_)->second.visitors;  // it is there as long as it has visitors
+    if (record_) record_->visitors.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 Closing::Closing(CUcontext context) noexcept : context_(context) {
@@ -107,11 +156,11 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
     for (int spins = 0;; ++spins) {
         {
             const std::scoped_lock lock(books().mutex);
-            const auto found = books().contexts.find(context);
-            if (found == books().contexts.end()) return;
-            if (id_ == 0) ++found->second.closing;
-            id_ = found->second.id;
-            if (found->second.visitors == 0) return;
+            Record *record = known(context);
+            if (!record) return;
+            if (id_ == 0) record->closing.fetch_add(1, std::memory_order_seq_cst);
+            id_ = record->id.load(std::memory_order_seq_cst);
+            if (record->visitors.load(std::memory_order_seq_cst) == 0) return;
         }
         if (spins < kSpins)
             sched_yield();
@@ -123,9 +172,10 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
 Closing::~Closing() {
     if (id_ == 0) return;
     const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context_);
     // It is gone, or its handle is that of a newer one already, unless the driver refused.
-    if (found != books().contexts.end() && found->second.id == id_) --found->second.closing;
+    Record *record = known(context_);
+    if (record && record->id.load(std::memory_order_seq_cst) == id_)
+        record->closing.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 OnTop::OnTop(CUcontext context) noexcept {
@@ -140,52 +190,57 @@ OnTop::~OnTop() {
 }
 
 Id id_of(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    return found == books().contexts.end() || found->second.closing != 0 ? 0 : found->second.id;
+    const Record *record = lately_known(context);
+    if (!record) return 0;
+    // What is read between two looks at the id is of that one context: ids do not come again.
+    const Id id = record->id.load(std::memory_order_seq_cst);
+    const bool stays = record->closing.load(std::memory_order_seq_cst) == 0 &&
+                       record->context.load(std::memory_order_seq_cst) == context;
+    return stays && record->id.load(std::memory_order_seq_cst) == id ? id : 0;
 }
 
 std::optional<All> on(const Device &device) noexcept {
     std::optional<All> all(std::in_place);
     const std::scoped_lock lock(books().mutex);
-    for (const auto &[context, record] : books().contexts)
-        if (record.device == &device && (record.closing != 0 || !all->add({context, record.id}))) return std::nullopt;
+    for (const Record &record : books().records)
+        if (record.device == &device &&
+            (record.closing.load(std::memory_order_seq_cst) != 0 ||
+             !all->add({record.context.load(std::memory_order_seq_cst), record.id.load(std::memory_order_seq_cst)})))
+            return std::nullopt;
     return all;
 }
 
 Device *device_of(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    return found == books().contexts.end() ? nullptr : found->second.device;
+    const Record *record = known(context);
+    return record ? record->device : nullptr;
 }
 
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
     const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    if (found == books().contexts.end()) return 0;  // it was made behind our back
-    Record &record = found->second;
-    if (record.first_limit == 0) record.first_limit = now;
-    const Stack after = stack_of(record, limit);
-    const Bytes gone = record.saved - std::min(record.saved, after.less);  // of what had come back
-    const Bytes more = after.more - std::min(after.more, record.stack);
+    Record *record = known(context);
+    if (!record) return 0;  // it was made behind our back
+    if (record->first_limit == 0) record->first_limit = now;
+    const Stack after = stack_of(*record, limit);
+    const Bytes gone = record->saved - std::min(record->saved, after.less);  // of what had come back
+    const Bytes more = after.more - std::min(after.more, record->stack);
     return more > ~Bytes{0} - gone ? ~Bytes{0} : more + gone;
 }
 
 StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    if (found == books().contexts.end()) return {};
-    Record &record = found->second;
-    const Stack after = stack_of(record, limit);
+    Record *record = known(context);
+    if (!record) return {};
+    const Stack after = stack_of(*record, limit);
     const auto change = [&](Kind kind, Bytes from, Bytes to) {
-        if (to > from) record.device->ledger.charge(kind, to - from);
-        if (to < from) record.device->ledger.give_back(kind, from - to);
+        if (to > from) record->device->ledger.charge(kind, to - from);
+        if (to < from) record->device->ledger.give_back(kind, from - to);
         return static_cast<std::int64_t>(to - from);
     };
-    const StackChange out{change(Kind::stack, record.stack, after.more),
-                          change(Kind::contexts, record.cost - record.saved, record.cost - after.less)};
-    record.stack = after.more;
-    record.saved = after.less;
+    const StackChange out{change(Kind::stack, record->stack, after.more),
+                          change(Kind::contexts, record->cost - record->saved, record->cost - after.less)};
+    record->stack = after.more;
+    record->saved = after.less;
     return out;
 }
 

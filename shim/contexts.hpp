@@ -2,7 +2,8 @@
 //
 // A context's cost is told by no argument: that of the first one on a device is measured, the others cost the same
 // (measured on an H200). Its stack is the local memory of every thread that can be resident, taken at once when the
-// limit rises and given back when it falls. Thread-safe; no lock is held while the driver is called.
+// limit rises and given back when it falls. Thread-safe; no lock is held while the driver is called, and a context that
+// was asked for lately is found without one.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@ namespace curb::shim::contexts {
 
 // One context in the life of the process: the driver may use a handle again.
 using Id = std::uint64_t;  // 0: none
+struct Record;             // what is known of one
 
 // A new context, for which `cost` has been charged (0: nothing was).
 enum class Made {
@@ -38,7 +40,7 @@ class Visit {
     [[nodiscard]] Id id() const noexcept { return id_; }
 
   private:
-    CUcontext context_;
+    Record *record_ = nullptr;
     Id id_ = 0;
 };
 

@@ -8,21 +8,23 @@
 #include <list>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 
 #include "allocations.hpp"
 #include "contexts.hpp"
+#include "reusing_map.hpp"
 
 namespace curb::shim {
 
+struct KeptBlock {
+    CUdeviceptr pointer = 0;
+    allocations::Allocation allocation;
+    contexts::Id context = 0;
+    std::uint64_t since_ms = 0;  // when it was freed
+};
+
 class Shelf {
   public:
-    struct Block {
-        CUdeviceptr pointer = 0;
-        allocations::Allocation allocation;
-        contexts::Id context = 0;
-        std::uint64_t since_ms = 0;  // when it was freed
-    };
+    using Block = KeptBlock;
     using Visit = std::optional<contexts::Visit>;
 
     // False: its context is about to go, or there is no host memory for the record.
@@ -56,14 +58,17 @@ class Shelf {
         Block block;
         Pointers::iterator in_age, in_size;
     };
-    using Entries = std::unordered_map<CUdeviceptr, Entry>;
+    using Entries = ReusingMap<CUdeviceptr, Entry>;
+    using Sizes = ReusingMap<Size, Pointers, Hash>;
 
+    Block remove(Entries::iterator entry, Sizes::iterator alike) noexcept;
     Block remove(Entries::iterator entry) noexcept;
 
     std::mutex mutex_;
     Entries entries_;
-    Pointers by_age_;                                   // the oldest first
-    std::unordered_map<Size, Pointers, Hash> by_size_;  // the oldest first; none is empty
+    Pointers by_age_;  // the oldest first
+    Sizes by_size_;    // the oldest first; none is empty
+    Pointers spare_;   // two nodes for the next block, or none
 };
 
 }  // namespace curb::shim
