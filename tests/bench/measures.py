@@ -88,6 +88,9 @@ def takes(ns: float, text: str, drivers: tuple[str, ...] = ALL) -> Target:
 _SIZES = {"4 KiB": 4 * KIB, "64 KiB": 64 * KIB, "2 MiB": 2 * MIB, "256 MiB": 256 * MIB, "1 GiB": GIB, "8 GiB": 8 * GIB}
 
 
+_AGAIN = "bare, again"
+
+
 class _Table:
     def __init__(self, peers: Sequence[str]) -> None:
         self.groups: list[Group] = []
@@ -101,9 +104,11 @@ class _Table:
         drivers: tuple[str, ...] = ALL,
         env: tuple[tuple[str, str], ...] = (),
         within: bool = False,
+        control: bool = False,
         **more: object,
     ) -> Group:
-        """Each of the subjects in `targets`, and every peer, against bare, or `within` its process."""
+        """Each of the subjects in `targets`, and every peer, against bare, or `within` its process. `control`: another
+        bare process too, whose ratio has to be 1."""
         words = tuple(map(str, argv))
         subjects = [BARE, *targets, *self._peers]
         lanes = {subject: LaneSpec(subject, words, env) for subject in subjects}
@@ -111,6 +116,9 @@ class _Table:
             rows = [_within(name, subject, targets.get(subject)) for subject in subjects]
         else:
             rows = [Row(name, subject, BARE, targets.get(subject)) for subject in subjects[1:]]
+        if control:
+            lanes[_AGAIN] = lanes[BARE]
+            rows.insert(0, Row(name, _AGAIN, BARE))
         return self.add(Group(name, drivers, lanes, rows, **more))  # type: ignore[arg-type]
 
     def add(self, group: Group) -> Group:
@@ -258,7 +266,7 @@ class _Table:
         start("start of /bin/true", ["/bin/true"], adds(100_000, "+0.10 ms at most"), once=True, sample_ms=5)
         start("start of python3 -c pass", ["PYTHON", "-c", "pass"], None, once=True)
         tensor = "import torch; torch.zeros(1, device='cuda')"
-        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=12)
+        start("import torch + first tensor", ["PYTHON", "-c", tensor], at_most(1.01), drivers=GPU, count=1, limit_s=45)
 
     def programs(self) -> None:
         same = at_least(0.995)
@@ -274,9 +282,10 @@ class _Table:
                 rates=True,
                 operation="step",
                 count=steps,
-                limit_s=9,
+                limit_s=14,
                 start_s=150,
                 program=True,
+                control=True,
                 **more,  # type: ignore[arg-type]
             )
 
@@ -289,10 +298,10 @@ class _Table:
         program("PyTorch, transformer in a CUDA graph", [*torch, "transformer", "graph"], 5, {CURB: same})
         program("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same})
         program("PyTorch, caching off", [*torch, "transformer"], 2, {CURB: same, CACHED: at_least(2)}, env=uncached)
-        program("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 20, {CURB: same}, env=side_by_side)
-        program("CuPy, temporaries", ["PYTHON", "PROGRAMS/cupy_loop.py"], 100, {CURB: same})
-        program("CuPy, its pool off", ["PYTHON", "PROGRAMS/cupy_loop.py", "uncached"], 20, {CURB: same, CACHED: None})
-        program("C++, Thrust temporaries", ["THRUST"], 20, {CURB: same, CACHED: None})
+        program("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 60, {CURB: same}, env=side_by_side)
+        program("CuPy, temporaries", ["PYTHON", "PROGRAMS/cupy_loop.py"], 400, {CURB: same})
+        program("CuPy, its pool off", ["PYTHON", "PROGRAMS/cupy_loop.py", "uncached"], 250, {CURB: same, CACHED: None})
+        program("C++, Thrust temporaries", ["THRUST"], 120, {CURB: same, CACHED: None})
         lanes = {
             BARE: LaneSpec(BARE, ("PYTHON", "PROGRAMS/torch_release.py", "inside")),
             CURB: LaneSpec(CURB, ("PYTHON", "PROGRAMS/torch_release.py", "signal")),

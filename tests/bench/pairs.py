@@ -1,7 +1,7 @@
 """Samples taken in turns, and what pairs of them say.
 
-A round takes one sample of every lane, one right after the other: A B A B. What two lanes said in the same round is a pair,
-so a clock that drifts, or a neighbour that comes and goes, meets both of it.
+A round takes one sample of every lane, one right after the other, and begins with another lane each time: A B, B A. What
+two lanes said in the same round is a pair, so a clock that drifts, or a neighbour that comes and goes, meets both of it.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def markdown(
         "Made by `scripts/bench`; [how it is measured](../PERFORMANCE.md#how-it-is-measured). *There* and *here* are medians of",
         "the samples of what is compared with and of the subject; *ratio* and *added* are medians of pairs taken in turns.",
         "Ratios are of times, and of rates where operations per second are told. *Direct* are the driver's own functions",
-        "in the same process; bare's ratio to them is a control, and has to be 1.",
+        "in the same process; bare's ratio to them, and that of a program to another bare one, are controls, and have to be 1.",
         "",
         ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
         "",

@@ -148,7 +148,7 @@ class Run:
             for number in range(rounds):
                 if number > 0 and time.monotonic() > stop:
                     break
-                for name in list(self._lanes):
+                for name in _from(number, list(self._lanes)):
                     self._try(name, _sample)
                 time.sleep(group.pause_s)
         if group.program:
@@ -291,6 +291,12 @@ class Run:
                 raise LaneFailed(self._setting.why_no_thrust)
             return [str(self._setting.thrust)]
         return [word.replace("PROGRAMS", str(_PROGRAMS))]
+
+
+def _from(number: int, lanes: list[str]) -> list[str]:
+    """All of them, beginning with another one in each round: whoever comes first finds the GPU as the pause left it."""
+    first = number % max(len(lanes), 1)
+    return lanes[first:] + lanes[:first]
 
 
 def _sample(running: _Running) -> None:

@@ -52,8 +52,12 @@ int main() {
     while (std::fgets(line, sizeof line, stdin)) {
         long count = 0;
         if (std::sscanf(line, "sample %ld", &count) == 1) {
+            const auto steps = [&](long many) {
+                for (long i = 0; i < many; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
+            };
+            steps(count / 8 + 1);  // untimed: the process has slept
             const auto start = std::chrono::steady_clock::now();
-            for (long i = 0; i < count; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
+            steps(count);
             const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
             std::printf("{\"event\": \"sample\", \"ns\": %.0f}\n", time.count() / static_cast<double>(count));
         } else {
