@@ -1,9 +1,7 @@
 #include "follow.hpp"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <ctime>
 #include <map>
@@ -45,17 +43,14 @@ constinit std::atomic<const OwnSocket *> waker{nullptr};
 constinit std::atomic<const OwnSocket *> woken{nullptr};
 
 void make_wakers() {
-    int pair[2] = {-1, -1};
-    if (!OwnSocket::may_be_opened() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
-        return;
-    woken.store(new OwnSocket(pair[0]), std::memory_order_release);
-    waker.store(new OwnSocket(pair[1]), std::memory_order_release);
+    OwnSocket ends[2];
+    if (!OwnSocket::may_be_opened() || !OwnSocket::pair(ends[0], ends[1])) return;
+    woken.store(new OwnSocket(std::move(ends[0])), std::memory_order_release);
+    waker.store(new OwnSocket(std::move(ends[1])), std::memory_order_release);
 }
 
 void wake() noexcept {
-    const OwnSocket *socket = waker.load(std::memory_order_acquire);
-    // A full one has woken it already.
-    if (socket && socket->ours() && send(socket->number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
 }
 
 // What there is to wait on; -1: nothing any more.
@@ -66,13 +61,7 @@ int waiting_on() noexcept {
 
 void drain() noexcept {
     const OwnSocket *socket = woken.load(std::memory_order_acquire);
-    if (!socket || !socket->ours()) return;
-    std::array<char, 64> bytes;
-    ssize_t got = 0;
-    while ((got = recv(socket->number(), bytes.data(), bytes.size(), MSG_DONTWAIT)) > 0) {
-    }
-    // The program has closed the other end: this one would wake us for ever.
-    if (got == 0) woken.store(nullptr, std::memory_order_release);
+    if (socket && socket->ours() && !socket->drain()) woken.store(nullptr, std::memory_order_release);
 }
 
 bool is_asked() {

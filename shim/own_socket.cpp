@@ -1,6 +1,7 @@
 #include "own_socket.hpp"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -60,6 +61,27 @@ void OwnSocket::forget() noexcept {
     if (slot_ >= 0)
         slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd.store(kFree, std::memory_order_release);
     descriptor_ = {};
+}
+
+bool OwnSocket::pair(OwnSocket &woken, OwnSocket &waker) noexcept {
+    int ends[2] = {-1, -1};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return false;
+    woken = OwnSocket(ends[0]);
+    waker = OwnSocket(ends[1]);
+    return true;
+}
+
+void OwnSocket::wake() const noexcept {
+    // A full one has woken it already.
+    if (ours() && send(number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+
+bool OwnSocket::drain() const noexcept {
+    std::array<char, 64> bytes;
+    ssize_t got = 0;
+    while ((got = recv(number(), bytes.data(), bytes.size(), MSG_DONTWAIT)) > 0) {
+    }
+    return got != 0;
 }
 
 // By system calls: a preload that stands in front of fstat or close may take a lock there, as libfaketime does, and one

@@ -24,6 +24,13 @@ class OwnSocket {
     [[nodiscard]] bool ours() const noexcept { return descriptor_.ours(); }
     explicit operator bool() const noexcept { return slot_ >= 0; }
 
+    // Two connected ones, with which one thread wakes another that sleeps in poll. False: errno says why not.
+    static bool pair(OwnSocket &woken, OwnSocket &waker) noexcept;
+    // Wakes whoever sleeps on the other end, unless the program has closed this one. Async-signal-safe.
+    void wake() const noexcept;
+    // Takes what has woken it. False: the program has closed the other end, and this one would wake for ever.
+    [[nodiscard]] bool drain() const noexcept;
+
     // In a fork child: closes those that the parent has open. Async-signal-safe.
     static void close_in_fork_child() noexcept;
 

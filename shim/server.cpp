@@ -74,9 +74,7 @@ constinit std::atomic<const OwnSocket *> waker{nullptr};
 void wake() noexcept {
     if (pending.exchange(true, std::memory_order_seq_cst)) return;
     const KeepErrno keep_errno;
-    const OwnSocket *socket = waker.load(std::memory_order_acquire);
-    // A full one has woken it already.
-    if (socket && socket->ours() && send(socket->number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
 }
 
 // Whoever answers elsewhere: room for the answer is there before it is asked. False: too many are.
@@ -172,11 +170,8 @@ void Server::open(const control::Places &places) {
     const auto folder = control::runtime_directory(places, geteuid());
     if (!folder) return none(folder.error());
     auto wakes = std::make_unique<OwnSocket>();
-    int pair[2] = {-1, -1};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
-        return none(std::strerror(errno));
-    OwnSocket woken(pair[0]);
-    *wakes = OwnSocket(pair[1]);
+    OwnSocket woken;
+    if (!OwnSocket::pair(woken, *wakes)) return none(std::strerror(errno));
     std::string why;
     OwnSocket listening = published::listen(*folder, why);
     if (!listening) return none(why);
@@ -246,11 +241,8 @@ void Server::wait() {
     const Clock::time_point then = Clock::now();
     for (std::size_t i = 0; i < clients_.size(); ++i)
         if (polled[2 + i].revents != 0) clients_[i].on(polled[2 + i].revents, then);
-    if (polled[0].revents != 0 && woken_.ours()) {
-        std::array<char, 64> bytes;
-        while (recv(woken_.number(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-        }
-    }
+    // That the other end is closed is seen before the next sleep.
+    if (polled[0].revents != 0 && woken_.ours()) static_cast<void>(woken_.drain());
     if (polled[1].revents != 0) take_in(then);
 }
 
