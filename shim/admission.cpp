@@ -240,13 +240,13 @@ bool is_beyond(Device &device) noexcept {
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable) return true;
     if (!gpu.limited()) return false;
-    if (gpu.terms.growth.keep_free != 0 &&
-        devices::now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
-        devices::look_around(device);
-    policy::Terms seen;
-    look(device, now, seen);
     const Bytes held = device.ledger.held();
-    return held > policy::limit(seen) || held > seen.beside_others;
+    if (held > policy::limit(gpu.terms.cap, gpu.allowance.bytes())) return true;
+    const Bytes keep_free = gpu.terms.growth.keep_free;
+    if (keep_free == 0) return false;
+    if (devices::now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
+        devices::look_around(device);
+    return held > policy::held_beside(keep_free, devices::within_reach(device));
 }
 
 Bytes room(const Device &device, Bytes limit, Bytes returning) noexcept {

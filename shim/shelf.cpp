@@ -7,47 +7,43 @@ namespace curb::shim {
 bool Shelf::put(const Block &block) noexcept try {
     const std::scoped_lock lock(mutex_);
     if (contexts::id_of(block.allocation.context) != block.context) return false;
+    // Sizes that come and go keep their place, up to a point.
+    constexpr std::size_t kPlaces = 64;
+    if (by_size_.size() > kPlaces + 2 * entries_.size())
+        std::erase_if(by_size_, [](const auto &size) { return size.second.empty(); });
     // What can fail comes first; then everything is spliced in.
     while (spare_.size() < 2) spare_.push_back({});
+    Pointers &alike = by_size_[{block.context, block.allocation.bytes}];
     const auto in_age = spare_.begin(), in_size = std::next(in_age);
-    const auto [entry, added] = entries_.try_emplace(block.pointer, {block, in_age, in_size});
-    if (!added) return false;
-    Pointers *alike = nullptr;
-    try {
-        alike = &by_size_.try_emplace({block.context, block.allocation.bytes}, {}).first->second;
-    } catch (...) {
-        entries_.erase(entry);
-        throw;
-    }
+    if (!entries_.try_emplace(block.pointer, {block, in_age, in_size}).second) return false;
     *in_age = *in_size = block.pointer;
     by_age_.splice(by_age_.end(), spare_, in_age);
-    alike->splice(alike->end(), spare_, in_size);
+    alike.splice(alike.end(), spare_, in_size);
     return true;
 } catch (...) {
     return false;
 }
 
-Shelf::Block Shelf::remove(Entries::iterator entry, Sizes::iterator alike) noexcept {
+Shelf::Block Shelf::remove(Entries::iterator entry, Pointers &alike) noexcept {
     const Entry &there = entry->second;
     const Block block = there.block;
     spare_.clear();
     spare_.splice(spare_.end(), by_age_, there.in_age);
-    spare_.splice(spare_.end(), alike->second, there.in_size);
-    if (alike->second.empty()) by_size_.erase(alike);
+    spare_.splice(spare_.end(), alike, there.in_size);
     entries_.erase(entry);
     return block;
 }
 
 Shelf::Block Shelf::remove(Entries::iterator entry) noexcept {
     const Block &block = entry->second.block;
-    return remove(entry, by_size_.find({block.context, block.allocation.bytes}));
+    return remove(entry, by_size_.find({block.context, block.allocation.bytes})->second);
 }
 
 std::optional<Shelf::Block> Shelf::take(contexts::Id context, Bytes bytes) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto alike = by_size_.find({context, bytes});
-    if (alike == by_size_.end()) return std::nullopt;
-    return remove(entries_.find(alike->second.back()), alike);
+    if (alike == by_size_.end() || alike->second.empty()) return std::nullopt;
+    return remove(entries_.find(alike->second.back()), alike->second);
 }
 
 std::optional<Shelf::Block> Shelf::take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept {

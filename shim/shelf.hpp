@@ -8,6 +8,7 @@
 #include <list>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "allocations.hpp"
 #include "contexts.hpp"
@@ -59,15 +60,15 @@ class Shelf {
         Pointers::iterator in_age, in_size;
     };
     using Entries = ReusingMap<CUdeviceptr, Entry>;
-    using Sizes = ReusingMap<Size, Pointers, Hash>;
+    using Sizes = std::unordered_map<Size, Pointers, Hash>;
 
-    Block remove(Entries::iterator entry, Sizes::iterator alike) noexcept;
+    Block remove(Entries::iterator entry, Pointers &alike) noexcept;
     Block remove(Entries::iterator entry) noexcept;
 
     std::mutex mutex_;
     Entries entries_;
     Pointers by_age_;  // the oldest first
-    Sizes by_size_;    // the oldest first; none is empty
+    Sizes by_size_;    // the oldest first
     Pointers spare_;   // two nodes for the next block, or none
 };
 

@@ -57,7 +57,10 @@ constexpr Bytes room(Bytes cap, Bytes kept_for_driver, Bytes held) noexcept {
 }
 
 // The ceiling of held memory at this moment; kUnbounded: none.
-constexpr Bytes limit(const Terms &terms) noexcept { return std::min(terms.allowance, terms.cap.value_or(kUnbounded)); }
+constexpr Bytes limit(std::optional<Bytes> cap, Bytes allowance) noexcept {
+    return std::min(allowance, cap.value_or(kUnbounded));
+}
+constexpr Bytes limit(const Terms &terms) noexcept { return limit(terms.cap, terms.allowance); }
 
 // Whether `bytes` more fit under `limit`, kept room left out.
 constexpr bool fits(const Terms &terms, Bytes limit, Bytes held, Bytes bytes) noexcept {
