@@ -20,7 +20,7 @@ Examples:
   curb report TRACE -o run.html               a recorded run as a picture
   curb replay TRACE --policy job.json         what another policy would have done to it
   curb metrics                                figures for Prometheus
-  curb doctor PID                             why a process is not capped
+  curb doctor                                 what is wrong with this machine
 
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
 
