@@ -31,6 +31,8 @@ a library that is not there), 126: the command cannot be executed, 127: there is
 Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
 /etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
 
+--sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
+
 Examples:
   curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included
   curb run --policy job.json -- ./train.sh    job.json may be edited while it runs

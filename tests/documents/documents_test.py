@@ -173,6 +173,12 @@ class Documents(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
                 self.assertIn(wanted, run.stdout)
 
+    def test_the_newest_release_of_the_changelog_is_this_version(self):
+        newest = re.search(r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertIsNotNone(newest)
+        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
+        self.assertEqual(run.stdout, f"curb {newest[1]}\n")
+
     def test_scripts_are_there(self):
         named = set()
         for document in DOCUMENTS:
