@@ -75,7 +75,8 @@ void Examination::closed() {
     constexpr const char *kCheck = "process";
     if (facts_.owner != facts_.user && facts_.user != 0)
         problem(kCheck, facts_.name + " belongs to " + facts_.owner_name + ", so it cannot be looked into",
-                "ask as " + facts_.owner_name + ", or as root: sudo curb doctor " + std::to_string(facts_.pid));
+                "ask as " + (facts_.owner_name == "root" ? "" : facts_.owner_name + ", or as ") +
+                    "root: sudo curb doctor " + std::to_string(facts_.pid));
     else if (facts_.owner != facts_.acts_as)
         none("its program has another user's rights (setuid), so the loader passes LD_PRELOAD over",
              "start the program that it starts by curb run, or name libcurb.so in /etc/ld.so.preload");

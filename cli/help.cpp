@@ -20,7 +20,7 @@ Examples:
   curb report TRACE -o run.html               a recorded run as a picture
   curb replay TRACE --policy job.json         what another policy would have done to it
   curb metrics                                figures for Prometheus
-  curb doctor PID                             why a process is not capped
+  curb doctor                                 what is wrong with this machine
 
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)";
 
@@ -30,6 +30,8 @@ a library that is not there), 126: the command cannot be executed, 127: there is
 
 Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
 /etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
+
+--sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
 
 Examples:
   curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included

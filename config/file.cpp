@@ -28,7 +28,7 @@ Diagnostic unread(const std::string &path, std::string message) { return {path, 
 
 std::string why_not_opened(int error) {
     switch (error) {
-        case ENOENT: return "there is no such file; check the path in --policy or CURB_POLICY";
+        case ENOENT: return "there is no such file; check the path, in the command or in CURB_POLICY";
         case EACCES:
         case EPERM: return "it may not be read by this user; change its mode or that of a directory on its path";
         case ENOTDIR: return "a part of its path is not a directory";

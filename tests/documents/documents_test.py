@@ -23,6 +23,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 ALL_PIECES = "trained with 8 of 8 pieces"
 RUN = {  # the line, and what has to be in what it prints
+    "PATH=$PWD/build/bin:$PATH": "",
     "curb run --cap 8GiB -- python train.py": ALL_PIECES,
     "LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json python train.py": ALL_PIECES,
     "curb run --sim --cap 4GiB -- ./my_cuda_program": ALL_PIECES,
@@ -171,6 +172,12 @@ class Documents(unittest.TestCase):
                     sandbox.end()
                 self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
                 self.assertIn(wanted, run.stdout)
+
+    def test_the_newest_release_of_the_changelog_is_this_version(self):
+        newest = re.search(r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertIsNotNone(newest)
+        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
+        self.assertEqual(run.stdout, f"curb {newest[1]}\n")
 
     def test_scripts_are_there(self):
         named = set()

@@ -3,7 +3,7 @@
 
 Which layer uses which others, and which libraries, is what the #include lines say. The tables of files name every file
 of shim/ and cli/, and none that is not there. The paths that it and CONTRIBUTING.md name are there, and what the links of
-all documents lead to.
+all documents lead to, headings included.
 """
 
 import re
@@ -80,11 +80,22 @@ def paths():
                 yield f"{document} names {path}, which is not there"
 
 
+def anchors(text):
+    """What #… may name in a document: its headings, as GitHub spells them."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)", outside, re.MULTILINE)}
+
+
 def links():
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
-            if ":" not in link and not (document.parent / link).exists():
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
+            target = document.parent / link if link else document
+            if ":" in link:
+                continue
+            if not target.exists():
                 yield f"{document.relative_to(ROOT)} links to {link}, which is not there"
+            elif anchor and anchor not in anchors(target.read_text()):
+                yield f"{document.relative_to(ROOT)} links to {link}#{anchor}, and there is no such heading"
 
 
 faults = [*layers(), *files("shim"), *files("cli"), *paths(), *links()]

@@ -211,12 +211,17 @@ TEST_CASE("What the file leaves out is as the ceiling has it; what both say is t
     high.frameworks = {.steer = true, .env = Environment{{"B", "1"}}};
     high.log = {.level = LogLevel::error, .file = "high.log"};
     high.trace = {.file = "high.json"};
+    const auto with_defaults = [](const Layer &said) {
+        Layer layer = Policy();
+        lay_over(layer, said);
+        return layer;
+    };
     for (const auto &[own, ceiling] : {std::pair(low, high), std::pair(high, low)}) {
-        Layer expected = own;
+        Layer expected = with_defaults(own);
         expected.release.idle = 1min;  // the one that a ceiling narrows
         CHECK(static_cast<const Layer &>(in_force(own, ceiling, {})) == expected);
-        CHECK(static_cast<const Layer &>(in_force({}, ceiling, {})) == ceiling);
-        CHECK(static_cast<const Layer &>(in_force(own, {}, {})) == own);
+        CHECK(static_cast<const Layer &>(in_force({}, ceiling, {})) == with_defaults(ceiling));
+        CHECK(static_cast<const Layer &>(in_force(own, {}, {})) == with_defaults(own));
     }
 }
 
