@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <thread>
 
 #include "cli.hpp"
@@ -145,23 +146,16 @@ class Running {
         const std::string whole = line + "\n";
         REQUIRE(::write(in_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
     }
-    // The next line that it says; "": none came in time.
-    std::string says(std::chrono::milliseconds patience = 20s) {
-        const auto until = std::chrono::steady_clock::now() + patience;
-        while (said_.find('\n') == std::string::npos) {
-            const auto left =
-                std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-            pollfd pipe{out_, POLLIN, 0};
-            if (left.count() <= 0 || ::poll(&pipe, 1, static_cast<int>(left.count())) <= 0) return "";
-            char block[4096];
-            const ssize_t got = ::read(out_, block, sizeof block);
-            if (got <= 0) return "";
-            said_.append(block, static_cast<std::size_t>(got));
+    // The next line that it says; "": an empty one, or none came in time.
+    std::string says(std::chrono::milliseconds patience = 20s) { return next_line(patience).value_or(""); }
+    // All that it says before the next line that begins like this.
+    std::string says_until(const std::string &beginning) {
+        for (std::string said;;) {
+            const auto line = next_line(20s);
+            if (!line) FAIL("no line begins with '" << beginning << "' in:\n" << said);
+            if (line->starts_with(beginning)) return said;
+            said += *line + "\n";
         }
-        const std::size_t end = said_.find('\n');
-        const std::string line = said_.substr(0, end);
-        said_.erase(0, end + 1);
-        return line;
     }
     std::string answers(const std::string &line) {
         tell(line);
@@ -180,6 +174,24 @@ class Running {
     }
 
   private:
+    std::optional<std::string> next_line(std::chrono::milliseconds patience) {
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (said_.find('\n') == std::string::npos) {
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+            pollfd pipe{out_, POLLIN, 0};
+            if (left.count() <= 0 || ::poll(&pipe, 1, static_cast<int>(left.count())) <= 0) return {};
+            char block[4096];
+            const ssize_t got = ::read(out_, block, sizeof block);
+            if (got <= 0) return {};
+            said_.append(block, static_cast<std::size_t>(got));
+        }
+        const std::size_t end = said_.find('\n');
+        const std::string line = said_.substr(0, end);
+        said_.erase(0, end + 1);
+        return line;
+    }
+
     pid_t pid_ = 0;
     int in_ = -1, out_ = -1;
     bool ended_ = false;
