@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""No two types that are linked together have one name: one_definition_check.py NINJA BUILD
+"""No two types that are linked together have one name: one_definition_check.py BUILD NINJA
 
 Of the functions that the compiler writes for each of two such types (a destructor, a vector's push_back) the linker keeps
 one, and calls it for both; it may crash only where nothing is inlined. What becomes one program or library, curb's own
@@ -45,7 +45,7 @@ def made_of(ninja, build):
 
 
 def main():
-    ninja, build = sys.argv[1], Path(sys.argv[2]).resolve()
+    build, ninja = Path(sys.argv[1]).resolve(), sys.argv[2]
     files = made_of(ninja, build)
     linked = {out: (kind, [*inputs.split(), *others.split()]) for out, kind, inputs, others in LINKED.findall((build / "build.ninja").read_text())}
 
