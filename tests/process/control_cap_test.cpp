@@ -249,7 +249,7 @@ TEST_CASE("a cap is in force and answered at once while a release waits for Pyth
     CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
     CHECK(status(process).gpus.at(0).cap == 3 * GiB);
     process.tell("");
-    CHECK(process.line() == "free");
+    CHECK(process.says() == "free");
     releasing.join();
 }
 
@@ -374,7 +374,7 @@ TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold 
     process("most");
     std::this_thread::sleep_for(300ms);
     CHECK(number(process("calm")) <= 800 * MiB);
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
 }
 
 TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
