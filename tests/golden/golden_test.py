@@ -10,7 +10,6 @@ nothing to hold them against, and the test is skipped.
 """
 
 import json
-import os
 import platform
 import re
 import shutil
