@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Completion in bash: completion_test.py CURB SIMULATED-DRIVER SCENARIOS
+"""Completion in bash: completion_test.py BUILD
 
 Most lines are completed by calling the function as bash calls it, in shells with `set -u`; some by a real TAB in a
 terminal.
@@ -18,7 +18,9 @@ import time
 import unittest
 from pathlib import Path
 
-from machine import Machine
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import Machine  # noqa: E402
+from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPLETION = ROOT / "completion" / "curb.bash"
@@ -168,9 +170,9 @@ class Commands(unittest.TestCase):
 
 class Processes(unittest.TestCase):
     def test_pids_with_their_names(self):
-        with Machine(CURB, SIM, SCENARIOS) as machine:
-            environment = {"XDG_RUNTIME_DIR": str(machine.folder)}
-            one, other = machine.start(), machine.start()
+        with Machine(BUILD) as machine:
+            environment = {"XDG_RUNTIME_DIR": str(machine.runtime)}
+            one, other = machine.told(), machine.told()
             offered = completed("curb release ", environment=environment)
             for process in (one, other):
                 self.assertIn(f"{process.pid}  (scenarios)", offered)
@@ -271,7 +273,7 @@ class Terminal(unittest.TestCase):
 
 if __name__ == "__main__":
     if not shutil.which("bash"):
-        print("completion_test: skipped: there is no bash")
-        sys.exit(77)
-    CURB, SIM, SCENARIOS = (Path(sys.argv.pop(1)).resolve() for _ in range(3))
-    unittest.main()
+        skip("there is no bash")
+    BUILD = Path(sys.argv[1]).resolve()
+    CURB = BUILD / "bin/curb"
+    run_cases()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What every command of curb says of itself: help_test.py CURB
+"""What every command of curb says of itself: help_test.py BUILD
 
 Commands are found by walking `curb --help`, so one that is added is held to the same.
 """
@@ -109,5 +109,5 @@ class Help(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CURB = sys.argv.pop(1)
+    CURB = sys.argv.pop(1) + "/bin/curb"
     unittest.main()

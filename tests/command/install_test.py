@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `cmake --install` puts where, and that it works from there and from where it is moved: install_test.py CMAKE BUILD-FOLDER"""
+"""What `cmake --install` puts where, and that it works from there and from where it is moved: install_test.py BUILD CMAKE"""
 
 import os
 import shutil
@@ -8,6 +8,9 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from skipping import run_cases  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
@@ -101,6 +104,5 @@ class Installed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CMAKE, BUILD = sys.argv[1:3]
-    del sys.argv[1:3]
-    unittest.main()
+    BUILD, CMAKE = sys.argv[1:3]
+    run_cases()

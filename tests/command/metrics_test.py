@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`curb metrics` of processes on simulated GPUs: metrics_test.py CURB SIMULATED-DRIVER SCENARIOS
+"""`curb metrics` of processes on simulated GPUs: metrics_test.py BUILD
 
 What the readers of its formats make of it, and whether the figures are those of the driver's own books.
 """
@@ -14,18 +14,18 @@ import time
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from answers import faults  # noqa: E402
+from simulated import MIB, Machine  # noqa: E402
+from skipping import run_cases, skip  # noqa: E402
+
 try:
-    from jsonschema import Draft202012Validator
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
     from prometheus_client.parser import text_string_to_metric_families as classic
 except ImportError as error:
-    print(f"metrics_test: skipped: {error.name} is not installed (scripts/setup test)")
-    sys.exit(77)
-
-from machine import MIB, Machine
+    skip(f"{error.name} is not installed (scripts/setup test)")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCHEMA = ROOT / "cli" / "schemas" / "metrics.schema.json"
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".prometheus" / "usr" / "bin")
 
 # Uses the GPU, and is called what it likes.
@@ -52,11 +52,11 @@ def values(families, name, **labels):
 
 class Metrics(unittest.TestCase):
     def setUp(self):
-        self.machine = Machine(CURB, SIM, SCENARIOS).__enter__()
+        self.machine = Machine(BUILD, gpus=2).__enter__()
         self.addCleanup(self.machine.__exit__)
 
     def text(self, *options):
-        run = self.machine.ask("metrics", *options)
+        run = self.machine.curb("metrics", *options)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         return run.stdout
 
@@ -64,8 +64,8 @@ class Metrics(unittest.TestCase):
         return list(openmetrics(self.text()))
 
     def test_figures_are_those_of_the_drivers_books(self):
-        capped, bare = self.machine.start("--cap", "8GiB"), self.machine.start(capped=False)
-        capped.tell("pool")
+        capped, bare = self.machine.told(), self.machine.told(self.machine.bare)
+        capped.asked("pool")
         device = self.machine.books()[0]
         held = {process["pid"]: process["bytes"] for process in device["processes"]}
         families = self.families()
@@ -87,18 +87,17 @@ class Metrics(unittest.TestCase):
         self.assertEqual(values(families, "curb_processes", state="uncapped"), [1])
 
     def test_what_a_release_gave_back_is_counted(self):
-        process = self.machine.start("--cap", "8GiB")
-        process.tell("pool")
-        released = self.machine.ask("release", str(process.pid))
+        process = self.machine.told()
+        process.asked("pool")
+        released = self.machine.curb("release", str(process.pid))
         self.assertEqual((released.returncode, released.stderr), (0, ""))
         own = {"pid": str(process.pid), "gpu": "0"}
         self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", **own), [256 * MIB])
 
     def test_every_format_says_the_same(self):
-        self.machine.start("--cap", "8GiB")
+        self.machine.told()
         document = json.loads(self.text("--json"))
-        Draft202012Validator.check_schema(json.loads(SCHEMA.read_text()))
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+        self.assertEqual(faults("metrics", document), [])
         file = self.machine.folder / "curb.prom"
         self.text("--textfile", str(file))
         self.assertEqual(file.stat().st_mode & 0o7777, 0o644)
@@ -123,14 +122,14 @@ class Metrics(unittest.TestCase):
 
     @unittest.skipUnless(PROMTOOL, "promtool is not here (scripts/setup test)")
     def test_promtool_has_nothing_to_say(self):
-        self.machine.start("--cap", "8GiB")
+        self.machine.told()
         file = self.machine.folder / "curb.prom"
         self.text("--textfile", str(file))
         run = subprocess.run([PROMTOOL, "check", "metrics"], input=file.read_text(), capture_output=True, text=True, check=False)
         self.assertEqual((run.returncode, run.stdout + run.stderr), (0, ""))
 
     def test_a_process_that_does_not_answer_is_counted_and_not_waited_for(self):
-        process = self.machine.start("--cap", "8GiB")
+        process = self.machine.told()
         os.kill(process.pid, signal.SIGSTOP)
         begin = time.monotonic()
         families = self.families()
@@ -141,7 +140,7 @@ class Metrics(unittest.TestCase):
         os.kill(process.pid, signal.SIGCONT)
 
     def test_a_process_may_be_called_what_it_likes(self):
-        process = self.machine.start("--cap", "8GiB", program=[sys.executable, "-c", STRANGE])
+        process = self.machine.start([sys.executable, "-c", STRANGE], self.machine.under_curb(CURB_CAP="8GiB"))
         names = {
             sample.labels["command"]
             for family in self.families()
@@ -152,7 +151,7 @@ class Metrics(unittest.TestCase):
         self.assertIn('a"b\\c', names.pop())
 
     def test_without_nvml_its_figures_are_absent(self):
-        self.machine.environment.pop("LD_LIBRARY_PATH")
+        self.machine.bare.pop("LD_LIBRARY_PATH")
         families = self.families()
         if values(families, "curb_nvml_up") == [1]:
             self.skipTest("this machine has NVML")
@@ -161,32 +160,31 @@ class Metrics(unittest.TestCase):
             self.assertEqual(values(families, name), [])
 
     def test_a_reader_that_goes_away_is_no_error_and_a_full_disk_is_one(self):
-        curb = [self.machine.curb, "metrics"]
+        curb = [BUILD / "bin/curb", "metrics"]
         early = subprocess.run(
             ["bash", "-c", 'set -o pipefail; "$@" | :; exit "${PIPESTATUS[0]}"', "bash", *curb],
-            env=self.machine.environment, capture_output=True, text=True, check=False, timeout=20,
+            env=self.machine.bare, capture_output=True, text=True, check=False, timeout=20,
         )  # fmt: skip
         self.assertEqual(early.stderr, "")
         ignored = subprocess.run(
             ["bash", "-c", "trap '' PIPE; exec 3> >(:); sleep 0.2; \"$@\" >&3", "bash", *curb],
-            env=self.machine.environment, capture_output=True, text=True, check=False, timeout=20,
+            env=self.machine.bare, capture_output=True, text=True, check=False, timeout=20,
         )  # fmt: skip
         self.assertEqual((ignored.returncode, ignored.stderr), (1, ""))
         with open("/dev/full", "w", encoding="ascii") as full:
-            run = subprocess.run(curb, env=self.machine.environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            run = subprocess.run(curb, env=self.machine.bare, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(run.returncode, 1)
         self.assertEqual(run.stderr, "curb: metrics: standard output cannot be written: No space left on device\n")
 
     def test_a_file_that_cannot_be_written_is_told_of(self):
-        run = self.machine.ask("metrics", "--textfile", "/nonexistent/curb.prom")
+        run = self.machine.curb("metrics", "--textfile", "/nonexistent/curb.prom")
         self.assertEqual(run.returncode, 1)
         self.assertIn("/nonexistent/curb.prom", run.stderr)
-        run = self.machine.ask("metrics", "--textfile", "x", "--json")
+        run = self.machine.curb("metrics", "--textfile", "x", "--json")
         self.assertEqual(run.returncode, 125)
         self.assertIn("curb metrics --help", run.stderr)
 
 
 if __name__ == "__main__":
-    CURB, SIM, SCENARIOS = sys.argv[1:4]
-    del sys.argv[1:4]
-    unittest.main()
+    BUILD = Path(sys.argv[1]).resolve()
+    run_cases()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`curb metrics` as Prometheus stores it: prometheus_test.py CURB SIMULATED-DRIVER SCENARIOS
+"""`curb metrics` as Prometheus stores it: prometheus_test.py BUILD
 
 A Prometheus scrapes it in both ways that docs/METRICS.md names, from a server that runs `curb metrics` and from
 node_exporter's textfile collector, and a stand-in for dcgm-exporter; then that document's queries are asked.
@@ -20,7 +20,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from machine import MIB, Machine
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import MIB, Machine  # noqa: E402
+from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FETCHED = ROOT / ".prometheus" / "usr" / "bin"
@@ -93,22 +95,22 @@ class Scraped(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with contextlib.ExitStack() as stack:
-            machine = cls.machine = stack.enter_context(Machine(CURB, SIM, SCENARIOS))
-            cls.process = machine.start("--cap", "8GiB")
-            cls.process.tell("pool")
-            cls.bare = machine.start(capped=False)
-            cls.changing = machine.start("--cap", "8GiB", CUDA_VISIBLE_DEVICES="1")
+            machine = cls.machine = stack.enter_context(Machine(BUILD, gpus=2))
+            cls.process = machine.told()
+            cls.process.asked("pool")
+            cls.bare = machine.told(machine.bare)
+            cls.changing = machine.told(machine.under_curb(CURB_CAP="8GiB", CUDA_VISIBLE_DEVICES="1"))
             cls.changing.tell("pool")
             folder = machine.folder / "textfiles"
             folder.mkdir()
-            written = machine.ask("metrics", "--textfile", str(folder / "curb.prom"))
+            written = machine.curb("metrics", "--textfile", str(folder / "curb.prom"))
             assert written.returncode == 0, written.stderr
             uuids = re.findall(r'curb_gpu_info\{gpu="\d+",uuid="([^"]+)"', (folder / "curb.prom").read_text())
             dcgm = "".join(
                 f'# TYPE {name} gauge\n' + "".join(f'{name}{{gpu="{at}",UUID="{uuid}"}} {value}\n' for at, uuid in enumerate(uuids))
                 for name, value in (("DCGM_FI_DEV_FB_USED", 1024), ("DCGM_FI_DEV_GPU_UTIL", 0))
             )
-            direct = stack.enter_context(serving(OPENMETRICS, lambda: machine.ask("metrics").stdout))
+            direct = stack.enter_context(serving(OPENMETRICS, lambda: machine.curb("metrics").stdout))
             other = stack.enter_context(serving(CLASSIC, lambda: dcgm))
             node, cls.port = free_port(), free_port()
             collector = ["--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={folder}"]
@@ -171,7 +173,7 @@ class Scraped(unittest.TestCase):
     def test_a_value_that_changes_is_followed(self):
         query = f'curb_released_bytes_total{{job="direct",pid="{self.changing.pid}",gpu="1",step="pools"}}'
         self.assertEqual(self.values(query), [0])
-        self.assertEqual(self.machine.ask("release", str(self.changing.pid)).returncode, 0)
+        self.assertEqual(self.machine.curb("release", str(self.changing.pid)).returncode, 0)
         deadline = time.monotonic() + PATIENCE
         while self.values(query) != [256 * MIB]:
             self.assertLess(time.monotonic(), deadline, f"{self.values(query)} was counted")
@@ -208,10 +210,8 @@ class Scraped(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CURB, SIM, SCENARIOS = sys.argv[1:4]
-    del sys.argv[1:4]
+    BUILD = Path(sys.argv[1]).resolve()
     missing = [name for name in ("prometheus", "prometheus-node-exporter") if not program(name)]
     if missing:
-        print(f"prometheus_test: skipped: {', '.join(missing)} not here, and could not be fetched (scripts/setup test)")
-        sys.exit(77)
-    unittest.main()
+        skip(f"{', '.join(missing)} not here, and could not be fetched (scripts/setup test)")
+    run_cases()

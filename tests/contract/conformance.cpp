@@ -341,7 +341,7 @@ int main(int argc, char **argv) {
     }
     if (!options.driver.empty()) {
         if (!fs::exists(options.driver / "libcuda.so.1")) {
-            std::printf("no libcuda.so.1 in %s\n", options.driver.c_str());
+            std::printf("skipped: no libcuda.so.1 in %s\n", options.driver.c_str());
             return 77;
         }
         // Before what is there already: a driver's folder need not have an NVML of its own.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every command against a crowd: crowd_test.py CURB LIBRARY SIM BOOKS PROGRAM
+"""Every command against a crowd: crowd_test.py BUILD
 
 At least 20 processes on two simulated GPUs, capped by file, by variable, traced, or without curb, are killed, stopped,
 continued, forked and replaced at random for CURB_CROWD_SECONDS (15), while every command of curb runs against them. Each
@@ -15,28 +15,19 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-try:
-    from jsonschema import Draft202012Validator
-except ImportError:
-    print("crowd_test: skipped: python3-jsonschema >= 4 is not installed (scripts/setup test)")
-    sys.exit(77)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from answers import faults  # noqa: E402
+from simulated import Machine, Process  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SCHEMAS = {
-    path.name.removesuffix(".schema.json"): Draft202012Validator(json.loads(path.read_text()))
-    for path in sorted((ROOT / "cli" / "schemas").glob("*.schema.json"))
-}
-CURB, LIBRARY, SIM, BOOKS, PROGRAM = (Path(word).resolve() for word in sys.argv[1:6])
+BUILD = Path(sys.argv[1]).resolve()
 SECONDS = float(os.environ.get("CURB_CROWD_SECONDS", "15"))
 SEED = int(os.environ.get("CURB_CROWD_SEED", str(time.time_ns() % 1_000_000)))
 CROWD = 24
-MIB = 2**20
 CAPS = {"file": 3 * 1024, "traced": 2 * 1024, "variable": 4 * 1024}
 """MiB, by kind; the rest has none."""
 KINDS = (*CAPS, "no cap", "without curb")
@@ -44,36 +35,18 @@ KINDS = (*CAPS, "no cap", "without curb")
 PATIENCE_S = 20.0
 
 
-class Member:
+class Member(Process):
     """One process of the crowd."""
 
-    def __init__(self, kind: str, folder: Path, environment: dict[str, str], seed: int) -> None:
+    def __init__(self, machine: Machine, kind: str, seed: int) -> None:
         self.kind, self.stopped = kind, False
-        env = dict(environment)
-        if kind != "without curb":
-            env |= {"LD_PRELOAD": str(LIBRARY), "CURB_POLICY": str(folder / f"{kind}.json")}
-        if kind == "variable":
-            del env["CURB_POLICY"]
-            env["CURB_CAP"] = f"{CAPS[kind]}MiB"
-        self.process = subprocess.Popen(
-            [str(PROGRAM), str(seed)],
-            env=env,
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-        )
-        self.pid = self.process.pid
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + "\n")
-
-    def answer(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().strip()
+        file = {"CURB_POLICY": str(machine.folder / f"{kind}.json")}
+        environment = {
+            "without curb": machine.bare,
+            "variable": machine.under_curb(CURB_CAP=f"{CAPS['variable']}MiB"),
+        }.get(kind) or machine.under_curb(**file)
+        command = [machine.build / "tests/crowd_program", str(seed)]
+        super().__init__(command, environment, cwd=machine.folder, stderr=subprocess.DEVNULL)
 
     def stop(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -83,45 +56,28 @@ class Member:
         os.kill(self.pid, signal.SIGCONT)
         self.stopped = False
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
 
 class Crowd:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.random = random.Random(SEED)
-        self.folder = folder
-        self.runtime = folder / "runtime"
-        self.runtime.mkdir(mode=0o700)
-        self.state = folder / "machine"
+        self.machine = machine
         self.counts: Counter[str] = Counter()
         self.slowest: dict[str, float] = {}
         self.wrong: list[str] = []
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_PRELOAD", "XDG_"))
-        } | {
-            "XDG_RUNTIME_DIR": str(self.runtime),
-            "HOME": str(folder),
-            "LD_LIBRARY_PATH": str(SIM),
-            "CURB_SIM_STATE": str(self.state),
-            "CURB_SIM_GPUS": "2",
-            "CURB_SIM_MEMORY": "80GiB",
-        }
         for kind in ("file", "traced", "no cap"):
-            policy: dict[str, Any] = {"version": 1}
+            policy: dict[str, Any] = {}
             if kind in CAPS:
                 policy["gpu"] = {"*": {"cap": f"{CAPS[kind]}MiB"}}
             if kind == "traced":
-                policy["trace"] = {"file": str(folder / "trace-%p.json")}
-            (folder / f"{kind}.json").write_text(json.dumps(policy))
+                policy["trace"] = {"file": str(machine.folder / "trace-%p.json")}
+            machine.policy(policy, f"{kind}.json")
         self.members: list[Member] = []
         self.ended: set[int] = set()
         for number in range(CROWD):
             self.start(KINDS[number % len(KINDS)])
 
     def start(self, kind: str) -> None:
-        self.members.append(Member(kind, self.folder, self.environment, self.random.randrange(1 << 30)))
+        self.members.append(Member(self.machine, kind, self.random.randrange(1 << 30)))
 
     def expect(self, right: bool, otherwise: str) -> None:
         if not right:
@@ -169,9 +125,7 @@ class Crowd:
         start = time.monotonic()
         # One that waits for a stopped process with a release under way waits until that goes on.
         try:
-            done = subprocess.run(
-                [str(CURB), *words], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-            )
+            done = self.machine.curb(*words, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.expect(words[0] == "release", f"{command} has not ended after {PATIENCE_S:g} s")
             self.counts["release that waits"] += 1
@@ -187,32 +141,23 @@ class Crowd:
             except ValueError as error:
                 self.expect(False, f"{command}: not JSON: {error}: {done.stdout[:300]}")
                 return None
-            faults = [f"{fault.json_path}: {fault.message}" for fault in SCHEMAS[schema].iter_errors(answer)]
-            self.expect(not faults, f"{command}: {faults[:3]}")
+            wrong = faults(schema, answer)
+            self.expect(not wrong, f"{command}: {wrong[:3]}")
             return answer
         return None
-
-    def books(self) -> dict[tuple[int, int], int]:
-        """(pid, device) -> bytes, as the simulated machine says."""
-        text = subprocess.run([str(BOOKS), str(self.state)], capture_output=True, text=True, timeout=30, check=True).stdout
-        return {
-            (process["pid"], number): process["bytes"]
-            for number, device in enumerate(json.loads(text)["devices"])
-            for process in device["processes"]
-        }
 
     def stand_still(self) -> None:
         for member in self.members:
             member.go_on()
             member.tell("quiet")
         for member in self.members:
-            while member.answer() != "quiet":
+            while member.line() != "quiet":
                 pass
 
     def compare(self) -> None:
         """Nobody works any more: what curb says is what the machine says."""
         answer = self.run("ps", ["ps", "--json"], {0})
-        books = self.books()
+        books = {key: process["bytes"] for key, process in self.machine.held().items()}
         ours = {member.pid for member in self.members} | self.ended | {pid for pid, _ in books}
         seen = set()
         for gpu in answer["gpus"]:
@@ -231,21 +176,21 @@ class Crowd:
         self.expect(not missing, f"curb ps leaves out {sorted(missing)}")
         listed = {use["pid"] for gpu in answer["gpus"] for use in gpu["uses"]}
         self.expect(not listed & self.ended, f"curb ps lists {listed & self.ended}, which have ended")
-        sockets = list((self.runtime / "curb").glob("*.sock"))
+        sockets = [name for name in self.machine.sockets() if name.endswith(".sock")]
         capped = sum(member.kind != "without curb" for member in self.members)
         self.expect(len(sockets) == capped, f"{len(sockets)} sockets for {capped} processes: dead ones stay")
 
     def look_at_traces(self) -> None:
         """Those of processes that were killed too."""
-        traces = sorted(self.folder.glob("trace-*.json"))
+        traces = sorted(self.machine.folder.glob("trace-*.json"))
         for trace in traces[:8]:
             if trace.stat().st_size == 0:
                 continue  # it was killed before anything could be written
             page = trace.with_suffix(".html")
             self.run("report", ["report", str(trace), "--json"], {0})
             self.run("", ["report", str(trace)], {0})
-            done = subprocess.run([str(CURB), "report", str(trace), "-o", str(page)], check=False, capture_output=True)
-            self.expect(done.returncode == 0 and page.stat().st_size > 1000, f"no page of {trace.name}: {done.stderr!r}")
+            done = self.machine.curb("report", trace, "-o", page)
+            self.expect(done.returncode == 0 and page.stat().st_size > 1000, f"no page of {trace.name}: {done.stderr}")
             self.run("replay", ["replay", str(trace), "--cap", "1GiB", "--json"], {0})
         self.expect(bool(traces), "no trace was written")
 
@@ -256,8 +201,8 @@ class Crowd:
 
 def main() -> int:
     print(f"CURB_CROWD_SEED={SEED}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="curb-crowd-", ignore_cleanup_errors=True) as temporary:
-        crowd = Crowd(Path(temporary))
+    with Machine(BUILD, gpus=2) as machine:
+        crowd = Crowd(machine)
         try:
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:

@@ -10,7 +10,6 @@ nothing to hold them against, and the test is skipped.
 """
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -123,7 +122,7 @@ def main() -> int:
         else None
     )
     if lacking:
-        print(f"golden_test: skipped: {lacking}")
+        print(f"skipped: {lacking}")
         return 1 if write else 77
     now = measured(*(Path(word).resolve() for word in arguments[1:4]))
     worse, better = judged(golden["instructions"], now)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How programs end: exit_test.py CURB LIBRARY SIM BOOKS PROGRAM PLUGIN LATE_THREADS
+"""How programs end: exit_test.py BUILD
 
 Each way of exit_program.cpp and exit_python.py, under curb as without: the same status, output and order of what happens,
 nothing on stderr, no second longer, and nothing of the process left in the driver's books.
@@ -15,11 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import Machine, finish
+from lifetime import finish
 
 import matrix
+from simulated import Machine
 
-CURB, LIBRARY, SIM, BOOKS, PROGRAM, PLUGIN, LATE = (Path(word).resolve() for word in sys.argv[1:8])
+BUILD = Path(sys.argv[1]).resolve()
+PROGRAM = BUILD / "tests/exit_program"
 PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "exit_python.py")]
 RUNS = matrix.figure("exits") // 12
 """Of each way. There are more than twelve."""
@@ -42,7 +44,7 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
     for path in machine.folder.glob("reload.json"):
         path.unlink()
     own_policy = machine.folder / "reload.json"
-    bare_environment = machine.bare | {"EXIT_LIBRARY": str(PLUGIN), "EXIT_POLICY": str(own_policy)}
+    bare_environment = machine.bare | {"EXIT_LIBRARY": str(BUILD / "tests/libexit_library.so"), "EXIT_POLICY": str(own_policy)}
     plain = machine.under_curb(POLICY, **bare_environment)
     traced = machine.under_curb(POLICY | {"trace": {"file": str(machine.folder / "trace.json")}}, **bare_environment)
     own_policy.write_text('{"version": 1, "gpu": {"*": {"cap": "2GiB"}}}')
@@ -54,7 +56,7 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
     for number in range(RUNS):
         environment = reloaded if "reload" in way else (plain, traced)[number % 2]
         if "late" in way:
-            environment = environment | {"LD_PRELOAD": f"{LIBRARY}:{LATE}"}
+            environment = environment | {"LD_PRELOAD": f"{machine.preload}:{BUILD}/tests/liblate_threads.so"}
         outcome, took = run(machine, environment, command, way)
         assert outcome == expected, f"{way}: {outcome} under curb, {expected} without"
         times.append(took)
@@ -62,16 +64,15 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
             assert not machine.sockets(), f"{way}: {machine.sockets()}"
         for name in machine.sockets():  # of those that could not: whoever comes next does, which is another test's
             (machine.runtime / "curb" / name).unlink()
-    books = machine.books()
+    books = machine.books()[0]
     assert books["used"] == 0 and not books["processes"], f"{way}: the driver's books hold {books}"
     return statistics.median(times) - max(took for _, took in bare)
 
 
 def main() -> None:
-    machine_options = (LIBRARY, SIM, BOOKS, CURB)
     count, longest = 0, 0.0
     names = {"program": [str(PROGRAM)], "Python": PYTHON}
-    with Machine(*machine_options) as machine:
+    with Machine(BUILD) as machine:
         for kind, command in names.items():
             ways = subprocess.run(
                 command, env=machine.bare, capture_output=True, text=True, check=True).stdout.splitlines(

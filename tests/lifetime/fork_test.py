@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Children: fork_test.py CURB LIBRARY SIM BOOKS PROGRAM DAEMON
+"""Children: fork_test.py BUILD
 
 A program whose 8 threads allocate forks, spawns and clones children in every way, while releases are under way and all is
 traced and logged; each child does, ends and says what it would without curb, within a time that none needs, and the
@@ -17,11 +17,14 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import CONTEXT, PATIENCE_S, Machine, finish
+from lifetime import finish
 
 import matrix
+from simulated import CONTEXT, PATIENCE_S, Machine
+from skipping import skipped
 
-CURB, LIBRARY, SIM, BOOKS, PROGRAM, DAEMON = (Path(word).resolve() for word in sys.argv[1:7])
+BUILD = Path(sys.argv[1]).resolve()
+PROGRAM, DAEMON = BUILD / "tests/fork_program", BUILD / "tests/daemon_program"
 COUNT = matrix.figure("forks")
 PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "fork_python.py")]
 
@@ -69,7 +72,7 @@ def asleep(machine: Machine) -> int:
     process, line = children(machine, machine.under_curb(policy(machine)), ["asleep", str(count)])
     assert line == [str(count).encode()], line
     assert finish(process, "the parent without CUDA", b"") == (0, b"", b"")
-    assert machine.books()["used"] == 0
+    assert machine.books()[0]["used"] == 0
     return count
 
 
@@ -139,7 +142,7 @@ def namespaces(machine: Machine) -> int:
     """A child with the pid of its parent, 1, leaves the parent's socket alone."""
     unshare = shutil.which("unshare")
     if os.geteuid() != 0 or not unshare:
-        print("pid namespaces: skipped: only root can make them (unshare --pid)")
+        skipped("pid namespaces: only root can make them (unshare --pid)")
         return 0
     command = [unshare, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-I", "-c", IN_NAMESPACE]
     process = subprocess.Popen(
@@ -148,7 +151,7 @@ def namespaces(machine: Machine) -> int:
     )
     status, out, err = finish(process, "in a pid namespace")
     if b"unshare" in err and b"ermitted" in err:
-        print(f"pid namespaces: skipped: {err.decode().strip()}")
+        skipped(f"pid namespaces: {err.decode().strip()}")
         return 0
     assert (status, out) == (0, b"1\n"), (status, out, err)
     return 1
@@ -170,10 +173,10 @@ def multiprocessing(machine: Machine) -> int:
 def main() -> None:
     counted = 0
     for what in (awake, asleep, daemons, namespaces, multiprocessing):
-        with Machine(LIBRARY, SIM, BOOKS, CURB) as machine:
+        with Machine(BUILD) as machine:
             begin = time.monotonic()
             count = what(machine)
-            books = machine.books()
+            books = machine.books()[0]
             assert books["used"] == 0, books
         print(f"{what.__name__}: {count} children in {time.monotonic() - begin:.1f} s", flush=True)
         counted += count

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kill -9 at random moments: kill_test.py CURB LIBRARY SIM BOOKS PROGRAM
+"""kill -9 at random moments: kill_test.py BUILD
 
 Always 8 processes on one simulated device, with caps, caches, traces and logs, are killed at any moment: while they start,
 make contexts, allocate, release (signals are sent), read a new policy, are asked by curb. Whoever comes next finds the
@@ -19,11 +19,13 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import CONTEXT, MIB, PATIENCE_S, Machine, finish
+from lifetime import finish
 
 import matrix
+from simulated import CONTEXT, MIB, PATIENCE_S, Machine
 
-CURB, LIBRARY, SIM, BOOKS, PROGRAM = (Path(word).resolve() for word in sys.argv[1:6])
+BUILD = Path(sys.argv[1]).resolve()
+PROGRAM = BUILD / "tests/kill_program"
 COUNT = matrix.figure("kills")
 SEED = int(os.environ.get("CURB_LIFETIME_SEED", str(time.time_ns() % 1_000_000)))
 AT_ONCE = 8
@@ -137,7 +139,7 @@ class Kills:
         )
         assert process.stdout
         told = process.stdout.readline().strip()
-        books = self.machine.books()
+        books = self.machine.books()[0]
         assert told == str(CONTEXT + 64 * MIB).encode(), f"the next process is told that {told!r} are in use"
         assert [one["pid"] for one in books["processes"]] == [process.pid], f"the dead still hold memory: {books}"
         assert books["used"] == CONTEXT + 64 * MIB, f"the device is not as it was: {books}"
@@ -154,7 +156,7 @@ class Kills:
         status, out, err = finish(process, "the next process", b"")
         assert (status, out, err) == (0, b"", b""), (status, out, err)
         assert not self.machine.sockets(), self.machine.sockets()
-        assert self.machine.books()["used"] == 0
+        assert self.machine.books()[0]["used"] == 0
 
     def make_old(self, left: list[str]) -> None:
         """Sockets that were never finished are given a minute."""
@@ -164,7 +166,7 @@ class Kills:
 
 
 def main() -> None:
-    with Machine(LIBRARY, SIM, BOOKS, CURB) as machine:
+    with Machine(BUILD) as machine:
         kills = Kills(machine)
         while kills.killed < COUNT:
             for number in range(100):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""300 processes that start at once: start_test.py CURB LIBRARY SIM BOOKS PROGRAM
+"""300 processes that start at once: start_test.py BUILD
 
 All wait at a barrier, then initialise the driver, make a context and allocate. The same without curb, before and after,
 says how fast this machine is now. Under curb they are up at most 2 s later than without, times how much slower than an
@@ -16,11 +16,14 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import CONTEXT, MIB, PATIENCE_S, Machine, finish
+from lifetime import finish
 
 import matrix
+from simulated import CONTEXT, MIB, PATIENCE_S, Machine
+from skipping import skipped
 
-CURB, LIBRARY, SIM, BOOKS, PROGRAM = (Path(word).resolve() for word in sys.argv[1:6])
+BUILD = Path(sys.argv[1]).resolve()
+PROGRAM = BUILD / "tests/start_program"
 COUNT = matrix.figure("starts")
 IDLE_S = 0.25
 """Of 300 without curb on two idle cores."""
@@ -67,7 +70,7 @@ def system_calls(machine: Machine, environment: dict[str, str]) -> None:
     """What one more start asks of the system must not grow with those that are there."""
     strace = shutil.which("strace")
     if not strace:
-        print("what one start does: skipped: strace is not installed")
+        skipped("what one start does: strace is not installed")
         return
     log = machine.folder / "strace"
     command = [strace, "-f", "-qq", "-e", "trace=connect", "-o", log, PROGRAM]
@@ -78,7 +81,7 @@ def system_calls(machine: Machine, environment: dict[str, str]) -> None:
     traced.stdin.write(b"g")
     traced.stdin.flush()
     if not traced.stdout.read(1):
-        print(f"what one start does: skipped: {finish(traced, 'strace')[2].decode().strip()}")
+        skipped(f"what one start does: {finish(traced, 'strace')[2].decode().strip()}")
         return
     traced.stdout.readline()
     wait_for_sockets(machine, COUNT + 1)
@@ -96,14 +99,14 @@ def wait_for_sockets(machine: Machine, count: int) -> None:
 
 
 def main() -> None:
-    with Machine(LIBRARY, SIM, BOOKS, CURB, memory="1024GiB") as machine:
+    with Machine(BUILD, memory="1024GiB") as machine:
         environment = machine.under_curb(CURB_CAP="8GiB")
         before, bare = measure(machine, machine.bare, COUNT, "without curb")
         end_all(bare)
         up, processes = measure(machine, environment, COUNT, "under curb  ")
         try:
             wait_for_sockets(machine, COUNT)
-            books = machine.books()
+            books = machine.books()[0]
             held = {one["pid"]: one["bytes"] for one in books["processes"]}
             assert held == {one.pid: CONTEXT + 4 * MIB for one in processes}, "the driver's books are not right"
             system_calls(machine, environment)
@@ -111,7 +114,7 @@ def main() -> None:
             end_all(processes)
         after, bare = measure(machine, machine.bare, COUNT, "without curb")
         end_all(bare)
-        assert machine.books()["used"] == 0 and not machine.sockets()
+        assert machine.books()[0]["used"] == 0 and not machine.sockets()
         slower = max(1.0, max(before, after) / IDLE_S, os.getloadavg()[0] / 2)
         print(f"under curb {up - min(before, after):.2f} s later; this machine is {slower:.1f} times as busy as an idle one")
         assert up <= max(before, after) + 2 * slower, "under curb they took too long to start"

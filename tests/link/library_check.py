@@ -1,6 +1,6 @@
 """What the built libcurb.so exports, needs and weighs, read from the file itself.
 
-usage: library_check.py LIBCURB TABLE.txt SIM_LIBCUDA [--release]
+usage: library_check.py BUILD TABLE.txt [--release]
 
 TABLE.txt is entry_points.def, preprocessed to one line a row: `wrap NAME`, `call NAME`, `nvml NAME` or `libc NAME`.
 --release adds the checks that only an optimised build without sanitizers can pass.
@@ -182,7 +182,8 @@ def size(headers: str) -> None:
 
 
 def main() -> int:
-    library, table, simulated = (Path(argument) for argument in sys.argv[1:4])
+    build, table = (Path(argument) for argument in sys.argv[1:3])
+    library, simulated = build / "lib/libcurb.so", build / "sim/libcuda.so.1"
     dynamic = run("readelf", "-dW", str(library))
     headers = run("readelf", "-lW", str(library))
     exports(library, table, simulated)

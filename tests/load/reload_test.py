@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Policies reloaded under load: reload_test.py PROGRAM CURB LIBRARY SIM BOOKS PORTION [RUNTIME]
+"""Policies reloaded under load: reload_test.py BUILD PORTION [RUNTIME]
 
-8 threads of PROGRAM (traffic_program) allocate while its policy is edited, by rename and in place, into good ones and
+8 threads of traffic_program allocate while its policy is edited, by rename and in place, into good ones and
 bad ones, with other caps, growth, a cache and a trace or without, and while `curb policy reload` and `curb cap` are
 typed: as often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds
 more than the highest cap that was in force, and it has as many threads, descriptors and as much host memory as before.
@@ -13,20 +13,20 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
-import matrix  # noqa: E402
-from processes import MIB, Machine, Traffic, of_process  # noqa: E402
+from processes import Traffic, of_process
 
-PROGRAM, CURB, LIBRARY, SIM, BOOKS = (Path(word).resolve() for word in sys.argv[1:6])
-PORTION = int(sys.argv[6])
-RUNTIME = sys.argv[7] if len(sys.argv) > 7 else ""
+import matrix
+from simulated import MIB, Machine
+
+BUILD = Path(sys.argv[1]).resolve()
+PORTION = int(sys.argv[2])
+RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
 SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 # Deadlines, not pauses: a busy machine keeps them.
 PATIENCE_S = 60.0
@@ -54,7 +54,7 @@ class Storm:
         self.bad = False
         self.write_by_rename(self.policy(self.caps[0])[0])
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
-        self.traffic = Traffic(machine, PROGRAM, words, {"CURB_POLICY": str(self.file)})
+        self.traffic = Traffic(machine, words, {"CURB_POLICY": str(self.file)})
         self.held = self.books()["held"]
 
     def expect(self, right: bool, otherwise: str) -> None:
@@ -64,7 +64,7 @@ class Storm:
 
     def books(self) -> dict[str, int]:
         """What it holds, and the most that it has held since this was asked last."""
-        process = self.machine.books(BOOKS, forget_highs=True)[(self.traffic.pid, 0)]
+        process = self.machine.held("--forget-highs")[(self.traffic.pid, 0)]
         return {"held": process["bytes"] + process["managed"], "high": process["high"]}
 
     def plain(self, gpu: dict[str, Any]) -> dict[str, Any]:
@@ -94,22 +94,15 @@ class Storm:
     def wait(self, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
         until = time.monotonic() + PATIENCE_S
         while not is_so(status := self.traffic.status()):
-            if self.traffic.process.poll() is not None:
-                raise RuntimeError(f"{self.traffic.process.returncode} ended it: {self.traffic.log.read_text()}")
+            if self.traffic.child.poll() is not None:
+                raise RuntimeError(f"{self.traffic.child.returncode} ended it: {self.traffic.log.read_text()}")
             if time.monotonic() > until:
                 self.expect(False, f"{what} is not in force after {PATIENCE_S:g} s: {status}")
                 return
             time.sleep(0.002)
 
     def command(self, *words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [str(CURB), *words, "--json"],
-            env=self.machine.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = self.machine.curb(*words, "--json")
         self.counts[f"curb {words[0]}"] += 1
         answer: dict[str, Any] = json.loads(done.stdout or "{}")
         return answer | {"exit status": done.returncode}
@@ -190,7 +183,7 @@ class Storm:
         _, wrong = self.traffic.quiet()
         self.expect(wrong == 0, f"{wrong} calls with another error than a refusal: {self.traffic.log.read_text()}")
         self.traffic.tell("empty")
-        self.expect(self.traffic.answer() == ["empty"], "it does not give everything back")
+        self.expect(self.traffic.line() == "empty", "it does not give everything back")
         self.before = self.in_force = self.caps[0]
         until = time.monotonic() + PATIENCE_S
         has = of_process(self.traffic.pid)
@@ -203,7 +196,7 @@ class Storm:
 def main() -> int:
     print(f"CURB_LOAD_SEED={SEED}", flush=True)
     wanted = max(matrix.figure("reloads") // PORTION, 1)
-    with Machine(LIBRARY, SIM, RUNTIME) as machine:
+    with Machine(BUILD, sanitizer=RUNTIME) as machine:
         storm = Storm(machine)
         try:
             for _ in range(min(WARM, wanted)):

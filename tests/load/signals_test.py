@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Release signals to every thread under load: signals_test.py PROGRAM LIBRARY SIM PORTION [RUNTIME]
+"""Release signals to every thread under load: signals_test.py BUILD PORTION [RUNTIME]
 
-Runs PROGRAM (signals_program) with every kind of handler until the matrix's figure of signals has arrived, divided by
+Runs signals_program with every kind of handler until the matrix's figure of signals has arrived, divided by
 PORTION. RUNTIME: a sanitizer's library, preloaded first.
 """
 
@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from processes import Machine  # noqa: E402
+from simulated import Machine  # noqa: E402
 
-PROGRAM, LIBRARY, SIM = (Path(word).resolve() for word in sys.argv[1:4])
-PORTION = int(sys.argv[4])
-RUNTIME = sys.argv[5] if len(sys.argv) > 5 else ""
+BUILD = Path(sys.argv[1]).resolve()
+PORTION = int(sys.argv[2])
+RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
 HANDLERS = ("resethand", "none", "siginfo", "restart", "nodefer", "altstack")
 PATIENCE_S = 300.0
 
@@ -30,13 +30,13 @@ def main() -> int:
         # One for a single delivery has to be set again before the next: one signal at a time, and slow.
         share = wanted // 50 if handler == "resethand" else (wanted - arrived) // (len(HANDLERS) - number)
         begin = time.monotonic()
-        with Machine(LIBRARY, SIM, RUNTIME) as machine:
+        with Machine(BUILD, sanitizer=RUNTIME) as machine:
             gpu = {"cap": "2GiB", "cache": {"max": "128MiB"}}
-            policy = machine.policy("job.json", {"gpu": {"*": gpu}, "log": {"level": "off"}})
+            policy = {"gpu": {"*": gpu}, "log": {"level": "off"}}
             try:
                 done = subprocess.run(
-                    [str(PROGRAM), str(share + 1), handler],
-                    env=machine.environment | machine.preload | {"CURB_POLICY": str(policy)},
+                    [BUILD / "tests/signals_program", str(share + 1), handler],
+                    env=machine.under_curb(policy),
                     capture_output=True,
                     text=True,
                     timeout=PATIENCE_S,

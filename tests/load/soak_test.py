@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Random programs for a long time: soak_test.py PROGRAM CURB LIBRARY SIM BOOKS
+"""Random programs for a long time: soak_test.py BUILD
 
-Programs (traffic_program) on two simulated GPUs take and free memory of every family for as many seconds as the matrix
+Programs on two simulated GPUs take and free memory of every family for as many seconds as the matrix
 says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release.
 At every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books
 say; sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their
@@ -14,17 +14,17 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
-import matrix  # noqa: E402
-from processes import Machine, Traffic, of_process  # noqa: E402
+from processes import Traffic, of_process
 
-PROGRAM, CURB, LIBRARY, SIM, BOOKS = (Path(word).resolve() for word in sys.argv[1:6])
+import matrix
+from simulated import Machine
+
+BUILD = Path(sys.argv[1]).resolve()
 SECONDS = float(os.environ.get("CURB_SOAK_SECONDS", "0")) or float(matrix.figure("soak_seconds"))
 SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 LONG_LIVED, SHORT_LIVED = 3, 5
@@ -65,7 +65,7 @@ class Soak:
         file = self.machine.folder / f"job-{self.started}.json"
         self.edit(file)
         words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), "pools", "10000"]
-        member = Traffic(self.machine, PROGRAM, words, {"CURB_POLICY": str(file)})
+        member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
         self.members.append(member)
         self.files[member.pid] = file
 
@@ -73,14 +73,11 @@ class Soak:
         policy = dict(self.random.choice(POLICIES)) | {"log": {"level": "off"}}
         if self.random.random() < 0.3:
             policy["trace"] = {"file": str(self.machine.folder / f"trace-{self.random.randrange(4)}-%p.json")}
-        fresh = self.machine.policy(f"{file.name}.new", policy)
+        fresh = self.machine.policy(policy, f"{file.name}.new")
         fresh.rename(file)
 
     def command(self, *words: str) -> int:
-        done = subprocess.run(
-            [str(CURB), *words], env=self.machine.environment, capture_output=True, timeout=PATIENCE_S, check=False
-        )
-        return done.returncode
+        return self.machine.curb(*words).returncode
 
     def disturb(self) -> None:
         one = self.random.choice(self.members)
@@ -110,7 +107,7 @@ class Soak:
 
     def differences(self) -> list[str]:
         """Between what each says of each device and the machine's books."""
-        books = self.machine.books(BOOKS)
+        books = self.machine.held()
         out = []
         for member in self.members:
             status = member.status()
@@ -138,7 +135,7 @@ class Soak:
         for difference in differences:
             self.expect(False, difference)
         self.expect(self.command("ps") == 0, "curb ps failed")
-        sockets = len(list((self.machine.folder / "runtime" / "curb").glob("*.sock")))
+        sockets = sum(name.endswith(".sock") for name in self.machine.sockets())
         self.expect(sockets == len(self.members), f"{sockets} sockets of {len(self.members)} processes")
         self.counts["quiet points"] += 1
         for member in self.long_lived:
@@ -155,7 +152,7 @@ class Soak:
 def main() -> int:
     print(f"CURB_LOAD_SEED={SEED}", flush=True)
     begin = time.monotonic()
-    with Machine(LIBRARY, SIM, gpus=2) as machine:
+    with Machine(BUILD, gpus=2) as machine:
         soak = Soak(machine)
         try:
             while (now := time.monotonic()) - begin < SECONDS:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""32 threads that take and free memory of every family: threads_test.py PROGRAM LIBRARY SIM PORTION [RUNTIME]
+"""32 threads that take and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
 
-Runs PROGRAM (threads_program) under several policies until the matrix's figure of operations is reached, divided by
+Runs threads_program under several policies until the matrix's figure of operations is reached, divided by
 PORTION (sanitizers are slow). RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
 """
 
@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from processes import Machine  # noqa: E402
+from simulated import Machine  # noqa: E402
 
-PROGRAM, LIBRARY, SIM = (Path(word).resolve() for word in sys.argv[1:4])
-PORTION = int(sys.argv[4])
-RUNTIME = sys.argv[5] if len(sys.argv) > 5 else ""
+BUILD = Path(sys.argv[1]).resolve()
+PORTION = int(sys.argv[2])
+RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
 SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 CAP = 3072
 POLICIES: dict[str, dict[str, Any]] = {
@@ -36,12 +36,12 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int) -> tuple[int, bool]:
     """How many operations there were, and whether all was as it must be."""
-    with Machine(LIBRARY, SIM, RUNTIME) as machine:
-        policy = machine.policy("job.json", {"gpu": {"*": {"cap": f"{CAP}MiB"} | gpu}, "log": {"level": "off"}})
+    with Machine(BUILD, sanitizer=RUNTIME) as machine:
+        policy = {"gpu": {"*": {"cap": f"{CAP}MiB"} | gpu}, "log": {"level": "off"}}
         begin = time.monotonic()
         done = subprocess.run(
-            [str(PROGRAM), str(operations), "5", str(seed), str(CAP), blocks],
-            env=machine.environment | machine.preload | {"CURB_POLICY": str(policy)},
+            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks],
+            env=machine.under_curb(policy),
             capture_output=True,
             text=True,
             check=False,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs under libcurb.so, and tests of its layers, under Valgrind's memcheck: memcheck_test.py TESTS LIBRARY SIM
+"""Programs under libcurb.so, and tests of its layers, under Valgrind's memcheck: memcheck_test.py BUILD
 
 None of them may read or write what is not theirs, use what nobody has set, or pass it to the system. No suppressions but
 those that Valgrind brings for libc. The short ones: Valgrind is some twenty times slower. What the programs themselves say
@@ -15,10 +15,12 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
+from skipping import skip  # noqa: E402
 
-TESTS, LIBRARY, SIM = (Path(word).resolve() for word in sys.argv[1:4])
+BUILD = Path(sys.argv[1]).resolve()
+TESTS = BUILD / "tests"
 LAYERS = ("size_test", "policy_test", "decide_test", "rules_test", "locate_test", "suspended_test", "trace_test")
 SCENARIOS = (
     "one_refusal_is_said_once",
@@ -51,9 +53,8 @@ def run(command: list[str], more: dict[str, str]) -> str:
 
 def main() -> int:
     if not shutil.which("valgrind"):
-        print("memcheck_test: skipped: valgrind is not installed (scripts/setup test)")
-        return 77
-    capped = {"LD_PRELOAD": str(LIBRARY), "LD_LIBRARY_PATH": str(SIM), "CURB_CAP": "1GiB", "CURB_SIM_GPUS": "2"}
+        skip("valgrind is not installed (scripts/setup test)")
+    capped = {"LD_PRELOAD": str(BUILD / "lib/libcurb.so"), "LD_LIBRARY_PATH": str(BUILD / "sim"), "CURB_CAP": "1GiB", "CURB_SIM_GPUS": "2"}
     work = [([str(TESTS / name)], {}) for name in LAYERS] + [([str(TESTS / "scenarios"), name], capped) for name in SCENARIOS]
     with ThreadPoolExecutor(2) as pool:
         wrong = [fault for fault in pool.map(lambda one: run(*one), work) if fault]

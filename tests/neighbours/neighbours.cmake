@@ -47,12 +47,9 @@ set_target_properties(${preloads} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_
 
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
   OUTPUT_VARIABLE asan OUTPUT_STRIP_TRAILING_WHITESPACE)
-add_test(NAME neighbours_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/neighbours_test.py
-  $<TARGET_FILE:curb_shim> ${PROJECT_BINARY_DIR} ${asan})
+curb_python_test(neighbours_test ARGS ${asan} TIMEOUT ${CURB_MATRIX_TIMEOUT})
 # The programs of this machine, most of which never use a GPU.
-add_test(NAME programs_test COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/programs_test.py
-  $<TARGET_FILE:curb_shim>)
+curb_python_test(programs_test TIMEOUT ${CURB_MATRIX_TIMEOUT})
 # curb itself.
-add_test(NAME own_build_test COMMAND ${CMAKE_COMMAND} -E env CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER}
-  $<TARGET_FILE:Python3::Interpreter> ${CMAKE_CURRENT_SOURCE_DIR}/own_build_test.py $<TARGET_FILE:curb_shim>)
-set_tests_properties(neighbours_test programs_test own_build_test PROPERTIES LABELS neighbours TIMEOUT ${CURB_MATRIX_TIMEOUT})
+curb_python_test(own_build_test TIMEOUT ${CURB_MATRIX_TIMEOUT}
+  ENVIRONMENT CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER})

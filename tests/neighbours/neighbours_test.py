@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libcurb.so beside other preloads, allocators and libraries: neighbours_test.py LIBRARY BUILD LIBASAN [NEIGHBOUR]...
+"""libcurb.so beside other preloads, allocators and libraries: neighbours_test.py BUILD LIBASAN [NEIGHBOUR]...
 
 Each neighbour is in LD_PRELOAD with libcurb.so, in both orders, in programs on the simulated driver that use memory, by
 threads too, release on a signal, fork, and end with memory that is live. Each does as without the neighbour: it says so
@@ -26,8 +26,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
 import matrix  # noqa: E402
 
-LIBRARY, BUILD, ASAN = (Path(word).resolve() for word in sys.argv[1:4])
-ONLY = set(sys.argv[4:])
+BUILD, ASAN = (Path(word).resolve() for word in sys.argv[1:3])
+LIBRARY = BUILD / "lib/libcurb.so"
+ONLY = set(sys.argv[3:])
 OURS, PLUGINS = BUILD / "tests" / "neighbours", BUILD / "tests" / "plugins"
 SYSTEM = [Path(folder) for folder in (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib")]
 PATIENCE_S = 120.0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curb is built under its own preload: own_build_test.py LIBRARY
+"""curb is built under its own preload: own_build_test.py BUILD
 
 cmake, ninja, the compiler and the linker run with LD_PRELOAD=libcurb.so and a cap, and without, in the same folder one
 after the other. The object files and the program that is linked of them are the same to the last byte; the program runs
@@ -65,7 +65,7 @@ def build(folder: Path, preload: dict[str, str]) -> dict[str, str]:
 
 
 def main() -> int:
-    library = Path(sys.argv[1]).resolve()
+    library = Path(sys.argv[1]).resolve() / "lib/libcurb.so"
     with tempfile.TemporaryDirectory(prefix="curb-own-build-") as temporary:
         folder = Path(temporary)
         bare = build(folder, {})

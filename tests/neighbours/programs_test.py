@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs of this machine under libcurb.so: programs_test.py LIBRARY
+"""Programs of this machine under libcurb.so: programs_test.py BUILD
 
 Every program of /usr/bin and /usr/sbin is run with --version and with --help, and shells, interpreters, package tools
 and others with a little work: twice bare, once with libcurb.so preloaded and a cap in force. Output, errors and exit
@@ -206,7 +206,7 @@ def inside() -> int:
 def main() -> int:
     if INSIDE in os.environ:
         return inside()
-    library = Path(sys.argv[1]).resolve()
+    library = Path(sys.argv[1]).resolve() / "lib/libcurb.so"
     root = os.geteuid() == 0
     namespaces = ["unshare", *([] if root else ["--user", "--map-root-user"]), "--mount", "--pid", "--fork", "--net",
                   "--ipc", "--uts", "--mount-proc", "--kill-child"]
@@ -216,7 +216,7 @@ def main() -> int:
         environment = os.environ | {INSIDE: work, "CURB_PROGRAMS_SEED": str(SEED)}
         environment |= {"CURB_PROGRAMS_SANDBOXED": str(int(works)), "CURB_PROGRAMS_ROOT": str(int(root))}
         if not works:
-            print("no namespaces of its own here: programs that could change the machine are not run")
+            print("skipped: programs that could change the machine, since no namespaces can be had here")
         command = [*(namespaces if works else []), sys.executable, __file__, str(library)]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         compared = 0

@@ -43,9 +43,9 @@ class Skip(Exception):
 class Here:
     """A folder for one case: runtime directory, policy, and copies of what runs, which any user may read."""
 
-    def __init__(self, folder: Path, curb: Path, library: Path, sim: Path, program: Path, clock: Path) -> None:
+    def __init__(self, folder: Path, build: Path) -> None:
         self.folder, self.runtime = folder, folder / "runtime"
-        self.built = (curb, library, sim, program, clock)
+        self.build = build
         self.bin = folder / "b"
         self.curb, self.library = self.bin / "curb", self.bin / "libcurb.so"
         self.program, self.clock = self.bin / "program", self.bin / "clock.so"
@@ -60,11 +60,10 @@ class Here:
 
     def __enter__(self) -> Here:
         self.bin.mkdir(parents=True)
-        curb, library, sim, program, clock = self.built
-        for source, copy in ((curb, "curb"), (library, "libcurb.so"), (program, "program"), (clock, "clock.so")):
-            shutil.copy(source, self.bin / copy)
-        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            shutil.copy(sim / name, self.bin / name)
+        for source in ("bin/curb", "lib/libcurb.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"):
+            shutil.copy(self.build / source, self.bin)
+        shutil.copy(self.build / "tests/surroundings_program", self.program)
+        shutil.copy(self.build / "tests/libsurroundings_clock.so", self.clock)
         self.runtime.mkdir(mode=0o700)
         self.set_policy()
         return self

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The system-wide preload: surroundings_preload_test.py CURB_PRELOAD LIBRARY HARM
+"""The system-wide preload: surroundings_preload_test.py BUILD
 
 curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back where programs end of it. In a
 mount namespace of its own, with a copy of /etc: this machine's own file is not touched, and that is looked at too.
@@ -14,12 +14,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from skipping import skip  # noqa: E402
+
+BUILD = Path(sys.argv[1]).resolve()
+CURB_PRELOAD = Path(__file__).resolve().parent.parent.parent / "cli/curb-preload"
 FILE = Path("/etc/ld.so.preload")
 LIBRARY = Path("/opt/curb/lib/libcurb.so")
 
 
 def preload(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.argv[1], *map(str, words)], capture_output=True, text=True, timeout=250)
+    return subprocess.run([CURB_PRELOAD, *map(str, words)], capture_output=True, text=True, timeout=250)
 
 
 def is_in_programs() -> bool:
@@ -34,9 +39,9 @@ def refused(why: str, *words: object) -> None:
 
 def within() -> None:
     """In the namespace."""
-    shutil.copy(sys.argv[2], LIBRARY)
+    shutil.copy(BUILD / "lib/libcurb.so", LIBRARY)
     elsewhere = LIBRARY.parent / "a b.so"
-    shutil.copy(sys.argv[2], elsewhere)
+    shutil.copy(BUILD / "lib/libcurb.so", elsewhere)
     refused("cannot carry such a path", "check", elsewhere)
     refused("there is no such file", "check", "/opt/curb/none.so")
     refused("name its absolute path", "check", "libcurb.so")
@@ -77,7 +82,7 @@ def within() -> None:
     Path(f"{FILE}.before-curb").unlink()
 
     # It passes the check, and then no program runs any more: the shell takes its line back by itself.
-    shutil.copy(sys.argv[3], LIBRARY)
+    shutil.copy(BUILD / "tests/libsurroundings_harm.so", LIBRARY)
     done = preload("install", LIBRARY)
     assert done.returncode == 1 and "do not run as before with it" in done.stderr, done
     assert FILE.read_text() == others
@@ -92,13 +97,11 @@ def main() -> int:
         within()
         return 0
     if os.geteuid() != 0:
-        print("surroundings_preload_test: skipped: it needs root")
-        return 77
+        skip("it needs root")
     before = FILE.read_bytes() if FILE.exists() else None
     with tempfile.TemporaryDirectory() as folder:
         if os.stat(folder).st_dev != os.stat("/bin/sh").st_dev:
-            print("surroundings_preload_test: skipped: temporary files are not on the file system of /bin/sh")
-            return 77
+            skip("temporary files are not on the file system of /bin/sh")
         # The folder stands for /opt, whose own contents are hidden from the test.
         os.chmod(folder, 0o755)
         Path(folder, "opt/curb/lib").mkdir(parents=True)
@@ -113,8 +116,7 @@ def main() -> int:
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "CURB_WITHIN": "1"}
         words = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, *sys.argv]
         if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
-            print("surroundings_preload_test: skipped: no mount namespace can be made here")
-            return 77
+            skip("no mount namespace can be made here")
         done = subprocess.run(words, env=environment)
     assert (FILE.read_bytes() if FILE.exists() else None) == before, "this machine's own file was touched"
     return done.returncode

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hostile surroundings: surroundings_test.py CURB LIBRARY SIM PROGRAM CLOCK [NAME...]
+"""Hostile surroundings: surroundings_test.py BUILD [NAME...]
 
 In each of them a program runs without libcurb.so and under it. It must say the same, end the same, stay within its cap
 or be told clearly why not, with one line of curb's at the most beside the refusal's, and neither crash nor hang.
@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,9 +146,9 @@ def judged(case: Case, bare: Came, capped: Came) -> list[str]:
     return wrong
 
 
-def lives_through(case: Case, root: Path, words: list[Path]) -> list[str]:
+def lives_through(case: Case, root: Path, build: Path) -> list[str]:
     folder = root / str(CASES.index(case))
-    here = Here(folder, *words)
+    here = Here(folder, build)
     with here:
         if case.before:
             case.before(here)
@@ -169,7 +168,7 @@ def lives_through(case: Case, root: Path, words: list[Path]) -> list[str]:
 
 def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    words, names = [Path(word).resolve() for word in sys.argv[1:6]], sys.argv[6:]
+    build, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
     root = Path(tempfile.mkdtemp(prefix="curb-surroundings-"))
     root.chmod(0o755)
     failed, lived, skipped = [], 0, 0
@@ -179,7 +178,7 @@ def main() -> int:
                 continue
             began = time.monotonic()
             try:
-                wrong = lives_through(case, root, words)
+                wrong = lives_through(case, root, build)
             except Skip as why:
                 print(f"skipped: {case.name}: {why}", flush=True)
                 skipped += 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An upgrade under running programs: surroundings_upgrade_test.py CMAKE BUILD CURB SIM PROGRAM
+"""An upgrade under running programs: surroundings_upgrade_test.py BUILD CMAKE
 
 cmake --install replaces libcurb.so while a program has it mapped: that goes on with the old one, the new one comes to
 stand there whole and in one moment, and what is started then has it.
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from surroundings_here import asked_in_time
 
-CMAKE, BUILD, CURB, SIM, PROGRAM = sys.argv[1:6]
+BUILD, CMAKE = sys.argv[1:3]
+PROGRAM = f"{BUILD}/tests/surroundings_program"
 IN_CREATE, IN_MODIFY, IN_DELETE, IN_MOVED_TO = 0x100, 0x2, 0x200, 0x80
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -55,7 +56,7 @@ def main() -> int:
             "PATH": "/usr/bin:/bin",
             "HOME": folder,
             "XDG_RUNTIME_DIR": str(runtime),
-            "LD_LIBRARY_PATH": SIM,
+            "LD_LIBRARY_PATH": f"{BUILD}/sim",
             "CURB_CAP": "4GiB",
             "CURB_LIBRARY": str(library),
         }
@@ -89,7 +90,7 @@ def main() -> int:
         assert new != old and mapped(process.pid) == {old}
 
         # The old one serves, also what the new command asks.
-        done = asked_in_time([CURB, "release", str(process.pid)], (0,), env=environment)
+        done = asked_in_time([f"{BUILD}/bin/curb", "release", str(process.pid)], (0,), env=environment)
         assert done.returncode == 0, done
         process.stdin.close()
         assert process.wait(60) == 0

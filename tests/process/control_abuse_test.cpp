@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <memory>
@@ -128,7 +129,7 @@ TEST_CASE("who asks for reloads and caps and goes away at once does no harm") {
     CHECK(within(10s, [&] {  // the last of them, perhaps
         return std::holds_alternative<control::ReloadReport>(ask(process.pid(), control::ReloadRequest(), 10s));
     }));
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
 }
 
 TEST_CASE("one connection may ask several times, in pieces of any size") {
@@ -217,10 +218,7 @@ TEST_CASE("a process without descriptors left serves again once it has some") {
 }
 
 TEST_CASE("another user is not let in, and not answered where he comes in") {
-    if (::geteuid() != 0) {
-        WARN("only root can become another user");
-        return;
-    }
+    if (::geteuid() != 0) return skip("only root can become another user");
     constexpr uid_t kOwner = 54'321, kOther = 54'322;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
@@ -261,5 +259,5 @@ TEST_CASE("a program that closes all descriptors keeps what it opens under their
     CHECK(process("look") == "untouched");
     CHECK_THAT(process.log(), contains("the program closed curb's descriptors: curb release no longer reaches"));
     CHECK(process("pool") == "ok");
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
 }

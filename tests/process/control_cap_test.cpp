@@ -47,6 +47,23 @@ class Restless {
     std::thread writer_;
 };
 
+// What `reload` answers right after an edit from one cap to another. Where this machine is so busy that the writer
+// stood still, the process has followed the edit by itself and there is nothing left to tell; then both are made once
+// more.
+template <class Reload, class IsLate>
+auto right_after_edit(const TempDir &folder, const Capped &process, const std::string &from, const std::string &to,
+                      Reload reload, IsLate is_late) {
+    for (int i = 0;; ++i) {
+        const auto answer = [&] {
+            const Restless edit(folder, capped_at(to));
+            return reload();
+        }();
+        if (!is_late(answer) || i == 20) return answer;
+        rename_into_place(folder, capped_at(from));
+        steered::reload(process);
+    }
+}
+
 }  // namespace
 
 TEST_CASE("a cap is in force when the answer comes, higher or lower than the policy's, until it is taken away") {
@@ -232,21 +249,24 @@ TEST_CASE("a cap is in force and answered at once while a release waits for Pyth
     CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
     CHECK(status(process).gpus.at(0).cap == 3 * GiB);
     process.tell("");
-    CHECK(process.line() == "free");
+    CHECK(process.says() == "free");
     releasing.join();
 }
 
 TEST_CASE("a reload tells what an edit has changed that was made just before") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    for (const char *size : {"3GiB", "4GiB", "5GiB", "6GiB"}) {
-        const Restless edit(runtime, capped_at(size));
-        const ReloadReport report = reload(process);
+    std::string before = "2GiB";
+    for (const std::string size : {"3GiB", "4GiB", "5GiB", "6GiB"}) {
+        const ReloadReport report = right_after_edit(
+            runtime, process, before, size, [&] { return reload(process); },
+            [](const ReloadReport &told) { return told.errors.empty() && told.changes.empty(); });
         CHECK(report.file == (runtime / "job.json").string());
         CHECK(report.errors.empty());
         REQUIRE(report.changes.size() == 1);
-        CHECK_THAT(report.changes[0], contains("/gpu/*/cap: ") && contains("-> \"" + std::string(size) + "\""));
+        CHECK(report.changes[0] == "/gpu/*/cap: \"" + before + "\" -> \"" + size + "\"");
         CHECK(status(process).gpus.at(0).cap == policy::parse_size(size).value().on(80 * GiB));
+        before = size;
     }
     CHECK(reload(process).changes.empty());
 }
@@ -354,7 +374,7 @@ TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold 
     process("most");
     std::this_thread::sleep_for(300ms);
     CHECK(number(process("calm")) <= 800 * MiB);
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
 }
 
 TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
@@ -382,16 +402,15 @@ TEST_CASE("curb policy reload prints changes, notes and errors") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
     const std::string pid = text_of(process.pid()), file = (runtime / "job.json").string();
-    const auto changed = [&] {
-        const Restless edit(runtime, capped_at("6GiB"));
-        return curb_command(runtime.path(), {"policy", "reload", pid});
-    }();
+    const auto typed = [&] { return curb_command(runtime.path(), {"policy", "reload", pid}); };
+    const std::string nothing_new = "process " + pid + ": " + file + " says what was in force already\n";
+    const Outcome changed = right_after_edit(runtime, process, "8GiB", "6GiB", typed,
+                                             [&](const Outcome &told) { return told.out == nothing_new; });
     CHECK(changed.status == 0);
     CHECK(changed.out == "process " + pid + ": " + file + " is in force\n  /gpu/*/cap: \"8GiB\" -> \"6GiB\"\n");
-    CHECK(curb_command(runtime.path(), {"policy", "reload", pid}).out ==
-          "process " + pid + ": " + file + " says what was in force already\n");
+    CHECK(typed().out == nothing_new);
     runtime.write("job.json", "{");
-    const Outcome bad = curb_command(runtime.path(), {"policy", "reload", pid});
+    const Outcome bad = typed();
     CHECK(bad.status == 1);
     CHECK_THAT(bad.out, contains("the last good policy stays in force"));
     CHECK_THAT(bad.err, contains("job.json:1:"));

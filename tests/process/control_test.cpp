@@ -5,11 +5,9 @@
 
 #include <variant>
 
-#include "capped.hpp"
-#include "control/client.hpp"
 #include "control/runtime_dir.hpp"
-#include "policy/size.hpp"
 #include "start.hpp"
+#include "steered.hpp"
 
 using namespace curb;
 using control::ask;
@@ -20,6 +18,8 @@ using control::Status;
 using control::StatusRequest;
 using policy::MiB;
 using policy::Step;
+using steered::kHoldsTheLock;
+using steered::refusal;
 using Clock = std::chrono::steady_clock;
 
 namespace {
@@ -34,10 +34,6 @@ ReleaseReport released(const control::Reply &reply) {
     REQUIRE(std::holds_alternative<ReleaseReport>(reply));
     return std::get<ReleaseReport>(reply);
 }
-std::string refusal(const control::Reply &reply) {
-    REQUIRE(std::holds_alternative<Failure>(reply));
-    return std::get<Failure>(reply).message;
-}
 std::int64_t freed_by(const ReleaseReport &report, Step step) {
     for (const auto &one : report.steps)
         if (one.step == step) return one.freed;
@@ -50,19 +46,6 @@ Outcome release(const fs::path &runtime, Words words) {
 }
 std::string text_of(int pid) { return std::to_string(pid); }
 
-// Holds Python's lock for as long as the test wants: until its input has another line.
-constexpr const char *kHoldsTheLock = R"(
-import ctypes, sys
-cuda = ctypes.CDLL('libcuda.so.1')
-context = ctypes.c_void_p()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-print('ready', flush=True)
-sys.stdin.readline()
-print('holding', flush=True)
-ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # PyDLL keeps the lock
-print('free', flush=True)
-sys.stdin.readline()
-)";
 Capped::How python() { return {{CURB_PYTHON, "-c", kHoldsTheLock}, {{"PYTHONUNBUFFERED", "1"}}, {}, true}; }
 
 }  // namespace
@@ -158,10 +141,7 @@ TEST_CASE("curb release --json has the same in stable keys") {
 TEST_CASE("curb release --all asks all processes of the user") {
     // Not as root, who would ask everybody's on this machine.
     constexpr uid_t kNobodyElse = 54'321;
-    if (::geteuid() != 0) {
-        WARN("only root can become a user whose processes are all the test's own");
-        return;
-    }
+    if (::geteuid() != 0) return skip("only root can become a user whose processes are all the test's own");
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kNobodyElse, kNobodyElse) == 0);
     const auto become = [] {
@@ -256,7 +236,7 @@ TEST_CASE("while a release waits for Python's lock the status is told, and anoth
     }
     CHECK(quickest < 50ms);
     process.tell("");
-    CHECK(process.line() == "free");
+    CHECK(process.says() == "free");
     one.join();
     two.join();
     CHECK(!released(first).steps.empty());
@@ -270,7 +250,7 @@ TEST_CASE("who asks for a release and goes away leaves it going, and the next is
     for (int i = 0; i < 10; ++i)
         CHECK_THAT(refusal(ask(process.pid(), policy::ReleaseRequest(), 50ms)), contains("has not answered for 50 ms"));
     process.tell("");
-    CHECK(process.line() == "free");
+    CHECK(process.says() == "free");
     CHECK(!released(ask(process.pid(), policy::ReleaseRequest(), kForEver)).steps.empty());
 }
 
@@ -291,7 +271,7 @@ TEST_CASE("at the normal end of a process no socket is left") {
     const TempDir runtime;
     Capped process(runtime.path());
     CHECK(!process.socket().empty());
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
     CHECK(process.socket().empty());
     CHECK(fs::is_empty(runtime / "curb"));
 }
@@ -374,14 +354,11 @@ TEST_CASE("a relative XDG_RUNTIME_DIR is ignored, and the folder below /tmp is t
     const TempDir runtime;
     Capped process(runtime.path(), {.environment = {{"XDG_RUNTIME_DIR", "relative"}}});
     CHECK(process.socket().empty());
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
 }
 
 TEST_CASE("where no folder can be had the process runs on without a socket, and its log says why") {
-    if (::geteuid() != 0) {
-        WARN("only root can take another user's folder away");
-        return;
-    }
+    if (::geteuid() != 0) return skip("only root can take another user's folder away");
     constexpr uid_t kUser = 54'323;
     const fs::path taken = "/tmp/curb-54323";
     fs::create_directory(taken);
@@ -399,7 +376,7 @@ TEST_CASE("where no folder can be had the process runs on without a socket, and 
                                   contains(runtime.path().string() + ": it belongs to user 0"));
     CHECK_THAT(refusal(ask(process.pid(), StatusRequest(), 1s)), contains("has no control socket"));
     CHECK(process("pool") == "ok");
-    CHECK(process.ends() == 0);
+    CHECK(process.finish() == 0);
     fs::remove(taken);
 }
 
@@ -433,6 +410,6 @@ TEST_CASE("on a terminal curb release says what it waits for, and an interrupt l
     CHECK(WIFSIGNALED(status));
     ::close(terminal);
     process.tell("");
-    CHECK(process.line() == "free");
+    CHECK(process.says() == "free");
     CHECK(!released(ask(process.pid(), policy::ReleaseRequest(), kForEver)).steps.empty());
 }

@@ -2,9 +2,6 @@
 // the policy file in it, an environment, and what came out.
 #pragma once
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,34 +14,14 @@
 
 #include "catch.hpp"
 #include "ceiling.hpp"
+#include "running.hpp"
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-    int status = 0;  // exit status, or 128 + signal
-    std::string out;
-    std::string err;
-};
 
 // A folder of its own for each case, with the policy file in it.
 class Job {
   public:
-    Job() {
-        std::string name = (fs::temp_directory_path() / "curb-shim-test-XXXXXX").string();
-        folder_ = mkdtemp(name.data());
-    }
-    ~Job() {
-        std::error_code ignored;
-        fs::remove_all(folder_, ignored);
-    }
-    Job(const Job &) = delete;
-    Job &operator=(const Job &) = delete;
-
-    Job &policy(const std::string &text) {
-        std::ofstream(folder_ / "job.json") << text;
-        environment_["CURB_POLICY"] = (folder_ / "job.json").string();
-        return *this;
-    }
+    Job &policy(const std::string &text) { return with("CURB_POLICY", dir_.write("job.json", text)); }
     Job &cap(const std::string &size) { return with("CURB_CAP", size); }
     Job &with(const std::string &name, const std::string &value) {
         environment_[name] = value;
@@ -66,7 +43,7 @@ class Job {
         ceiling_ = &ceiling;
         return *this;
     }
-    [[nodiscard]] const fs::path &folder() const { return folder_; }
+    [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
 
     Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
         return run_command({program, scenario});
@@ -76,14 +53,14 @@ class Job {
         // A sanitizer's runtime has to come first.
         if (*CURB_SANITIZER_RUNTIME) environment_["LD_PRELOAD"].insert(0, CURB_SANITIZER_RUNTIME ":");
         environment_.try_emplace("LD_LIBRARY_PATH", CURB_SIM);
-        const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
+        const fs::path out = dir_ / "stdout", err = dir_ / "stderr";
         const pid_t child = fork();
         if (child == 0) {
             if (!freopen(out.c_str(), "w", stdout) || !freopen(err.c_str(), "w", stderr)) _exit(99);
             for (const char *name : {"CURB_POLICY", "CURB_CAP", "XDG_CONFIG_HOME"}) unsetenv(name);
-            setenv("HOME", folder_.c_str(), 1);
-            setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
-            if (in_its_folder_ && chdir(folder_.c_str()) != 0) _exit(97);
+            setenv("HOME", folder().c_str(), 1);
+            setenv("XDG_RUNTIME_DIR", folder().c_str(), 1);
+            if (in_its_folder_ && chdir(folder().c_str()) != 0) _exit(97);
             close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
             alarm(seconds_);
             if (ceiling_ && !ceiling_->put_in_place()) _exit(96);
@@ -101,13 +78,13 @@ class Job {
             all << std::ifstream(file).rdbuf();
             return all.str();
         };
-        return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text(out), text(err)};
+        return {child, exit_status(status), text(out), text(err)};
     }
 
   private:
-    fs::path folder_;
+    TempDir dir_;
     const Ceiling *ceiling_ = nullptr;  // the machine's own
-    std::map<std::string, std::string> environment_;
+    Environment environment_;
     bool in_its_folder_ = false;
     unsigned seconds_ = 60;
 };

@@ -147,15 +147,6 @@ TEST_CASE("Several policies are checked at once, and the worst decides the statu
     CHECK_THAT(answers[2], contains(R"("valid":false,"read":true)"));
 }
 
-// ---- schema ----
-
-TEST_CASE("The schema that is printed is the one that comes with curb") {
-    std::ifstream file(CURB_SCHEMA);
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
-    REQUIRE_FALSE(text.empty());
-    CHECK(curb({"policy", "schema"}).out == text);
-}
-
 // ---- show ----
 
 TEST_CASE("Every field is shown, one that is left out with what that means") {

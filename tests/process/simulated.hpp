@@ -2,29 +2,13 @@
 // (suspend_scenarios.cpp), and the driver's own books of them.
 #pragma once
 
-#include <signal.h>
-
-#include <chrono>
 #include <cstdint>
-#include <thread>
 
 #include "cli.hpp"
-
-using namespace std::chrono_literals;
-using Environment = std::map<std::string, std::string>;
+#include "running.hpp"
 
 inline constexpr std::int64_t kMiB = 1 << 20;
 inline constexpr std::int64_t kContext = 518, kLeft = 4;  // MiB
-
-template <class Condition>
-bool within(std::chrono::milliseconds deadline, Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + deadline;
-    while (!condition()) {
-        if (std::chrono::steady_clock::now() > until) return false;
-        std::this_thread::sleep_for(2ms);
-    }
-    return true;
-}
 
 inline Environment with(Environment environment, const Environment &more) {
     for (const auto &[name, value] : more) environment[name] = value;
@@ -102,88 +86,6 @@ class Machine {
 
     TempDir dir_;
     Environment more_;
-};
-
-// A process that runs beside the test, with its stdin and stdout.
-class Running {
-  public:
-    Running(Words words, const Environment &environment, const std::function<void()> &prepare = {}, int err = 2) {
-        int in[2], out[2];
-        REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
-        REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-        Words variables = environment_of(environment);
-        const auto argv = pointers(words), envp = pointers(variables);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::dup2(in[0], 0);
-            ::dup2(out[1], 1);
-            if (err != 2) ::dup2(err, 2);
-            if (prepare) prepare();
-            ::execve(argv.front(), argv.data(), envp.data());
-            ::_exit(98);
-        }
-        ::close(in[0]);
-        ::close(out[1]);
-        in_ = in[1];
-        out_ = out[0];
-    }
-    ~Running() {
-        if (!ended_) {
-            ::kill(pid_, SIGKILL);
-            end();
-        }
-        ::close(in_);
-        ::close(out_);
-    }
-    Running(const Running &) = delete;
-    Running &operator=(const Running &) = delete;
-
-    [[nodiscard]] pid_t pid() const { return pid_; }
-    [[nodiscard]] std::string id() const { return std::to_string(pid_); }
-    void kill(int number) const { REQUIRE(::kill(pid_, number) == 0); }
-    void tell(const std::string &line) const {
-        const std::string whole = line + "\n";
-        REQUIRE(::write(in_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
-    }
-    // The next line that it says; "": none came in time.
-    std::string says(std::chrono::milliseconds patience = 20s) {
-        const auto until = std::chrono::steady_clock::now() + patience;
-        while (said_.find('\n') == std::string::npos) {
-            const auto left =
-                std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-            pollfd pipe{out_, POLLIN, 0};
-            if (left.count() <= 0 || ::poll(&pipe, 1, static_cast<int>(left.count())) <= 0) return "";
-            char block[4096];
-            const ssize_t got = ::read(out_, block, sizeof block);
-            if (got <= 0) return "";
-            said_.append(block, static_cast<std::size_t>(got));
-        }
-        const std::size_t end = said_.find('\n');
-        const std::string line = said_.substr(0, end);
-        said_.erase(0, end + 1);
-        return line;
-    }
-    std::string answers(const std::string &line) {
-        tell(line);
-        return says();
-    }
-    // Its exit status, or 128 + signal.
-    int end() {
-        int status = 0;
-        REQUIRE(::waitpid(pid_, &status, 0) == pid_);
-        ended_ = true;
-        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    }
-    int finish() {
-        ::close(std::exchange(in_, -1));
-        return end();
-    }
-
-  private:
-    pid_t pid_ = 0;
-    int in_ = -1, out_ = -1;
-    bool ended_ = false;
-    std::string said_;
 };
 
 inline Environment under_curb() {

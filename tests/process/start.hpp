@@ -2,26 +2,15 @@
 // of it.
 #pragma once
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
-#include <filesystem>
 #include <fstream>
-#include <functional>
-#include <map>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "catch.hpp"
+#include "running.hpp"
 #include "temp_dir.hpp"
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 // A shared library that does no harm in any program.
 inline std::string harmless_library() {
@@ -33,35 +22,13 @@ inline std::string harmless_library() {
     throw std::runtime_error("no libc.so.6 in /proc/self/maps");
 }
 
-struct Outcome {
-    pid_t pid = 0;
-    int status = 0;  // exit status, or 128 + signal
-    std::string out;
-    std::string err;
-};
-
 struct Start {
     Words words;
-    std::map<std::string, std::string> environment{{"CURB_LIBRARY", harmless_library()}};
+    Environment environment{{"CURB_LIBRARY", harmless_library()}};
     std::string input;
     std::string directory;
     std::function<void()> prepare;  // in the child, before exec
 };
-
-inline Words environment_of(std::map<std::string, std::string> wanted) {
-    wanted.emplace("PATH", "/usr/bin:/bin");
-    wanted.emplace("HOME", "/nonexistent");
-    Words out;
-    for (const auto &[name, value] : wanted) out.emplace_back(name).append("=").append(value);
-    return out;
-}
-
-inline std::vector<char *> pointers(Words &words) {
-    std::vector<char *> out;
-    for (std::string &word : words) out.push_back(word.data());
-    out.push_back(nullptr);
-    return out;
-}
 
 inline Outcome start(Start start) {
     std::array<int, 2> in{};
@@ -101,7 +68,7 @@ inline Outcome start(Start start) {
     }
     int status = 0;
     REQUIRE(::waitpid(outcome.pid, &status, 0) == outcome.pid);
-    outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    outcome.status = exit_status(status);
     return outcome;
 }
 

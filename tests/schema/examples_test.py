@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What comes out of config/examples: examples_test.py CURB"""
+"""What comes out of config/examples: examples_test.py BUILD"""
 
 import json
 import os
@@ -119,5 +119,5 @@ class Examples(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CURB = sys.argv[1]
+    CURB = sys.argv[1] + "/bin/curb"
     unittest.main(argv=sys.argv[:1])

@@ -1,4 +1,4 @@
-// Prints the answers of `curb ps --json` to made-up machines, one a line: for ps_schema_test.py.
+// Prints the answers of `curb ps --json` to made-up machines, one a line: for answers_test.py.
 #include <cstdio>
 
 #include "ps_json.hpp"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page of curb report in a browser: page_test.py CURB [--pictures FOLDER]
+"""The page of curb report in a browser: page_test.py BUILD [--pictures FOLDER]
 
 Headless Chromium, driven by python3-selenium. With --pictures the page is also taken down, light and dark, wide and
 narrow.
@@ -15,6 +15,9 @@ from pathlib import Path
 
 from recorded import curb, generated
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from skipping import run_cases, skip  # noqa: E402
+
 try:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -25,15 +28,13 @@ except ImportError:
     SYSTEM = "/usr/bin/python3"  # for which distributions install their packages, whatever comes first in PATH
     if os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
-    print("page_test: skipped: python3-selenium is not installed (scripts/setup test)")
-    sys.exit(77)
+    skip("python3-selenium is not installed (scripts/setup test)")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 DRIVER = shutil.which("chromedriver")
 if not CHROMIUM or not DRIVER:
-    print("page_test: skipped: chromium and chromium-driver are not installed (scripts/setup test)")
-    sys.exit(77)
+    skip("chromium and chromium-driver are not installed (scripts/setup test)")
 
 EVIL = "python3 </script><script>window.hurt = 1</script> \"><img src=x onerror='window.hurt = 2'>"
 
@@ -203,7 +204,7 @@ class Page(unittest.TestCase):
 
     def test_pictures(self):
         if not PICTURES:
-            self.skipTest("no --pictures")
+            return
         for width in (1200, 400):
             for scheme in ("light", "dark"):
                 self.open(width=width, scheme=scheme)
@@ -211,6 +212,6 @@ class Page(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CURB = sys.argv.pop(1)
-    PICTURES = sys.argv[2] if sys.argv[1:2] == ["--pictures"] else None
-    unittest.main(argv=sys.argv[:1], verbosity=1)
+    CURB = sys.argv[1] + "/bin/curb"
+    PICTURES = sys.argv[3] if sys.argv[2:3] == ["--pictures"] else None
+    run_cases()

@@ -1,6 +1,8 @@
-// Catch2, version 2 or 3, under the same names. `contains` is the matcher that the versions call differently.
+// Catch2, version 2 or 3, under the same names. `contains` is the matcher that the versions call differently; `skip`
+// stands for what version 2 has not.
 #pragma once
 
+#include <iostream>
 #include <string>
 
 #if __has_include(<catch2/catch_test_macros.hpp>)
@@ -18,3 +20,9 @@ inline auto contains(const std::string &part) { return Catch::Matchers::Contains
 
 inline auto contains(const std::string &part) { return Catch::Matchers::Contains(part); }
 #endif
+
+// Says why a case, or the rest of it, cannot be tried here: `return skip("…")`. scripts/test prints it once more at its
+// end.
+inline void skip(const std::string &why) {
+    std::cout << "skipped: " << Catch::getResultCapture().getCurrentTestName() << ": " << why << std::endl;
+}

@@ -11,6 +11,7 @@ from typing import Any
 from lab import Lab
 from releasing import Release, release
 from row import Row
+from session import Session
 from watch import MIB
 
 _STATES = ("sleep", "compute", "loader")

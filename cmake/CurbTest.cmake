@@ -1,0 +1,128 @@
+# How tests are registered with ctest. A test is named after its source, its label is its folder's name.
+#
+#   curb_catch_test(size_test SOURCES size_test.cpp LIBS curb_policy)   a program in Catch2: build/tests/size_test
+#   curb_python_test(kill_test ARGS word…)                              kill_test.py BUILD word…, which knows what is where
+#   curb_test(driver_cases COMMAND driver_cases)                        any other program
+#
+# Each is ONE test, a process for each executable and not for each case. TIMEOUT is in seconds, 300 unless told. An exit
+# status of 77 says that the test could do nothing here, a line `skipped: why` that it, or a part of it, was skipped.
+# NOT_UNDER thread (or any) BECAUSE "why": not with that sanitizer. scripts/test names at its end whatever was skipped.
+find_package(Catch2 REQUIRED)
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+
+# What a sanitizer's build hosts. The others judge a release, or run programs that have no sanitizer's runtime.
+set(CURB_SANITIZED_LABELS unit fuzz contract process fault load)
+
+# curb_left_out("what" "why"): said at the end of scripts/test, all with one reason together.
+function(curb_left_out what why)
+  string(MD5 reason "${why}")
+  set_property(GLOBAL APPEND PROPERTY CURB_LEFT_OUT_WHY "${why}")
+  set_property(GLOBAL APPEND PROPERTY CURB_LEFT_OUT_${reason} "${what}")
+endfunction()
+
+function(curb_write_left_out file)
+  get_property(reasons GLOBAL PROPERTY CURB_LEFT_OUT_WHY)
+  list(REMOVE_DUPLICATES reasons)
+  set(text "")
+  foreach(why IN LISTS reasons)
+    string(MD5 reason "${why}")
+    get_property(names GLOBAL PROPERTY CURB_LEFT_OUT_${reason})
+    list(REMOVE_DUPLICATES names)
+    list(JOIN names ", " names)
+    string(APPEND text "${names}: ${why}\n")
+  endforeach()
+  file(WRITE ${file} "${text}")
+endfunction()
+
+# Cases in Catch2 that sanitizers' runtimes cannot host, by their tags.
+set(curb_cases "")
+macro(curb_leave_cases_out tag why)
+  string(APPEND curb_cases "~[${tag}]")
+  curb_left_out("cases with [${tag}]" "${why}")
+endmacro()
+if(CURB_SANITIZE)
+  curb_leave_cases_out(bare "sanitizers' runtimes have threads, descriptors and handlers of their own")
+endif()
+if(CURB_SANITIZE STREQUAL "thread")
+  curb_leave_cases_out(foreign "programs that are not ours do not start with ThreadSanitizer's runtime")
+  curb_leave_cases_out(kernel "ThreadSanitizer's runtime has handlers of its own in the kernel, and calls the program's later")
+  curb_leave_cases_out(foreign-close "they close a descriptor that another thread is using, as programs do: a race by intention")
+  curb_leave_cases_out(own-descriptors "ThreadSanitizer does not know of those of curb's threads (shim/CMakeLists.txt)")
+elseif(CURB_SANITIZE)
+  curb_leave_cases_out(fork-child "LeakSanitizer misses there what only the parent's threads pointed to")
+endif()
+
+if(NOT TARGET curb_catch)
+  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
+  if(Catch2_VERSION VERSION_LESS 3)
+    add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # v2's main is slow to compile: once
+    target_link_libraries(curb_catch PUBLIC Catch2::Catch2)
+    target_include_directories(curb_catch PUBLIC ${_curb_catch_dir})
+  else()
+    add_library(curb_catch INTERFACE)
+    target_link_libraries(curb_catch INTERFACE Catch2::Catch2WithMain)
+    target_include_directories(curb_catch INTERFACE ${_curb_catch_dir})
+  endif()
+endif()
+
+function(curb_catch_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS;ARGS" ${ARGN})
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "curb_catch_test(${name} SOURCES file… [LIBS target…] [ARGS argument…]): what is '${arg_UNPARSED_ARGUMENTS}'?")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} curb_catch)
+  # Catch2's header takes two seconds of each source otherwise. The first test's is everybody's.
+  get_property(first GLOBAL PROPERTY CURB_CATCH_FIRST)
+  if(first)
+    target_precompile_headers(${name} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/catch.hpp)
+    set_property(GLOBAL PROPERTY CURB_CATCH_FIRST ${name})
+  endif()
+  # What is tested is optimised; the tests need not be, and compile in half the time.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The first for ccache; the others because GCC 12 takes what it inlines of std::string out of a precompiled header for
+    # the test's own, and warns of it.
+    target_compile_options(${name} PRIVATE
+      -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow)
+  endif()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  curb_test(${name} COMMAND ${name} ${arg_ARGS} ${curb_cases})
+  # Those that need nothing but the pure layers, which scripts/cover builds and runs.
+  set(others ${arg_LIBS})
+  list(FILTER others EXCLUDE REGEX "^(curb_policy|curb_config|curb_control|Threads::Threads|nlohmann_json::nlohmann_json)$")
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(folder MATCHES "^(unit|fuzz)$" AND arg_LIBS MATCHES "curb_" AND NOT others)
+    set_property(TEST ${name} APPEND PROPERTY LABELS layers)
+    set_property(GLOBAL APPEND PROPERTY CURB_LAYER_TESTS ${name})
+  endif()
+endfunction()
+
+function(curb_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT;NOT_UNDER;BECAUSE" "COMMAND;ENVIRONMENT" ${ARGN})
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_COMMAND OR (arg_NOT_UNDER AND NOT arg_BECAUSE))
+    message(FATAL_ERROR "curb_test(${name}) is not as the head of cmake/CurbTest.cmake has it: ${ARGN}")
+  endif()
+  get_filename_component(label ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(CURB_SANITIZE AND NOT label IN_LIST CURB_SANITIZED_LABELS)
+    curb_left_out("tests/${label}" "they judge a release, or run programs in which a sanitizer's runtime cannot come first")
+    return()
+  elseif(CURB_SANITIZE AND arg_NOT_UNDER AND (arg_NOT_UNDER STREQUAL "any" OR CURB_SANITIZE MATCHES "${arg_NOT_UNDER}"))
+    curb_left_out("${name}" "${arg_BECAUSE}")
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS ${label}
+    ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
+function(curb_python_test name)
+  cmake_parse_arguments(arg "" "" "ARGS" ${ARGN})
+  curb_test(${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${name}.py ${PROJECT_BINARY_DIR} ${arg_ARGS}
+    ${arg_UNPARSED_ARGUMENTS})
+endfunction()

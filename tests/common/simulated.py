@@ -1,0 +1,152 @@
+"""A simulated machine with processes on it, as tests look at one from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+CONTEXT = 518 * MIB
+"""What the simulated driver takes for a context."""
+PATIENCE_S = 60.0
+"""Until what should take milliseconds has failed: the machine may be busy."""
+
+
+class Process:
+    """A program that does what it is told line by line, as tests/process/control_scenarios.cpp has some."""
+
+    def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
+        # pylint: disable=consider-using-with
+        self.command = command
+        self.child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, **options
+        )
+        self.pid = self.child.pid
+
+    def tell(self, line: str) -> None:
+        assert self.child.stdin
+        self.child.stdin.write(line + "\n")
+
+    def line(self) -> str:
+        """The next that it says; empty: it says no more."""
+        assert self.child.stdout
+        return self.child.stdout.readline().rstrip("\n")
+
+    def expect(self, answer: str) -> None:
+        line = self.line()
+        assert line == answer, f"{self.command} said {line!r}, not {answer!r}; it ended with {self.child.poll()}"
+
+    def asked(self, line: str, answer: str = "ok") -> None:
+        self.tell(line)
+        self.expect(answer)
+
+    def ends(self) -> int:
+        """By itself: it is told no more."""
+        assert self.child.stdin
+        self.child.stdin.close()
+        return self.child.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        for pipe in (self.child.stdin, self.child.stdout):
+            if pipe and not pipe.closed:
+                pipe.close()
+
+
+class Machine:
+    """Its state, a runtime directory and what its processes write, all in one folder; gone at the end of a `with`."""
+
+    def __init__(self, build: Path, gpus: int = 1, memory: str = "80GiB", sanitizer: str = "") -> None:
+        # pylint: disable=consider-using-with
+        self.build = build
+        self.temporary = tempfile.TemporaryDirectory(prefix="curb-test-", ignore_cleanup_errors=True)
+        self.folder = Path(self.temporary.name)
+        self.runtime = self.folder / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        self.processes: list[Process] = []
+        # A sanitizer's runtime has to come first.
+        self.preload = ":".join(filter(None, (sanitizer, str(build / "lib/libcurb.so"))))
+        self.bare = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_", "XDG_"))} | {
+            "HOME": str(self.folder),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "LD_LIBRARY_PATH": str(build / "sim"),
+            "CURB_SIM_STATE": str(self.folder / "machine"),
+            "CURB_SIM_GPUS": str(gpus),
+            "CURB_SIM_MEMORY": memory,
+        }
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+        self.temporary.cleanup()
+
+    def policy(self, policy: dict[str, Any], name: str = "job.json") -> Path:
+        file = self.folder / name
+        file.write_text(json.dumps({"version": 1} | policy))
+        return file
+
+    def under_curb(self, policy: dict[str, Any] | None = None, **more: str) -> dict[str, str]:
+        """The environment of a program under curb, with this policy."""
+        environment = self.bare | {"LD_PRELOAD": self.preload} | more
+        if policy is not None:
+            file = Path(tempfile.mkstemp(suffix=".json", dir=self.folder)[1])
+            environment["CURB_POLICY"] = str(self.policy(policy, file.name))
+        return environment
+
+    def start(self, command: list[Any], environment: dict[str, str], **options: Any) -> Process:
+        """With its socket there, where it is under curb."""
+        process = Process(command, environment, **options)
+        self.processes.append(process)
+        process.expect("ready")
+        if "LD_PRELOAD" in environment:
+            self.wait_for_socket(process)
+        return process
+
+    def told(self, environment: dict[str, str] | None = None, scenario: str = "does_what_it_is_told") -> Process:
+        """A program of tests/process; under a cap of 8 GiB unless it is said how."""
+        return self.start([self.build / "tests/scenarios", scenario], environment or self.under_curb(CURB_CAP="8GiB"))
+
+    def wait_for_socket(self, process: Process) -> None:
+        """It comes a moment after the first use of CUDA."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(name.startswith(f"{process.pid}-") and name.endswith(".sock") for name in self.sockets()):
+            assert time.monotonic() < deadline, f"{process.command} has no socket"
+            time.sleep(0.005)
+
+    def sockets(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.runtime / "curb"))
+        except FileNotFoundError:
+            return []
+
+    def curb(self, *words: object, timeout: float = PATIENCE_S, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.build / "bin/curb", *map(str, words)],
+            env=self.bare | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def books(self, *options: str) -> list[dict[str, Any]]:
+        """By device: total, used, and by process what the simulated driver itself says that it holds."""
+        done = subprocess.run(
+            [self.build / "bin/curb-sim-books", *options, self.bare["CURB_SIM_STATE"]],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+        )  # fmt: skip
+        devices: list[dict[str, Any]] = json.loads(done.stdout)["devices"]
+        return devices
+
+    def held(self, *options: str) -> dict[tuple[int, int], dict[str, int]]:
+        """The same by (pid, device)."""
+        return {
+            (process["pid"], number): process
+            for number, device in enumerate(self.books(*options))
+            for process in device["processes"]
+        }

@@ -1,0 +1,160 @@
+// A program as a process that runs beside the test, told and heard line by line; and what a process of a test has.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+using Environment = std::map<std::string, std::string>;
+
+struct Outcome {
+    pid_t pid = 0;
+    int status = 0;  // exit status, or 128 + signal
+    std::string out;
+    std::string err;
+};
+
+// Of what waitpid gives: the exit status, or 128 + signal.
+inline int exit_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+// Waits for `condition`, at most so long. The time is a deadline, not a pause.
+template <class Condition>
+bool within(std::chrono::milliseconds deadline, Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    while (!condition()) {
+        if (std::chrono::steady_clock::now() > until) return false;
+        std::this_thread::sleep_for(2ms);
+    }
+    return true;
+}
+
+// Nothing of the test's own environment but what its sanitizer is told.
+inline Words environment_of(Environment wanted) {
+    wanted.emplace("PATH", "/usr/bin:/bin");
+    wanted.emplace("HOME", "/nonexistent");
+    for (const char *name : {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
+        if (const char *value = std::getenv(name)) wanted.emplace(name, value);
+    Words out;
+    for (const auto &[name, value] : wanted) out.emplace_back(name).append("=").append(value);
+    return out;
+}
+
+inline std::vector<char *> pointers(Words &words) {
+    std::vector<char *> out;
+    for (std::string &word : words) out.push_back(word.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+// A process that runs beside the test, with its stdin and stdout.
+class Running {
+  public:
+    Running(Words words, const Environment &environment, const std::function<void()> &prepare = {}, int err = 2) {
+        int in[2], out[2];
+        REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
+        REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+        Words variables = environment_of(environment);
+        auto argv = pointers(words), envp = pointers(variables);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            ::dup2(in[0], 0);
+            ::dup2(out[1], 1);
+            if (err != 2) ::dup2(err, 2);
+            environ = envp.data();  // which `prepare` may change
+            if (prepare) prepare();
+            ::execvp(argv.front(), argv.data());
+            ::_exit(98);
+        }
+        ::close(in[0]);
+        ::close(out[1]);
+        in_ = in[1];
+        out_ = out[0];
+    }
+    ~Running() {
+        if (!ended_) killed();
+        if (in_ >= 0) ::close(in_);
+        ::close(out_);
+    }
+    Running(const Running &) = delete;
+    Running &operator=(const Running &) = delete;
+
+    [[nodiscard]] pid_t pid() const { return pid_; }
+    [[nodiscard]] std::string id() const { return std::to_string(pid_); }
+    void kill(int number) const { REQUIRE(::kill(pid_, number) == 0); }
+    void tell(const std::string &line) const {
+        const std::string whole = line + "\n";
+        REQUIRE(::write(in_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
+    }
+    // The next line that it says; "": an empty one, or none came in time.
+    std::string says(std::chrono::milliseconds patience = 60s) { return next_line(patience).value_or(""); }
+    // All that it says before the next line that begins like this.
+    std::string says_until(const std::string &beginning) {
+        for (std::string said;;) {
+            const auto line = next_line(60s);
+            if (!line) FAIL("no line begins with '" << beginning << "' in:\n" << said);
+            if (line->starts_with(beginning)) return said;
+            said += *line + "\n";
+        }
+    }
+    std::string answers(const std::string &line) {
+        tell(line);
+        return says();
+    }
+    // Its exit status, or 128 + signal.
+    int end() {
+        int status = 0;
+        REQUIRE(::waitpid(pid_, &status, 0) == pid_);
+        ended_ = true;
+        return exit_status(status);
+    }
+    int killed() {
+        kill(SIGKILL);
+        return end();
+    }
+    int finish() {
+        ::close(std::exchange(in_, -1));
+        return end();
+    }
+
+  private:
+    std::optional<std::string> next_line(std::chrono::milliseconds patience) {
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (said_.find('\n') == std::string::npos) {
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+            pollfd pipe{out_, POLLIN, 0};
+            if (left.count() <= 0 || ::poll(&pipe, 1, static_cast<int>(left.count())) <= 0) return {};
+            char block[4096];
+            const ssize_t got = ::read(out_, block, sizeof block);
+            if (got <= 0) return {};
+            said_.append(block, static_cast<std::size_t>(got));
+        }
+        const std::size_t end = said_.find('\n');
+        const std::string line = said_.substr(0, end);
+        said_.erase(0, end + 1);
+        return line;
+    }
+
+    pid_t pid_ = 0;
+    int in_ = -1, out_ = -1;
+    bool ended_ = false;
+    std::string said_;
+};
