@@ -38,21 +38,19 @@ constexpr const char *kNames[] = {
 #include "control/trace_events.def"
 };
 
-// Microseconds with three decimals, as the viewers count; exact to the nanosecond.
-void append_us(std::string &out, std::uint64_t ns) {
-    std::array<char, 24> digits;
-    const auto end = std::to_chars(digits.begin(), digits.end(), ns / 1000).ptr;
-    out.append(digits.begin(), end);
-    const unsigned rest = static_cast<unsigned>(ns % 1000);
-    const char decimals[] = {'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
-                             static_cast<char>('0' + rest % 10)};
-    out.append(decimals, sizeof decimals);
-}
-
 template <class Number>
 void append_number(std::string &out, Number value, int base = 10) {
     std::array<char, 24> digits;
     out.append(digits.begin(), std::to_chars(digits.begin(), digits.end(), value, base).ptr);
+}
+
+// Microseconds with three decimals, as the viewers count; exact to the nanosecond.
+void append_us(std::string &out, std::uint64_t ns) {
+    append_number(out, ns / 1000);
+    const unsigned rest = static_cast<unsigned>(ns % 1000);
+    const char decimals[] = {'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
+                             static_cast<char>('0' + rest % 10)};
+    out.append(decimals, sizeof decimals);
 }
 
 class Arguments {
@@ -111,11 +109,7 @@ bool has_why(What what) { return what == What::refuse || what == What::wait; }
 
 // "0x7f…"
 std::optional<std::uint64_t> parse_pointer(std::string_view text) {
-    std::uint64_t out = 0;
-    if (!text.starts_with("0x")) return std::nullopt;
-    const auto end = std::from_chars(text.data() + 2, text.data() + text.size(), out, 16);
-    if (end.ec != std::errc() || end.ptr != text.data() + text.size()) return std::nullopt;
-    return out;
+    return text.starts_with("0x") ? policy::parse_number<std::uint64_t>(text.substr(2), 16) : std::nullopt;
 }
 
 // Nanoseconds of a member in microseconds; doubles hold them exactly for a hundred days.

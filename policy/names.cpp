@@ -41,13 +41,7 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
     if (const std::string_view near = nearest(word, candidates); !near.empty()) {
         return message + "; did you mean " + quote(near, '"') + "?";
     }
-    message += "; write one of";
-    std::string_view separator = " ";
-    for (const std::string_view candidate : candidates) {
-        message.append(separator).append(quote(candidate, '"'));
-        separator = ", ";
-    }
-    return message;
+    return message + "; write one of " + joined(candidates, ", ", [](std::string_view one) { return quote(one, '"'); });
 }
 
 std::string real_time_name(int signal) {
