@@ -66,19 +66,17 @@ void print(const Asking &asked, const control::CapReport &report) {
         std::printf("process %d: %s\n", asked.pid, text_of(gpu, asked.request).c_str());
 }
 
-std::string bytes(const std::optional<policy::Bytes> &value) { return value ? std::to_string(*value) : "null"; }
-
 std::string json_of(int pid, const control::CapReport &report) {
-    std::vector<std::string> gpus;
-    for (const control::CapChange &gpu : report.gpus)
-        gpus.push_back(json::object({{"ordinal", std::to_string(gpu.ordinal)},
-                                     {"uuid", json::text(gpu.uuid)},
-                                     {"before", bytes(gpu.before)},
-                                     {"now", bytes(gpu.now)},
-                                     {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
-                                     {"ceiling", json::flag(gpu.ceiling)},
-                                     {"held", std::to_string(gpu.held)}}));
-    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(gpus)}});
+    const auto change = [](const control::CapChange &gpu) {
+        return json::object({{"ordinal", std::to_string(gpu.ordinal)},
+                             {"uuid", json::text(gpu.uuid)},
+                             {"before", json::number_or_null(gpu.before)},
+                             {"now", json::number_or_null(gpu.now)},
+                             {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
+                             {"ceiling", json::flag(gpu.ceiling)},
+                             {"held", std::to_string(gpu.held)}});
+    };
+    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(report.gpus, change)}});
 }
 
 }  // namespace

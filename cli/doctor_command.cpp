@@ -13,15 +13,15 @@ namespace curb::cli {
 namespace {
 
 std::string json_of(const Findings &findings, int pid) {
-    std::vector<std::string> rows;
-    for (const Finding &one : findings)
-        rows.push_back(json::object({{"check", json::text(one.check)},
-                                     {"result", json::text(verdict_name(one.verdict))},
-                                     {"message", json::text(policy::one_line(one.text))},
-                                     {"remedy", json::text(policy::one_line(one.remedy))}}));
+    const auto finding = [](const Finding &one) {
+        return json::object({{"check", json::text(one.check)},
+                             {"result", json::text(verdict_name(one.verdict))},
+                             {"message", json::text(policy::one_line(one.text))},
+                             {"remedy", json::text(policy::one_line(one.remedy))}});
+    };
     return json::object({{"pid", pid == 0 ? "null" : std::to_string(pid)},
                          {"healthy", json::flag(!has_problem(findings))},
-                         {"findings", json::list(rows)}}) +
+                         {"findings", json::list(findings, finding)}}) +
            "\n";
 }
 

@@ -19,12 +19,6 @@ Finding problem(const char *check, std::string text, std::string remedy) {
     return {check, Verdict::problem, std::move(text), std::move(remedy)};
 }
 
-std::string comma_separated(const std::vector<std::string> &words) {
-    std::string out;
-    for (const std::string &word : words) out += (out.empty() ? "" : ", ") + word;
-    return out;
-}
-
 std::string cuda_text(int cuda) {
     return "CUDA " + std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
 }
@@ -55,7 +49,7 @@ constexpr InitFault kInitFaults[] = {
 void judge(const DriverCondition &driver, Findings &out) {
     constexpr const char *kCheck = "driver";
     const bool has_module = !driver.kernel.empty();
-    const std::string permission = "this user may not open " + comma_separated(driver.closed) + " (of the driver)";
+    const std::string permission = "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
     constexpr const char *kPermission = "be in the group of those files, or have the container be given the GPU";
     if (!driver.fault.empty())
         return out.push_back(problem(kCheck, "there is no CUDA driver here: " + driver.fault,
@@ -123,7 +117,7 @@ void judge(const NvmlCondition &nvml, const DriverCondition &driver, const std::
         out.push_back(ok(kCheck, "tells what processes hold"));
     } else {
         out.push_back(note(kCheck,
-                           "NVML does not list process " + comma_separated(blind) +
+                           "NVML does not list process " + policy::joined(blind, ", ") +
                                ", as in some containers, so what the driver takes for code there is not measured",
                            "let the container share the machine's pids (docker run --pid=host), if that matters"));
     }

@@ -16,11 +16,7 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 15s;
 
 std::string json_of(int pid, const control::ReloadReport &report) {
-    const auto texts = [](const std::vector<std::string> &lines) {
-        std::vector<std::string> out;
-        for (const std::string &line : lines) out.push_back(json::text(line));
-        return json::list(out);
-    };
+    const auto texts = [](const std::vector<std::string> &lines) { return json::list(lines, json::text); };
     return json::object({{"pid", std::to_string(pid)},
                          {"file", json::text(report.file)},
                          {"rule", json::text(report.rule)},

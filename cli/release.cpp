@@ -138,15 +138,15 @@ std::string json_of(const Asked &process) {
     if (const auto *failure = std::get_if<control::Failure>(&process.reply))
         return json::object({{"pid", std::to_string(process.pid)}, {"error", json::text(failure->message)}});
     const auto &report = std::get<control::ReleaseReport>(process.reply);
-    std::vector<std::string> steps;
-    for (const control::StepReport &step : report.steps)
-        steps.push_back(json::object({{"step", json::text(policy::step_name(step.step))},
-                                      {"freed", std::to_string(step.freed)},
-                                      {"milliseconds", policy::json_text(step.milliseconds)},
-                                      {"reason", json::text(step.reason)}}));
+    const auto step_json = [](const control::StepReport &step) {
+        return json::object({{"step", json::text(policy::step_name(step.step))},
+                             {"freed", std::to_string(step.freed)},
+                             {"milliseconds", policy::json_text(step.milliseconds)},
+                             {"reason", json::text(step.reason)}});
+    };
     return json::object({{"pid", std::to_string(process.pid)},
                          {"trigger", json::text(report.trigger)},
-                         {"steps", json::list(steps)},
+                         {"steps", json::list(report.steps, step_json)},
                          {"freed", std::to_string(control::freed(report))},
                          {"milliseconds", policy::json_text(report.milliseconds)}});
 }
@@ -185,9 +185,7 @@ int release(const ReleaseOptions &options) {
             one.reply =
                 control::Failure{"process " + std::to_string(one.pid) + " answers something else than was asked"};
     if (options.json) {
-        std::vector<std::string> answers;
-        for (const Asked &one : asked) answers.push_back(json_of(one));
-        std::printf("%s\n", json::list(answers).c_str());
+        std::printf("%s\n", json::list(asked, json_of).c_str());
     } else {
         print(asked);
         if (asked.empty())

@@ -51,7 +51,8 @@ struct Summary {
     std::vector<Release> releases;
 };
 
-inline constexpr std::size_t kLargest = 15;  // of allocations and requests that are listed
+inline constexpr std::size_t kMostListed = 1000;  // of anything, in answers for programs
+inline constexpr std::size_t kLargest = 15;       // of allocations and requests that are listed
 
 // Points into the recording.
 Summary summarise(const Recording &recording);
