@@ -33,11 +33,9 @@ class Families {
     void add(Id id, const Labels &known, std::uint64_t value) {
         Family &family = families_[static_cast<std::size_t>(id)];
         Sample sample{{}, value};
-        for (std::string_view left = family.metric.labels; !left.empty();) {
-            const std::size_t end = std::min(left.find(' '), left.size());
-            const auto label = known.find(left.substr(0, end));
+        for (const std::string_view name : label_names(family.metric)) {
+            const auto label = known.find(name);
             if (label != known.end() && !label->second.empty()) sample.labels.emplace_back(*label);
-            left.remove_prefix(std::min(end + 1, left.size()));
         }
         family.samples.push_back(std::move(sample));
     }
@@ -126,6 +124,16 @@ void add_processes(Families &out, const View &view) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> label_names(const Metric &metric) {
+    std::vector<std::string_view> out;
+    for (std::string_view left = metric.labels; !left.empty();) {
+        const std::size_t end = std::min(left.find(' '), left.size());
+        out.push_back(left.substr(0, end));
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return out;
+}
 
 std::vector<Family> families_of(const View &view, const std::string &version) {
     Families out;

@@ -10,7 +10,6 @@
 #include "commands.hpp"
 #include "policy/duration.hpp"
 #include "policy/words.hpp"
-#include "ps_json.hpp"
 #include "ps_text.hpp"
 #include "view.hpp"
 #include "watch.hpp"

@@ -1,9 +1,8 @@
-#include "ps_json.hpp"
-
 #include "json.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/size.hpp"
+#include "ps_text.hpp"
 
 namespace curb::cli {
 namespace {
