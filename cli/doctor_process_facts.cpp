@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "control/client.hpp"
-#include "doctor_facts.hpp"
+#include "doctor.hpp"
 #include "library.hpp"
 #include "nvml.hpp"
 #include "policy/words.hpp"

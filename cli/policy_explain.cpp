@@ -6,9 +6,10 @@
 #include "json.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
+#include "policy_rows.hpp"
 #include "policy_source.hpp"
-#include "rows.hpp"
 #include "subject.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {

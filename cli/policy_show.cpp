@@ -4,8 +4,9 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "policy_rows.hpp"
 #include "policy_source.hpp"
-#include "rows.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {

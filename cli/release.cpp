@@ -17,8 +17,8 @@
 #include "policy/names.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
-#include "rows.hpp"
 #include "target.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {

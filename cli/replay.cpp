@@ -11,8 +11,8 @@
 #include "policy/words.hpp"
 #include "policy_source.hpp"
 #include "report_json.hpp"
-#include "rows.hpp"
 #include "terminal.hpp"
+#include "text_width.hpp"
 #include "trace/pages.hpp"
 
 namespace curb::cli {

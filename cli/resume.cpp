@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <thread>
 
-#include "asking.hpp"
+#include "checkpoint.hpp"
 #include "commands.hpp"
 #include "control/suspended.hpp"
+#include "guard_facts.hpp"
 #include "json.hpp"
-#include "moving.hpp"
 #include "policy/duration.hpp"
 
 namespace curb::cli {

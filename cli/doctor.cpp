@@ -3,11 +3,12 @@
 #include <cstdlib>
 
 #include "commands.hpp"
-#include "doctor_facts.hpp"
+#include "doctor.hpp"
 #include "json.hpp"
 #include "policy/words.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
+#include "within.hpp"
 
 namespace curb::cli {
 namespace {
@@ -58,7 +59,7 @@ int doctor(const DoctorOptions &options) {
     const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     const int status = has_problem(findings) ? 1 : 0;
-    if (!something_hangs()) return status;
+    if (!a_call_hangs()) return status;
     std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
 }
 

@@ -5,14 +5,15 @@
 
 #include "json.hpp"
 #include "policy/words.hpp"
-#include "rows.hpp"
+#include "policy_rows.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
 
 // A string of one plain word without its quotes, as people type it, and a list of such words without its brackets; any
 // other value as JSON.
-std::string plain(const std::string &value) {
+std::string as_typed(const std::string &value) {
     if (value.empty()) return "-";
     const bool is_word = value.size() > 2 && value.front() == '"' && value.find_first_of(" \\,") == std::string::npos;
     if (is_word) return value.substr(1, value.size() - 2);
@@ -89,27 +90,7 @@ std::string Bound::text() const {
     const std::string by = origin.kind == Origin::Kind::ceiling
                                ? origin.place.text() + (origin.rule.empty() ? "" : " (" + origin.rule + ")")
                                : origin.text();
-    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + plain(value) + " by " + by;
-}
-
-std::string aligned(const std::vector<std::vector<std::string>> &lines) {
-    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
-    std::vector<std::size_t> widths;
-    for (const auto &cells : lines) {
-        widths.resize(std::max(widths.size(), cells.size()));
-        for (std::size_t i = 0; cells.size() > 1 && i < cells.size(); ++i)
-            if (cells[i].size() <= kWidest) widths[i] = std::max(widths[i], cells[i].size());
-    }
-    std::string out;
-    for (const auto &cells : lines) {
-        std::string line;
-        for (std::size_t i = 0; i < cells.size(); ++i) {
-            line += (i == 0 ? "" : "  ") + cells[i];
-            line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
-        }
-        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-    return out;
+    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + as_typed(value) + " by " + by;
 }
 
 std::string text(const std::vector<Row> &rows) {
@@ -119,7 +100,7 @@ std::string text(const std::vector<Row> &rows) {
         const auto [block, length] = heading(row);
         if (block != last) lines.push_back({block});
         last = block;
-        lines.push_back({"  " + row.pointer.substr(length), plain(row.value),
+        lines.push_back({"  " + row.pointer.substr(length), as_typed(row.value),
                          policy::joined(row.origins, ", ", &Origin::text),
                          policy::joined(row.bounds, ", ", &Bound::text)});
     }
@@ -142,7 +123,7 @@ std::string json_text(const std::vector<Row> &rows) {
 std::string text(const config::Document &document, const policy::Rule &rule) {
     std::vector<std::vector<std::string>> lines;
     for (const auto &[setting, place] : sayings(document, rule))
-        lines.push_back({"    " + setting.pointer, plain(setting.value), place.text()});
+        lines.push_back({"    " + setting.pointer, as_typed(setting.value), place.text()});
     return aligned(lines);
 }
 
