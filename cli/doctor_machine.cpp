@@ -3,12 +3,12 @@
 #include <cstring>
 
 #include "doctor.hpp"
+#include "driver.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli {
 namespace {
 
-constexpr int kWithCheckpoint = 12080;  // driver 570
 constexpr int kOldestTried = 11040;
 
 Finding ok(const char *check, std::string text) { return {check, Verdict::ok, std::move(text), {}}; }
@@ -83,7 +83,7 @@ void judge(const DriverCondition &driver, Findings &out) {
         out.push_back(note("driver-version",
                            cuda_text(driver.cuda) + " is older than 11.4, the oldest that curb is tried with",
                            "update the driver"));
-    if (driver.cuda < kWithCheckpoint || !driver.has_checkpoint)
+    if (driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint)
         out.push_back(note("driver-version",
                            "this driver cannot move processes out of their GPUs, so there is no curb suspend",
                            "that takes driver 570 (CUDA 12.8) or newer"));
@@ -95,8 +95,8 @@ std::vector<std::string> unlisted(const View &view) {
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const ViewProcess &process = view.processes[use.process];
-            if (process.status && use.books && !use.nvml && process.status->gpus[*use.books].contexts > 0 &&
-                !process.suspended)
+            const control::GpuStatus *books = books_of(view, use);
+            if (books && books->contexts > 0 && !use.nvml && !process.suspended)
                 out.push_back(std::to_string(process.pid));
         }
     return out;

@@ -136,13 +136,7 @@ std::optional<std::vector<int>> listed_by_nvml() {
     const auto gpus = nvml->gpus();
     if (!gpus) return std::nullopt;
     std::vector<int> out;
-    const auto add = [&](const GpuState &gpu) {
-        for (const GpuUser &user : gpu.users) out.push_back(user.pid);
-    };
-    for (const GpuState &gpu : *gpus) {
-        add(gpu);
-        std::for_each(gpu.instances.begin(), gpu.instances.end(), add);
-    }
+    for (const GpuUser *user : users_of(*gpus)) out.push_back(user->pid);
     return out;
 }
 

@@ -35,11 +35,10 @@ std::string books_json(const control::GpuStatus &books) {
 }
 
 std::string use_json(const View &view, const ViewUse &use) {
-    const ViewProcess &process = view.processes[use.process];
-    const bool told = use.books && process.status && *use.books < process.status->gpus.size();
-    return object({{"pid", number(process.pid)},
+    const control::GpuStatus *books = books_of(view, use);
+    return object({{"pid", number(view.processes[use.process].pid)},
                    {"nvml", number_or_null(use.nvml)},
-                   {"books", told ? books_json(process.status->gpus[*use.books]) : "null"}});
+                   {"books", books ? books_json(*books) : "null"}});
 }
 
 std::string gpu_json(const View &view, const ViewGpu &gpu) {

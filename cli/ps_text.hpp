@@ -38,7 +38,5 @@ std::string process_label(const ViewProcess &process);
 std::string nvml_says(const View &view, std::size_t process);
 // "12:31:04", or "2026-11-20 12:31:04" where that is another day, by the local clock.
 std::string clock_text(control::UnixMs at, control::UnixMs now);
-// Its books on a device; null: it does not say.
-const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 
 }  // namespace curb::cli

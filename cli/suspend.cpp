@@ -191,12 +191,7 @@ int Suspending::give_up(const Machine &machine, const std::string &why, int stat
 
 int Suspending::done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
     const auto now = machine.gpus();
-    const auto left_on = [&](const std::string &uuid) -> Bytes {
-        if (!now) return 0;
-        for (const GpuState &gpu : *now)
-            if (const GpuUser *user = gpu.user(options_.pid); user && gpu.uuid == uuid) return user->held.value_or(0);
-        return 0;
-    };
+    const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, options_.pid) : 0; };
     Bytes held = 0, left = 0;
     for (const suspended::Gpu &gpu : record) {
         held += gpu.held;

@@ -75,14 +75,8 @@ ProcessFacts look(int pid, bool asked) {
 
 std::set<int> listed_in(const policy::Result<std::vector<GpuState>, std::string> &gpus) {
     std::set<int> out;
-    const auto add = [&](const GpuState &gpu) {
-        for (const GpuUser &user : gpu.users) out.insert(user.pid);
-    };
-    if (!gpus) return out;
-    for (const GpuState &gpu : *gpus) {
-        add(gpu);
-        for (const GpuState &instance : gpu.instances) add(instance);
-    }
+    if (gpus)
+        for (const GpuUser *user : users_of(*gpus)) out.insert(user->pid);
     return out;
 }
 
@@ -136,6 +130,37 @@ Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds pat
     }
     out.view = look_beside(std::move(answers));
     return out;
+}
+
+View only(const View &view, const std::vector<int> &pids) {
+    View out;
+    out.nvml_fault = view.nvml_fault;
+    std::map<std::size_t, std::size_t> kept;  // index there -> index here
+    for (std::size_t i = 0; i < view.processes.size(); ++i) {
+        if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
+        kept[i] = out.processes.size();
+        out.processes.push_back(view.processes[i]);
+    }
+    for (const ViewGpu &gpu : view.gpus) {
+        ViewGpu here = gpu;
+        std::erase_if(here.uses, [&](const ViewUse &use) { return !kept.contains(use.process); });
+        for (ViewUse &use : here.uses) use.process = kept[use.process];
+        if (!here.uses.empty()) out.gpus.push_back(std::move(here));
+    }
+    return out;
+}
+
+const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
+    if (!use.books) return nullptr;
+    const auto &status = view.processes[use.process].status;
+    return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
+}
+
+const ViewGpu *whole_of(const View &view, const ViewGpu &gpu) {
+    if (gpu.parent.empty()) return &gpu;
+    const auto found =
+        std::find_if(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &one) { return one.uuid == gpu.parent; });
+    return found == view.gpus.end() ? nullptr : &*found;
 }
 
 }  // namespace curb::cli
