@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "control/proc.hpp"
 #include "doctor.hpp"
 #include "driver.hpp"
 #include "policy/words.hpp"
@@ -212,7 +213,7 @@ void judge(const PolicyCondition &policy, Findings &out) {
 }
 
 std::string who(const ViewProcess &process) {
-    std::string out = "process " + std::to_string(process.pid);
+    std::string out = control::process_text(process.pid);
     if (!process.name.empty()) out += " (" + process.name + ")";
     return out + (process.user.empty() ? "" : " of " + process.user);
 }

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ask.hpp"
+
 namespace curb::cli {
 namespace {
 
@@ -12,7 +14,7 @@ using policy::Bytes;
 
 // "process 4711 has not answered" -> "has not answered"
 std::string without_pid(int pid, const std::string &message) {
-    const std::string head = "process " + std::to_string(pid) + " ";
+    const std::string head = control::process_text(pid) + " ";
     return message.starts_with(head) ? message.substr(head.size()) : message;
 }
 
@@ -53,12 +55,10 @@ class Join {
             ViewProcess &process = found->second;
             process.under_curb = true;
             process.trouble.clear();
-            if (const auto *status = std::get_if<control::Status>(&answer.reply))
-                process.status = *status;
-            else if (const auto *failure = std::get_if<control::Failure>(&answer.reply))
-                process.trouble = without_pid(answer.pid, failure->message);
+            if (auto status = report_in<control::Status>(answer.pid, answer.reply))
+                process.status = std::move(status).value();
             else
-                process.trouble = "answers something else than was asked";
+                process.trouble = without_pid(answer.pid, status.error());
         }
         if (facts_.gpus)
             for (const GpuUser *user : users_of(*facts_.gpus))
