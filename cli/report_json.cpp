@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <span>
 
 namespace curb::cli {
@@ -26,12 +25,6 @@ std::string refusal_json(const Moment *one) {
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
-std::string pointer_json(std::uint64_t pointer) {
-    std::array<char, 24> out;
-    std::snprintf(out.data(), out.size(), "0x%llx", static_cast<unsigned long long>(pointer));
-    return json::text(out.data());
-}
-
 std::string gpu_json(const GpuSummary &gpu) {
     std::array<std::size_t, policy::kObstacles> by{};
     for (const Moment *one : gpu.refusals) ++by[static_cast<std::size_t>(one->why())];
@@ -46,7 +39,7 @@ std::string gpu_json(const GpuSummary &gpu) {
         return json::object({{"bytes", std::to_string(one->bytes)},
                              {"kind", json::text(policy::kind_name(one->kind))},
                              {"at_ns", std::to_string(one->ns)},
-                             {"pointer", pointer_json(one->pointer)}});
+                             {"pointer", json::text(pointer_text(one->pointer))}});
     };
     const auto request = [](const Moment *one) {
         return json::object({{"bytes", std::to_string(one->bytes)},

@@ -1,5 +1,6 @@
 #include "control/trace.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -33,7 +34,7 @@ void describe(Io &io, Is<HeaderArguments> auto &value) {
 namespace trace {
 namespace {
 
-constexpr const char *kNames[] = {
+constexpr std::string_view kNames[] = {
 #define CURB_TRACE_EVENT(name, text) #name,
 #include "control/trace_events.def"
 };
@@ -146,7 +147,12 @@ void describe(Io &io, Is<trace::Event> auto &value) {
 
 namespace trace {
 
-const char *name_of(What what) noexcept { return kNames[static_cast<std::size_t>(what)]; }
+const char *name_of(What what) noexcept { return kNames[static_cast<std::size_t>(what)].data(); }
+
+std::optional<What> parse_what(std::string_view name) noexcept {
+    const auto *found = std::find(std::begin(kNames), std::end(kNames), name);
+    return found == std::end(kNames) ? std::nullopt : std::optional(static_cast<What>(found - kNames));
+}
 
 std::string text(const Header &header) {
     Writing arguments;
@@ -222,11 +228,10 @@ policy::Result<Line, std::string> parse(std::string_view line) {
         out.header = std::move(arguments.header);
         return out;
     }
-    std::size_t what = 0;
-    while (what < std::size(kNames) && name != kNames[what]) ++what;
-    if (what == std::size(kNames)) return out;
+    const auto what = parse_what(name);
+    if (!what) return out;
     Event event;
-    event.what = static_cast<What>(what);
+    event.what = *what;
     members("tid", event.thread);
     members("args", event);
     if (const Json *arguments = json->member("args"); fault.empty() && arguments) {

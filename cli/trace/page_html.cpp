@@ -28,7 +28,7 @@ std::string exact(policy::Bytes bytes) {
     return "<span title=\"" + std::to_string(bytes) + " bytes\">" + policy::format_human(bytes) + "</span>";
 }
 std::string exact(std::int64_t bytes) {
-    return "<span title=\"" + std::to_string(bytes) + " bytes\">" + bytes_text(bytes) + "</span>";
+    return "<span title=\"" + std::to_string(bytes) + " bytes\">" + control::size_text(bytes) + "</span>";
 }
 
 class Table {
@@ -142,12 +142,6 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
         "for the figures of a moment; drag to zoom, double click or Escape for the whole.</p>\n";
 }
 
-std::string pointer_text(std::uint64_t pointer) {
-    std::array<char, 32> out;
-    std::snprintf(out.data(), out.size(), "<code>0x%llx</code>", static_cast<unsigned long long>(pointer));
-    return out.data();
-}
-
 void add_tables(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     if (!gpu.refusals.empty()) {
         out += "<h3>Refused</h3>\n";
@@ -170,7 +164,7 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
         Table table(out, {"#Size", "Kind", "Since", "Pointer", "#Thread"});
         for (const Moment *one : gpu.held_at_peak)
             table.row({exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),
-                       pointer_text(one->pointer), std::to_string(one->thread)});
+                       "<code>" + pointer_text(one->pointer) + "</code>", std::to_string(one->thread)});
     }
     if (!gpu.requests.empty()) {
         out += "<h3>Largest requests</h3>\n";

@@ -37,6 +37,8 @@ enum class What : std::uint8_t {
 #include "control/trace_events.def"
 };
 const char *name_of(What what) noexcept;
+// None: there is no such event.
+std::optional<What> parse_what(std::string_view name) noexcept;
 
 // One event. Which members mean something:
 //   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held reused (served from curb's cache, or kept in
