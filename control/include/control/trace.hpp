@@ -49,8 +49,9 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //   granted       gpu kind bytes held, duration_ns (of the wait)
 //   allowance     gpu limit (the new one; policy::kUnbounded: none) held
 //   step          step bytes (freed; may be negative) duration_ns text (the trigger)
-//   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held text (file,
-//   rule) dropped       bytes (how many events)
+//   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
+//                 text (file, rule)
+//   dropped       bytes (how many events)
 struct Event {
     std::uint64_t ns = 0;  // since the trace began; of what lasted, its end
     What what{};
