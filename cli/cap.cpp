@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "ask.hpp"
 #include "commands.hpp"
 #include "control/client.hpp"
 #include "json.hpp"
@@ -22,8 +23,8 @@ struct Asking {
 };
 
 policy::Result<Asking, std::string> asking(const CapOptions &options) {
-    const auto pid = policy::whole_number(options.pid);
-    if (!pid || *pid == 0) return policy::quote(options.pid) + " is not the pid of a process";
+    const auto pid = parse_pid(options.pid);
+    if (!pid) return pid.error();
     if (options.reset && options.size) return std::string("write either a size or --reset, not both");
     if (!options.reset && !options.size)
         return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
@@ -66,19 +67,17 @@ void print(const Asking &asked, const control::CapReport &report) {
         std::printf("process %d: %s\n", asked.pid, text_of(gpu, asked.request).c_str());
 }
 
-std::string bytes(const std::optional<policy::Bytes> &value) { return value ? std::to_string(*value) : "null"; }
-
 std::string json_of(int pid, const control::CapReport &report) {
-    std::vector<std::string> gpus;
-    for (const control::CapChange &gpu : report.gpus)
-        gpus.push_back(json::object({{"ordinal", std::to_string(gpu.ordinal)},
-                                     {"uuid", json::text(gpu.uuid)},
-                                     {"before", bytes(gpu.before)},
-                                     {"now", bytes(gpu.now)},
-                                     {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
-                                     {"ceiling", json::flag(gpu.ceiling)},
-                                     {"held", std::to_string(gpu.held)}}));
-    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(gpus)}});
+    const auto change = [](const control::CapChange &gpu) {
+        return json::object({{"ordinal", std::to_string(gpu.ordinal)},
+                             {"uuid", json::text(gpu.uuid)},
+                             {"before", json::number_or_null(gpu.before)},
+                             {"now", json::number_or_null(gpu.now)},
+                             {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
+                             {"ceiling", json::flag(gpu.ceiling)},
+                             {"held", std::to_string(gpu.held)}});
+    };
+    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(report.gpus, change)}});
 }
 
 }  // namespace
@@ -89,19 +88,14 @@ int cap(const CapOptions &options) {
         complain("cap: " + asked.error());
         return kFailure;
     }
-    const control::Reply reply = control::ask(asked->pid, asked->request, kPatience);
-    const auto *report = std::get_if<control::CapReport>(&reply);
-    const auto *failure = std::get_if<control::Failure>(&reply);
-    const std::string error =
-        failure ? failure->message : "process " + std::to_string(asked->pid) + " answers something else than was asked";
+    const int pid = asked->pid;
+    const auto report = report_in<control::CapReport>(pid, control::ask(pid, asked->request, kPatience));
     if (options.json)
-        std::printf("%s\n", (report ? json_of(asked->pid, *report)
-                                    : json::object({{"pid", std::to_string(asked->pid)}, {"error", json::text(error)}}))
-                                .c_str());
+        std::printf("%s\n", (report ? json_of(pid, *report) : error_json(pid, report.error())).c_str());
     else if (report)
         print(*asked, *report);
     else
-        complain(policy::one_line(error));
+        complain(policy::one_line(report.error()));
     return report ? 0 : 1;
 }
 

@@ -1,5 +1,6 @@
-// What is wrong with this machine, or why curb is not in effect in a process: from facts to plain sentences. Pure; the
-// facts are found out in doctor_facts.
+// What is wrong with this machine, or why curb is not in effect in a process. Facts are found out in
+// doctor_machine_facts and doctor_process_facts, and made plain sentences of in doctor_machine and doctor_process,
+// which are pure.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +99,9 @@ struct MachineCondition {
     PolicyCondition policy;
     std::optional<View> view;  // nothing: NVML hangs
 };
+// Takes seconds where the driver sleeps, and some more where it hangs (within.hpp). Nothing is changed but that the
+// user's runtime folder is made, as by every program under curb.
+MachineCondition look_at_machine();
 Findings examine(const MachineCondition &facts);
 
 // A library in a process's memory.
@@ -143,6 +147,7 @@ struct ProcessCondition {
     std::string version;                     // of this command
     std::optional<std::vector<int>> listed;  // who holds GPU memory, by NVML; nothing: NVML does not say
 };
+ProcessCondition look_into(int pid);
 Findings examine(const ProcessCondition &facts);
 
 }  // namespace curb::cli

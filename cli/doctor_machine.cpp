@@ -2,13 +2,14 @@
 #include <array>
 #include <cstring>
 
+#include "control/proc.hpp"
 #include "doctor.hpp"
+#include "driver.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli {
 namespace {
 
-constexpr int kWithCheckpoint = 12080;  // driver 570
 constexpr int kOldestTried = 11040;
 
 Finding ok(const char *check, std::string text) { return {check, Verdict::ok, std::move(text), {}}; }
@@ -17,12 +18,6 @@ Finding note(const char *check, std::string text, std::string remedy = {}) {
 }
 Finding problem(const char *check, std::string text, std::string remedy) {
     return {check, Verdict::problem, std::move(text), std::move(remedy)};
-}
-
-std::string comma_separated(const std::vector<std::string> &words) {
-    std::string out;
-    for (const std::string &word : words) out += (out.empty() ? "" : ", ") + word;
-    return out;
 }
 
 std::string cuda_text(int cuda) {
@@ -55,7 +50,7 @@ constexpr InitFault kInitFaults[] = {
 void judge(const DriverCondition &driver, Findings &out) {
     constexpr const char *kCheck = "driver";
     const bool has_module = !driver.kernel.empty();
-    const std::string permission = "this user may not open " + comma_separated(driver.closed) + " (of the driver)";
+    const std::string permission = "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
     constexpr const char *kPermission = "be in the group of those files, or have the container be given the GPU";
     if (!driver.fault.empty())
         return out.push_back(problem(kCheck, "there is no CUDA driver here: " + driver.fault,
@@ -89,7 +84,7 @@ void judge(const DriverCondition &driver, Findings &out) {
         out.push_back(note("driver-version",
                            cuda_text(driver.cuda) + " is older than 11.4, the oldest that curb is tried with",
                            "update the driver"));
-    if (driver.cuda < kWithCheckpoint || !driver.has_checkpoint)
+    if (driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint)
         out.push_back(note("driver-version",
                            "this driver cannot move processes out of their GPUs, so there is no curb suspend",
                            "that takes driver 570 (CUDA 12.8) or newer"));
@@ -101,8 +96,8 @@ std::vector<std::string> unlisted(const View &view) {
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const ViewProcess &process = view.processes[use.process];
-            if (process.status && use.books && !use.nvml && process.status->gpus[*use.books].contexts > 0 &&
-                !process.suspended)
+            const control::GpuStatus *books = books_of(view, use);
+            if (books && books->contexts > 0 && !use.nvml && !process.suspended)
                 out.push_back(std::to_string(process.pid));
         }
     return out;
@@ -123,7 +118,7 @@ void judge(const NvmlCondition &nvml, const DriverCondition &driver, const std::
         out.push_back(ok(kCheck, "tells what processes hold"));
     } else {
         out.push_back(note(kCheck,
-                           "NVML does not list process " + comma_separated(blind) +
+                           "NVML does not list process " + policy::joined(blind, ", ") +
                                ", as in some containers, so what the driver takes for code there is not measured",
                            "let the container share the machine's pids (docker run --pid=host), if that matters"));
     }
@@ -218,7 +213,7 @@ void judge(const PolicyCondition &policy, Findings &out) {
 }
 
 std::string who(const ViewProcess &process) {
-    std::string out = "process " + std::to_string(process.pid);
+    std::string out = control::process_text(process.pid);
     if (!process.name.empty()) out += " (" + process.name + ")";
     return out + (process.user.empty() ? "" : " of " + process.user);
 }

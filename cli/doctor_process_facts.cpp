@@ -8,14 +8,14 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
 #include <string_view>
 
 #include "control/client.hpp"
-#include "doctor_facts.hpp"
+#include "control/proc.hpp"
+#include "doctor.hpp"
 #include "library.hpp"
 #include "nvml.hpp"
 #include "policy/words.hpp"
@@ -26,6 +26,8 @@ namespace curb::cli {
 namespace {
 
 using namespace std::chrono_literals;
+using control::field_in;
+using control::proc_text;
 
 constexpr auto kAnswerPatience = 1s;
 constexpr auto kNvmlPatience = 10s;
@@ -33,27 +35,14 @@ constexpr int kMostGenerations = 16;
 
 std::string proc(int pid, const std::string &what) { return "/proc/" + std::to_string(pid) + "/" + what; }
 
-std::string content_of(const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream out;
-    out << file.rdbuf();
-    return out.str();
-}
-
-// What stands behind "State:" and the like, word by word.
-std::vector<std::string> words_after(const std::string &text, std::string_view label) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with(label)) continue;
-        std::istringstream words(line.substr(label.size()));
-        return {std::istream_iterator<std::string>(words), {}};
-    }
-    return {};
+std::vector<std::string> words_of(std::string_view text) {
+    std::istringstream words{std::string(text)};
+    return {std::istream_iterator<std::string>(words), {}};
 }
 
 bool is_kernel_thread(int pid) {
     constexpr unsigned kKernelThread = 0x0020'0000;  // PF_KTHREAD, in the ninth field of proc(5)'s stat
-    const std::string text = content_of(proc(pid, "stat"));
+    const std::string text = proc_text(pid, "stat");
     std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
     std::string skipped;
     unsigned flags = 0;
@@ -63,7 +52,7 @@ bool is_kernel_thread(int pid) {
 
 // AT_SECURE, of a process of 64 bits.
 bool is_secure(int pid) {
-    const std::string vector = content_of(proc(pid, "auxv"));
+    const std::string vector = proc_text(pid, "auxv");
     for (std::size_t at = 0; at + sizeof(Elf64_auxv_t) <= vector.size(); at += sizeof(Elf64_auxv_t)) {
         Elf64_auxv_t entry{};
         vector.copy(reinterpret_cast<char *>(&entry), sizeof entry, at);
@@ -90,7 +79,7 @@ std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
     }
     return out;
 }
-std::vector<Mapped> curb_in(int pid) { return mapped_of(content_of(proc(pid, "maps")), "libcurb.so"); }
+std::vector<Mapped> curb_in(int pid) { return mapped_of(proc_text(pid, "maps"), "libcurb.so"); }
 
 std::vector<Preloaded> preloaded_by(int pid, const std::string &preload) {
     std::vector<Preloaded> out;
@@ -136,13 +125,7 @@ std::optional<std::vector<int>> listed_by_nvml() {
     const auto gpus = nvml->gpus();
     if (!gpus) return std::nullopt;
     std::vector<int> out;
-    const auto add = [&](const GpuState &gpu) {
-        for (const GpuUser &user : gpu.users) out.push_back(user.pid);
-    };
-    for (const GpuState &gpu : *gpus) {
-        add(gpu);
-        std::for_each(gpu.instances.begin(), gpu.instances.end(), add);
-    }
+    for (const GpuUser *user : users_of(*gpus)) out.push_back(user->pid);
     return out;
 }
 
@@ -168,11 +151,11 @@ ProcessCondition look_into(int pid) {
     facts.version = CURB_VERSION;
     const Target target = look_at(pid);
     facts.name = "process " + target.text();
-    const std::string status = content_of(proc(pid, "status"));
-    const auto state = words_after(status, "State:"), users = words_after(status, "Uid:"),
-               pids = words_after(status, "NSpid:");
-    facts.ended = !state.empty() && (state.front() == "Z" || state.front() == "X");
-    facts.stopped = !state.empty() && (state.front() == "T" || state.front() == "t");
+    const std::string status = proc_text(pid, "status");
+    const std::string_view state = field_in(status, "State:");
+    const auto users = words_of(field_in(status, "Uid:")), pids = words_of(field_in(status, "NSpid:"));
+    facts.ended = state.starts_with('Z') || state.starts_with('X');
+    facts.stopped = control::is_stopped(status);
     // One that /proc hides (hidepid) is there all the same.
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
     facts.there = facts.ended || target.process.start != 0 || hidden;
@@ -186,7 +169,7 @@ ProcessCondition look_into(int pid) {
     facts.kernel_thread = is_kernel_thread(pid);
     if (facts.kernel_thread) return facts;
 
-    const std::string maps = content_of(proc(pid, "maps"));
+    const std::string maps = proc_text(pid, "maps");
     facts.readable = !maps.empty() && target.environment.has_value();
     facts.curb = mapped_of(maps, "libcurb.so");
     facts.driver = mapped_of(maps, "libcuda.so");

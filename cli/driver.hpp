@@ -10,6 +10,7 @@
 
 namespace curb::cli {
 
+inline constexpr int kFirstWithCheckpoint = 12080;  // CUDA of driver 570
 #define CURB_CHECKPOINT_CALLS(X)     \
     X(cuCheckpointProcessGetState)   \
     X(cuCheckpointProcessLock)       \

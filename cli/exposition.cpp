@@ -1,10 +1,7 @@
 // The texts of families. OpenMetrics 1.0 (openmetrics.io) names a family without its samples' suffix, and ends with
 // # EOF; the format before it (Prometheus's 0.0.4) names what the samples are called, and knows neither units nor info.
-#include <algorithm>
-#include <string_view>
-
 #include "families.hpp"
-#include "policy/fields.hpp"
+#include "json.hpp"
 
 namespace curb::cli {
 namespace {
@@ -48,21 +45,20 @@ void append_line(std::string &out, const char *what, const std::string &name, co
     out.append("# ").append(what).append(" ").append(name).append(" ").append(text).append("\n");
 }
 
-std::string labels_json(const char *names) {
-    std::string out;
-    for (std::string_view left = names; !left.empty();) {
-        const std::size_t end = std::min(left.find(' '), left.size());
-        out.append(out.empty() ? "" : ",").append(policy::json_text(std::string(left.substr(0, end))));
-        left.remove_prefix(std::min(end + 1, left.size()));
-    }
-    return "[" + out + "]";
+std::string json_of(const Sample &sample) {
+    json::Members labels;
+    for (const auto &[name, value] : sample.labels) labels.emplace_back(name.c_str(), json::text(value));
+    return json::object({{"labels", json::object(labels)}, {"value", std::to_string(sample.value)}});
 }
 
-std::string json_of(const Sample &sample) {
-    std::string labels;
-    for (const auto &[name, value] : sample.labels)
-        labels.append(labels.empty() ? "" : ",").append(policy::json_text(name) + ":" + policy::json_text(value));
-    return "{\"labels\":{" + labels + "},\"value\":" + std::to_string(sample.value) + "}";
+std::string json_of(const Family &family) {
+    const Metric &metric = family.metric;
+    json::Members out{{"name", json::text(sample_name(metric))}, {"type", json::text(name_of(metric.type))}};
+    if (*metric.unit) out.emplace_back("unit", json::text(metric.unit));
+    out.emplace_back("help", json::text(metric.help));
+    out.emplace_back("labels", json::list(label_names(metric), json::text));
+    out.emplace_back("samples", json::list(family.samples, [](const Sample &one) { return json_of(one); }));
+    return json::object(out);
 }
 
 }  // namespace
@@ -91,18 +87,7 @@ std::string classic_text(const std::vector<Family> &families) {
 }
 
 std::string json_text(const std::vector<Family> &families) {
-    std::string out;
-    for (const Family &family : families) {
-        std::string samples;
-        for (const Sample &sample : family.samples) samples.append(samples.empty() ? "" : ",").append(json_of(sample));
-        const auto text = [](const std::string &value) { return policy::json_text(value); };
-        out += (out.empty() ? "" : ",\n") + std::string("{\"name\":") + text(sample_name(family.metric)) +
-               ",\"type\":" + text(name_of(family.metric.type));
-        if (*family.metric.unit) out += ",\"unit\":" + text(family.metric.unit);
-        out += ",\"help\":" + text(family.metric.help) + ",\"labels\":" + labels_json(family.metric.labels) +
-               ",\"samples\":[" + samples + "]}";
-    }
-    return "[" + out + "]\n";
+    return "[" + policy::joined(families, ",\n", [](const Family &one) { return json_of(one); }) + "]\n";
 }
 
 }  // namespace curb::cli

@@ -33,11 +33,9 @@ class Families {
     void add(Id id, const Labels &known, std::uint64_t value) {
         Family &family = families_[static_cast<std::size_t>(id)];
         Sample sample{{}, value};
-        for (std::string_view left = family.metric.labels; !left.empty();) {
-            const std::size_t end = std::min(left.find(' '), left.size());
-            const auto label = known.find(left.substr(0, end));
+        for (const std::string_view name : label_names(family.metric)) {
+            const auto label = known.find(name);
             if (label != known.end() && !label->second.empty()) sample.labels.emplace_back(*label);
-            left.remove_prefix(std::min(end + 1, left.size()));
         }
         family.samples.push_back(std::move(sample));
     }
@@ -58,13 +56,8 @@ Labels with(Labels labels, const char *name, const std::string &value) {
 
 // An instance has the index of its GPU, as nvidia-smi prints it.
 Labels labels_of(const View &view, const ViewGpu &gpu) {
-    std::optional<int> index = gpu.index;
-    if (!gpu.parent.empty()) {
-        const auto whole = std::find_if(view.gpus.begin(), view.gpus.end(),
-                                        [&](const ViewGpu &one) { return one.uuid == gpu.parent; });
-        index = whole == view.gpus.end() ? std::nullopt : whole->index;
-    }
-    return with(with({}, "gpu", index ? std::to_string(*index) : ""), "uuid", gpu.uuid);
+    const ViewGpu *whole = whole_of(view, gpu);
+    return with(with({}, "gpu", whole && whole->index ? std::to_string(*whole->index) : ""), "uuid", gpu.uuid);
 }
 
 // The command is the kernel's name, of which there are few; command lines are as many as there are processes.
@@ -99,7 +92,7 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
         const ViewProcess &process = view.processes[use.process];
         const Labels of_use = labels_of(process, labels);
         out.add(Id::nvml_used, of_use, use.nvml);
-        if (use.books) add_books(out, of_use, process.status->gpus[*use.books]);
+        if (const control::GpuStatus *books = books_of(view, use)) add_books(out, of_use, *books);
     }
 }
 
@@ -126,6 +119,16 @@ void add_processes(Families &out, const View &view) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> label_names(const Metric &metric) {
+    std::vector<std::string_view> out;
+    for (std::string_view left = metric.labels; !left.empty();) {
+        const std::size_t end = std::min(left.find(' '), left.size());
+        out.push_back(left.substr(0, end));
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return out;
+}
 
 std::vector<Family> families_of(const View &view, const std::string &version) {
     Families out;

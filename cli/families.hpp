@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct Metric {
     const char *labels;  // joined by blanks
     const char *help;
 };
+
+std::vector<std::string_view> label_names(const Metric &metric);
 
 struct Sample {
     std::vector<std::pair<std::string, std::string>> labels;  // those that are known, in the table's order

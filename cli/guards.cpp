@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "driver.hpp"
+
 namespace curb::cli {
 namespace {
 
 using policy::Bytes;
 using policy::format_human;
-
-constexpr int kFirstCuda = 12080;  // driver 570
 
 std::string gpu_name(const GpuState &gpu) { return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid + ")"; }
 
@@ -35,7 +35,7 @@ std::optional<Refusal> cannot(const std::string &what, const DriverFacts &driver
         if (remedy == std::string::npos) return Refusal{what, driver.fault, "see whether nvidia-smi works here"};
         return Refusal{what, driver.fault.substr(0, remedy), driver.fault.substr(remedy + 2)};
     }
-    if (driver.cuda < kFirstCuda || !driver.has_checkpoint)
+    if (driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint)
         return Refusal{what,
                        "driver " + (driver.version.empty() ? "of an unknown version" : driver.version) +
                            " cannot move processes out of their GPUs",

@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "policy/words.hpp"
+#include "text_width.hpp"
+
 namespace curb::cli {
 namespace {
 
@@ -14,26 +17,14 @@ struct Row {
     std::string left, right;
 };
 
-std::string_view without_blanks(std::string_view text) {
-    const std::size_t begin = text.find_first_not_of(' ');
-    if (begin == std::string_view::npos) return {};
-    return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
-}
-
-// Characters, not bytes: signs beyond ASCII have more of these.
-std::size_t width(std::string_view text) {
-    return static_cast<std::size_t>(
-        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
 // The words from column `at` on, where the line stands already.
 std::string filled(std::string_view words, std::size_t at) {
     std::string out;
     std::size_t column = at;
-    for (words = without_blanks(words); !words.empty();) {
+    for (words = policy::trimmed(words); !words.empty();) {
         const std::size_t end = std::min(words.find(' '), words.size());
         const std::string_view word = words.substr(0, end);
-        if (column > at && column + 1 + width(word) > kWidth) {
+        if (column > at && column + 1 + width_of(word) > kWidth) {
             out.append(1, '\n').append(at, ' ');
             column = at;
         } else if (column > at) {
@@ -41,8 +32,8 @@ std::string filled(std::string_view words, std::size_t at) {
             ++column;
         }
         out += word;
-        column += width(word);
-        words = without_blanks(words.substr(end));
+        column += width_of(word);
+        words = policy::trimmed(words.substr(end));
     }
     return out + '\n';
 }
@@ -52,7 +43,7 @@ std::string filled(std::string_view words, std::size_t at) {
 std::string rows_text(const std::vector<Row> &rows) {
     std::size_t column = 0;
     for (const Row &row : rows) {
-        const std::size_t wanted = 2 + width(row.left) + 2;
+        const std::size_t wanted = 2 + width_of(row.left) + 2;
         if (!row.right.empty() && wanted + kNarrowest <= kWidth) column = std::max(column, wanted);
     }
     if (column == 0) column = 6;
@@ -63,7 +54,7 @@ std::string rows_text(const std::vector<Row> &rows) {
             out += '\n';
             continue;
         }
-        const std::size_t at = 2 + width(row.left);
+        const std::size_t at = 2 + width_of(row.left);
         if (at + 2 <= column)
             out.append(column - at, ' ');
         else
@@ -74,10 +65,10 @@ std::string rows_text(const std::vector<Row> &rows) {
 }
 
 Row row_of(std::string_view line) {
-    line = without_blanks(line);
+    line = policy::trimmed(line);
     const std::size_t gap = line.find("  ");
     if (gap == std::string_view::npos) return {std::string(line), ""};
-    return {std::string(line.substr(0, gap)), std::string(without_blanks(line.substr(gap)))};
+    return {std::string(line.substr(0, gap)), std::string(policy::trimmed(line.substr(gap)))};
 }
 
 std::pair<std::string, std::string> description_and_usage(const std::string &description) {
@@ -152,7 +143,7 @@ std::string laid_out(std::string_view text) {
         const std::size_t end = std::min(text.find('\n'), text.size());
         const std::string_view line = text.substr(0, end);
         text.remove_prefix(std::min(end + 1, text.size()));
-        if (without_blanks(line).empty()) {
+        if (policy::trimmed(line).empty()) {
             end_block();
             out += '\n';
         } else if (line.starts_with(' ')) {

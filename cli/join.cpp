@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ask.hpp"
+
 namespace curb::cli {
 namespace {
 
@@ -12,7 +14,7 @@ using policy::Bytes;
 
 // "process 4711 has not answered" -> "has not answered"
 std::string without_pid(int pid, const std::string &message) {
-    const std::string head = "process " + std::to_string(pid) + " ";
+    const std::string head = control::process_text(pid) + " ";
     return message.starts_with(head) ? message.substr(head.size()) : message;
 }
 
@@ -53,32 +55,19 @@ class Join {
             ViewProcess &process = found->second;
             process.under_curb = true;
             process.trouble.clear();
-            if (const auto *status = std::get_if<control::Status>(&answer.reply))
-                process.status = *status;
-            else if (const auto *failure = std::get_if<control::Failure>(&answer.reply))
-                process.trouble = without_pid(answer.pid, failure->message);
+            if (auto status = report_in<control::Status>(answer.pid, answer.reply))
+                process.status = std::move(status).value();
             else
-                process.trouble = "answers something else than was asked";
+                process.trouble = without_pid(answer.pid, status.error());
         }
-        for (const GpuUser *user : listed())
-            if (!is_known(user->pid)) all[user->pid].elsewhere = true;
+        if (facts_.gpus)
+            for (const GpuUser *user : users_of(*facts_.gpus))
+                if (!is_known(user->pid)) all[user->pid].elsewhere = true;
         for (auto &[pid, process] : all) {
             process.pid = pid;
             indices_[pid] = view_.processes.size();
             view_.processes.push_back(std::move(process));
         }
-    }
-    [[nodiscard]] std::vector<const GpuUser *> listed() const {
-        std::vector<const GpuUser *> out;
-        const auto add = [&](const GpuState &gpu) {
-            for (const GpuUser &user : gpu.users) out.push_back(&user);
-        };
-        if (!facts_.gpus) return out;
-        for (const GpuState &gpu : *facts_.gpus) {
-            add(gpu);
-            for (const GpuState &instance : gpu.instances) add(instance);
-        }
-        return out;
     }
     [[nodiscard]] bool is_known(int pid) const {
         return std::any_of(facts_.processes.begin(), facts_.processes.end(),
@@ -155,8 +144,8 @@ class Join {
     }
 
     [[nodiscard]] Bytes size_of(const ViewUse &use) const {
-        const Bytes held = use.books ? view_.processes[use.process].status->gpus[*use.books].held : 0;
-        return std::max(held, use.nvml.value_or(0));
+        const control::GpuStatus *books = books_of(view_, use);
+        return std::max(books ? books->held : 0, use.nvml.value_or(0));
     }
     void sort() {
         for (ViewGpu &gpu : view_.gpus)
@@ -174,23 +163,5 @@ class Join {
 }  // namespace
 
 View join(const ViewFacts &facts) { return Join(facts).done(); }
-
-View only(const View &view, const std::vector<int> &pids) {
-    View out;
-    out.nvml_fault = view.nvml_fault;
-    std::map<std::size_t, std::size_t> kept;  // index there -> index here
-    for (std::size_t i = 0; i < view.processes.size(); ++i) {
-        if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
-        kept[i] = out.processes.size();
-        out.processes.push_back(view.processes[i]);
-    }
-    for (const ViewGpu &gpu : view.gpus) {
-        ViewGpu here = gpu;
-        std::erase_if(here.uses, [&](const ViewUse &use) { return !kept.contains(use.process); });
-        for (ViewUse &use : here.uses) use.process = kept[use.process];
-        if (!here.uses.empty()) out.gpus.push_back(std::move(here));
-    }
-    return out;
-}
 
 }  // namespace curb::cli

@@ -1,5 +1,7 @@
 #include "library.hpp"
 
+#include <elf.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -26,12 +28,9 @@ fs::path prefix() {
 bool is_elf(const fs::path &path) {
     std::error_code error;
     if (!fs::is_regular_file(path, error)) return false;
-    char magic[4] = {};
+    char magic[SELFMAG] = {};
     std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-    return std::memcmp(magic,
-                       "\x7F"
-                       "ELF",
-                       sizeof magic) == 0;
+    return std::memcmp(magic, ELFMAG, sizeof magic) == 0;
 }
 
 // The first that is there, or where it was looked for.

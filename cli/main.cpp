@@ -71,42 +71,43 @@ int refuse(const CLI::App &app, const Words &words, const std::string &why) {
 // What was asked for, once all of it has been read.
 using Chosen = std::function<int()>;
 
+// A command of curb, or of one of its commands: what it takes, and what it calls.
+template <class Options>
+CLI::App *add(CLI::App &parent, const char *name, const char *what, const char *footer, Options &options,
+              int (*body)(const Options &), Chosen &chosen) {
+    CLI::App *command = parent.add_subcommand(name, what);
+    command->footer(footer);
+    command->callback([&chosen, &options, body] { chosen = [&options, body] { return body(options); }; });
+    return command;
+}
+
+CLI::Option *add_json(CLI::App *command, bool &json) {
+    return command->add_flag("--json", json, "Machine-readable answer on standard output");
+}
+
 CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...");
-    command->footer(help::kRun);
+    CLI::App *command = add(app, "run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...", help::kRun,
+                            options, run, chosen);
     command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
         ->type_name("SIZE");
     command->add_option("--policy", options.policy, "Policy file")->type_name("FILE");
     command->add_flag("--sim", options.sim, "Use the simulated driver: no GPU is needed or touched");
     command->add_flag("--dry-run", options.dry_run, "Print what would be set and run, and stop");
-    command->callback([&] { chosen = [&] { return run(options); }; });
     return command;
 }
 
-// A subcommand of `curb policy` that reads one file or several and answers programs too.
-template <class File, class Options>
-CLI::Option *add_reader(CLI::App &policy, const char *name, const char *what, const char *footer, File Options::*file,
-                        Options &options, int (*body)(const Options &), Chosen &chosen) {
-    CLI::App *command = policy.add_subcommand(name, what);
-    command->footer(footer);
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&chosen, &options, body] { chosen = [&options, body] { return body(options); }; });
-    return command->add_option("file", options.*file, "Policy file; -: standard input")->type_name("FILE");
-}
-
 void add_ps(CLI::App &app, PsOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("ps", "Show who holds what of the GPUs, under curb and otherwise");
-    command->footer(help::kPs);
+    CLI::App *command =
+        add(app, "ps", "Show who holds what of the GPUs, under curb and otherwise", help::kPs, options, ps, chosen);
     command->add_option("pid", options.pids, "Process to show in detail")->type_name("PID");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
+    add_json(command, options.json);
     command->add_flag("--csv", options.csv, "A row for each process and GPU, with a header line");
     command->add_option("--watch", options.watch, "Again every so many seconds, until Ctrl-C")->type_name("SECONDS");
-    command->callback([&] { chosen = [&] { return ps(options); }; });
 }
 
 void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("release", "Make processes give back memory that they cache");
-    command->footer(help::kRelease);
+    CLI::App *command = add(app, "release", "Make processes give back memory that they cache", help::kRelease, options,
+                            release, chosen);
     command->add_option("pid", options.pids, "Process that runs under curb")->type_name("PID");
     command->add_flag("--all", options.all, "All processes that can be asked");
     command->add_option("--bytes", options.bytes, "So much is enough: 2GiB, 512MiB")->type_name("SIZE");
@@ -114,61 +115,53 @@ void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
         ->type_name("NAME")
         ->expected(1)
         ->take_all();
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return release(options); }; });
+    add_json(command, options.json);
 }
 
 void add_cap(CLI::App &app, CapOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("cap", "Change the cap of a running process: curb cap PID SIZE");
-    command->footer(help::kCap);
+    CLI::App *command =
+        add(app, "cap", "Change the cap of a running process: curb cap PID SIZE", help::kCap, options, cap, chosen);
     command->add_option("pid", options.pid, "Process that runs under curb")->type_name("PID")->required();
     command->add_option("size", options.size, "Its cap: 8GiB, 512MiB, 75% of the device")->type_name("SIZE");
     command->add_flag("--reset", options.reset, "Back to the cap of its policy");
     command->add_option("--gpu", options.gpu, "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a")
         ->type_name("KEY");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return cap(options); }; });
+    add_json(command, options.json);
 }
 
 void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("suspend", "Move a whole process out of its GPUs into host memory");
-    command->footer(help::kSuspend);
+    CLI::App *command = add(app, "suspend", "Move a whole process out of its GPUs into host memory", help::kSuspend,
+                            options, suspend, chosen);
     command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
     command->add_option("--timeout", options.timeout, "How long the process's submitted work may take to end [10s]")
         ->type_name("DURATION");
     command->add_flag("--force", options.force, "Go on where it is only guessed that it might go wrong");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return suspend(options); }; });
+    add_json(command, options.json);
 }
 
 void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("resume", "Bring a suspended process back");
-    command->footer(help::kResume);
+    CLI::App *command = add(app, "resume", "Bring a suspended process back", help::kResume, options, resume, chosen);
     command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
     command->add_option("--wait", options.wait, "Wait so long for room on its GPUs: 30s, 10m")->type_name("DURATION");
     command->add_option("--bytes", options.bytes, "What it held of each GPU, if no record of that is left")
         ->type_name("SIZE");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return resume(options); }; });
+    add_json(command, options.json);
 }
 
 void add_metrics(CLI::App &app, MetricsOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("metrics", "Print figures of processes and GPUs for Prometheus");
-    command->footer(help::kMetrics);
+    CLI::App *command = add(app, "metrics", "Print figures of processes and GPUs for Prometheus", help::kMetrics,
+                            options, metrics, chosen);
     CLI::Option *file =
         command->add_option("--textfile", options.textfile, "Write them to this file, for node_exporter's collector")
             ->type_name("FILE");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output")->excludes(file);
-    command->callback([&] { chosen = [&] { return metrics(options); }; });
+    add_json(command, options.json)->excludes(file);
 }
 
 void add_doctor(CLI::App &app, DoctorOptions &options, Chosen &chosen) {
-    CLI::App *command =
-        app.add_subcommand("doctor", "Say what is wrong with this machine, or why a process is not capped");
-    command->footer(help::kDoctor);
+    CLI::App *command = add(app, "doctor", "Say what is wrong with this machine, or why a process is not capped",
+                            help::kDoctor, options, doctor, chosen);
     command->add_option("pid", options.pid, "A process")->type_name("PID")->check(CLI::PositiveNumber);
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return doctor(options); }; });
+    add_json(command, options.json);
 }
 
 struct PolicyOptions {
@@ -181,27 +174,33 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
     CLI::App &policy = *app.add_subcommand("policy", "Work with policy files");
     policy.require_subcommand(1);
     policy.footer(help::kPolicy);
-    add_reader(policy, "check", "Say whether policies are valid, or every error and its place", help::kCheck,
-               &CheckOptions::files, options.check, policy_check, chosen)
+    const auto add_file = [](CLI::App *command, auto &file, bool &json) {
+        add_json(command, json);
+        return command->add_option("file", file, "Policy file; -: standard input")->type_name("FILE");
+    };
+    auto &[check, show, explain, reload] = options;
+    add_file(add(policy, "check", "Say whether policies are valid, or every error and its place", help::kCheck, check,
+                 policy_check, chosen),
+             check.files, check.json)
         ->required();
-    add_reader(policy, "show", "Show every field, its value and its source", help::kShow, &ShowOptions::file,
-               options.show, policy_show, chosen);
-    add_reader(policy, "explain",
-               "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
-               help::kExplain, &ExplainOptions::file, options.explain, policy_explain, chosen);
-    CLI::App *reload = policy.add_subcommand("reload", "Have a running process read its policy again");
-    reload->footer(help::kReload);
-    reload->add_option("pid", options.reload.pid, "Process that runs under curb")->type_name("PID")->required();
-    reload->add_flag("--json", options.reload.json, "Machine-readable answer on standard output");
-    reload->callback([&] { chosen = [&] { return policy_reload(options.reload); }; });
+    add_file(add(policy, "show", "Show every field, its value and its source", help::kShow, show, policy_show, chosen),
+             show.file, show.json);
+    add_file(add(policy, "explain",
+                 "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
+                 help::kExplain, explain, policy_explain, chosen),
+             explain.file, explain.json);
+    CLI::App *command = add(policy, "reload", "Have a running process read its policy again", help::kReload, reload,
+                            policy_reload, chosen);
+    command->add_option("pid", reload.pid, "Process that runs under curb")->type_name("PID")->required();
+    add_json(command, reload.json);
     CLI::App *schema = policy.add_subcommand("schema", "Print the JSON Schema of policy files");
     schema->footer(help::kSchema);
     schema->callback([&] { chosen = policy_schema; });
 }
 
 void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("report", "Show a recorded run: a page, a picture, or lines");
-    command->footer(help::kReport);
+    CLI::App *command =
+        add(app, "report", "Show a recorded run: a page, a picture, or lines", help::kReport, options, report, chosen);
     command
         ->add_option("trace", options.trace,
                      "Trace that a policy's \"trace\" has written, or RMM's log; -: standard input")
@@ -209,19 +208,17 @@ void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
         ->required();
     command->add_option("-o,--output", options.output, "Write this file: .html (a page) or .svg (a picture)")
         ->type_name("FILE");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return report(options); }; });
+    add_json(command, options.json);
 }
 
 void add_replay(CLI::App &app, ReplayOptions &options, Chosen &chosen) {
-    CLI::App *command = app.add_subcommand("replay", "Say what another policy would have done to a recorded run");
-    command->footer(help::kReplay);
+    CLI::App *command = add(app, "replay", "Say what another policy would have done to a recorded run", help::kReplay,
+                            options, replay, chosen);
     command->add_option("trace", options.trace, "Trace, as of curb report")->type_name("TRACE")->required();
     command->add_option("--policy", options.policy, "Policy file; -: standard input")->type_name("FILE");
     command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
         ->type_name("SIZE");
-    command->add_flag("--json", options.json, "Machine-readable answer on standard output");
-    command->callback([&] { chosen = [&] { return replay(options); }; });
+    add_json(command, options.json);
 }
 
 int dispatch(const Words &words) {
@@ -231,34 +228,35 @@ int dispatch(const Words &words) {
     app.set_version_flag("--version", "curb " CURB_VERSION);
     app.require_subcommand(1);
     Chosen chosen;
-    RunOptions run_options;
-    const CLI::App *run_command = add_run(app, run_options, chosen);
-    PsOptions ps_options;
-    add_ps(app, ps_options, chosen);
-    ReleaseOptions release_options;
-    add_release(app, release_options, chosen);
-    CapOptions cap_options;
-    add_cap(app, cap_options, chosen);
-    PolicyOptions policy_options;
-    add_policy(app, policy_options, chosen);
-
-    SuspendOptions suspend_options;
-    add_suspend(app, suspend_options, chosen);
-    ResumeOptions resume_options;
-    add_resume(app, resume_options, chosen);
-    ReportOptions report_options;
-    add_report(app, report_options, chosen);
-    ReplayOptions replay_options;
-    add_replay(app, replay_options, chosen);
-    MetricsOptions metrics_options;
-    add_metrics(app, metrics_options, chosen);
-    DoctorOptions doctor_options;
-    add_doctor(app, doctor_options, chosen);
+    struct {
+        RunOptions run;
+        PsOptions ps;
+        ReleaseOptions release;
+        CapOptions cap;
+        PolicyOptions policy;
+        SuspendOptions suspend;
+        ResumeOptions resume;
+        ReportOptions report;
+        ReplayOptions replay;
+        MetricsOptions metrics;
+        DoctorOptions doctor;
+    } options;
+    const CLI::App *run_command = add_run(app, options.run, chosen);
+    add_ps(app, options.ps, chosen);
+    add_release(app, options.release, chosen);
+    add_cap(app, options.cap, chosen);
+    add_policy(app, options.policy, chosen);
+    add_suspend(app, options.suspend, chosen);
+    add_resume(app, options.resume, chosen);
+    add_report(app, options.report, chosen);
+    add_replay(app, options.replay, chosen);
+    add_metrics(app, options.metrics, chosen);
+    add_doctor(app, options.doctor, chosen);
 
     Split parts{words, {}};
     if (!words.empty() && words.front() == "run") parts = split(words, *run_command);
     if (words.size() > 1 && words[0] == "policy" && words[1] == "explain") parts = split_at_dashes(words);
-    run_options.command = policy_options.explain.command = parts.command;
+    options.run.command = options.policy.explain.command = parts.command;
     std::reverse(parts.ours.begin(), parts.ours.end());  // as CLI11 wants them
     try {
         app.parse(std::move(parts.ours));

@@ -128,6 +128,22 @@ bool GpuState::is_mps_client(int pid) const {
     return std::find(mps_clients.begin(), mps_clients.end(), pid) != mps_clients.end();
 }
 
+std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus) {
+    std::vector<const GpuUser *> out;
+    for (const GpuState &gpu : gpus) {
+        for (const GpuUser &user : gpu.users) out.push_back(&user);
+        for (const GpuState &instance : gpu.instances)
+            for (const GpuUser &user : instance.users) out.push_back(&user);
+    }
+    return out;
+}
+
+policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid) {
+    for (const GpuState &gpu : gpus)
+        if (const GpuUser *user = gpu.user(pid); user && gpu.uuid == uuid) return user->held.value_or(0);
+    return 0;
+}
+
 Result<Nvml, std::string> Nvml::open() {
     void *library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {

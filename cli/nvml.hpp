@@ -32,6 +32,11 @@ struct GpuState {
     [[nodiscard]] bool is_mps_client(int pid) const;
 };
 
+// Everybody on these GPUs and their instances: of several a process is there several times.
+std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
+// What the process holds of the GPU with this UUID; 0: nothing, or NVML does not tell.
+policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
+
 struct NvmlCalls;
 
 class Nvml {

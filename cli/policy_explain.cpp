@@ -6,9 +6,10 @@
 #include "json.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
+#include "policy_rows.hpp"
 #include "policy_source.hpp"
-#include "rows.hpp"
 #include "subject.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -41,13 +42,12 @@ std::string rules_text(const std::vector<Judged> &rules, const std::string &titl
 }
 
 std::string rules_json(const std::vector<Judged> &rules) {
-    std::vector<std::string> out;
-    for (const Judged &one : rules)
-        out.push_back(json::object({{"rule", json::text(one.rule)},
-                                    {"matches", json::flag(one.mismatch.empty())},
-                                    {"mismatch", one.mismatch.empty() ? "null" : json::text(one.mismatch)},
-                                    {"laid_over", json::flag(one.laid_over)}}));
-    return json::list(out);
+    return json::list(rules, [](const Judged &one) {
+        return json::object({{"rule", json::text(one.rule)},
+                             {"matches", json::flag(one.mismatch.empty())},
+                             {"mismatch", json::text_or_null(one.mismatch)},
+                             {"laid_over", json::flag(one.laid_over)}});
+    });
 }
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -59,10 +59,9 @@ std::string variables_text(const Variables &variables) {
 }
 
 std::string variables_json(const Variables &variables) {
-    std::vector<std::string> out;
-    for (const auto &[name, value] : variables)
-        out.push_back(json::object({{"name", json::text(name)}, {"value", json::text(value)}}));
-    return json::list(out);
+    return json::list(variables, [](const auto &one) {
+        return json::object({{"name", json::text(one.first)}, {"value", json::text(one.second)}});
+    });
 }
 
 std::string heading(const PolicySource &policy, const Program &program, const std::string &args) {
@@ -78,13 +77,10 @@ std::string heading(const PolicySource &policy, const Program &program, const st
 }
 
 std::string program_json(const Program &program) {
-    std::vector<std::string> arguments, scripts;
-    for (const std::string &argument : program.arguments) arguments.push_back(json::text(argument));
-    for (const std::string &script : program.scripts) scripts.push_back(json::text(script));
     return json::object({{"file", json::text(program.file)},
-                         {"arguments", json::list(arguments)},
-                         {"scripts", json::list(scripts)},
-                         {"fault", program.fault.empty() ? "null" : json::text(program.fault)}});
+                         {"arguments", json::list(program.arguments, json::text)},
+                         {"scripts", json::list(program.scripts, json::text)},
+                         {"fault", json::text_or_null(program.fault)}});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "ask.hpp"
 #include "commands.hpp"
 #include "control/client.hpp"
 #include "json.hpp"
@@ -16,11 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 15s;
 
 std::string json_of(int pid, const control::ReloadReport &report) {
-    const auto texts = [](const std::vector<std::string> &lines) {
-        std::vector<std::string> out;
-        for (const std::string &line : lines) out.push_back(json::text(line));
-        return json::list(out);
-    };
+    const auto texts = [](const std::vector<std::string> &lines) { return json::list(lines, json::text); };
     return json::object({{"pid", std::to_string(pid)},
                          {"file", json::text(report.file)},
                          {"rule", json::text(report.rule)},
@@ -30,7 +27,7 @@ std::string json_of(int pid, const control::ReloadReport &report) {
 }
 
 void print(int pid, const control::ReloadReport &report) {
-    std::string head = "process " + std::to_string(pid) + ": ";
+    std::string head = control::process_text(pid) + ": ";
     head += report.file.empty() ? "the machine's ceiling" : report.file;
     if (!report.errors.empty())
         head += " cannot be used as it is; the last good policy stays in force";
@@ -48,24 +45,18 @@ void print(int pid, const control::ReloadReport &report) {
 }  // namespace
 
 int policy_reload(const ReloadOptions &options) {
-    const auto pid = policy::whole_number(options.pid);
-    if (!pid || *pid == 0) {
-        complain("policy reload: " + policy::quote(options.pid) + " is not the pid of a process");
+    const auto pid = parse_pid(options.pid);
+    if (!pid) {
+        complain("policy reload: " + pid.error());
         return kFailure;
     }
-    const control::Reply reply = control::ask(*pid, control::ReloadRequest(), kPatience);
-    const auto *report = std::get_if<control::ReloadReport>(&reply);
-    const auto *failure = std::get_if<control::Failure>(&reply);
-    const std::string error =
-        failure ? failure->message : "process " + std::to_string(*pid) + " answers something else than was asked";
+    const auto report = report_in<control::ReloadReport>(*pid, control::ask(*pid, control::ReloadRequest(), kPatience));
     if (options.json)
-        std::printf("%s\n", (report ? json_of(*pid, *report)
-                                    : json::object({{"pid", std::to_string(*pid)}, {"error", json::text(error)}}))
-                                .c_str());
+        std::printf("%s\n", (report ? json_of(*pid, *report) : error_json(*pid, report.error())).c_str());
     else if (report)
         print(*pid, *report);
     else
-        complain(policy::one_line(error));
+        complain(policy::one_line(report.error()));
     return report && report->errors.empty() ? 0 : 1;
 }
 

@@ -4,8 +4,9 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "policy_rows.hpp"
 #include "policy_source.hpp"
-#include "rows.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -23,12 +24,11 @@ std::string rules_text(const config::Document &document, const std::string &titl
 }
 
 std::string rules_json(const config::Document &document) {
-    std::vector<std::string> out;
-    for (const policy::Rule &rule : document.file.rules)
-        out.push_back(json::object({{"rule", json::text(policy::rule_name(document.file, rule))},
-                                    {"match", json_text(rule.match)},
-                                    {"settings", json_text(document, rule)}}));
-    return json::list(out);
+    return json::list(document.file.rules, [&](const policy::Rule &rule) {
+        return json::object({{"rule", json::text(policy::rule_name(document.file, rule))},
+                             {"match", json_text(rule.match)},
+                             {"settings", json_text(document, rule)}});
+    });
 }
 
 }  // namespace

@@ -34,11 +34,10 @@ policy::Result<config::Reading, config::Diagnostics> read_all(const config::Sour
 }  // namespace
 
 policy::Result<std::string, config::Diagnostic> read_standard_input() {
-    constexpr std::size_t kLargest = 1 << 20;
-    std::string text(kLargest + 1, '\0');
+    std::string text(config::kLargest + 1, '\0');
     std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(std::cin.gcount()));
-    if (text.size() <= kLargest) return text;
+    if (text.size() <= config::kLargest) return text;
     return config::Diagnostic{kStandardInput, 0, 0, {}, "it is larger than 1 MiB, which no policy is", true};
 }
 
@@ -74,11 +73,10 @@ std::vector<std::vector<std::string>> places_text(const PolicySource &policy) {
     return out;
 }
 
-std::vector<std::pair<const char *, std::string>> places_json(const PolicySource &policy) {
-    const auto or_null = [](const std::string &text) { return text.empty() ? "null" : json::text(text); };
-    return {{"policy", or_null(policy.source.file)},
-            {"cap", or_null(policy.source.cap)},
-            {"ceiling", or_null(policy.reading.ceiling ? policy.source.ceiling : "")}};
+json::Members places_json(const PolicySource &policy) {
+    return {{"policy", json::text_or_null(policy.source.file)},
+            {"cap", json::text_or_null(policy.source.cap)},
+            {"ceiling", json::text_or_null(policy.reading.ceiling ? policy.source.ceiling : "")}};
 }
 
 }  // namespace curb::cli

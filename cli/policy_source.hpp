@@ -3,10 +3,10 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "config/load.hpp"
+#include "json.hpp"
 
 namespace curb::cli {
 
@@ -27,6 +27,6 @@ int exit_status(const config::Diagnostics &diagnostics);
 
 // Which places there are, as lines of cells and as members of an object.
 std::vector<std::vector<std::string>> places_text(const PolicySource &policy);
-std::vector<std::pair<const char *, std::string>> places_json(const PolicySource &policy);
+json::Members places_json(const PolicySource &policy);
 
 }  // namespace curb::cli

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <map>
 
+#include "ask.hpp"
 #include "commands.hpp"
 #include "policy/duration.hpp"
 #include "policy/words.hpp"
-#include "ps_json.hpp"
 #include "ps_text.hpp"
 #include "view.hpp"
 #include "watch.hpp"
@@ -45,11 +45,9 @@ struct Asked {
 policy::Result<Asked, std::string> asked_for(const PsOptions &options) {
     Asked out;
     if (options.json && options.csv) return std::string("write either --json or --csv, not both");
-    for (const std::string &word : options.pids) {
-        const auto pid = policy::whole_number(word);
-        if (!pid || *pid == 0) return policy::quote(word) + " is not the pid of a process";
-        if (std::find(out.pids.begin(), out.pids.end(), *pid) == out.pids.end()) out.pids.push_back(*pid);
-    }
+    auto pids = parse_pids(options.pids);
+    if (!pids) return pids.error();
+    out.pids = std::move(pids).value();
     if (options.watch) {
         auto every = span_of(*options.watch);
         if (!every) return "--watch: " + every.error();
@@ -67,7 +65,7 @@ struct Looked {
 std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size_t> process) {
     const auto failure = found.failures.find(pid);
     std::string out =
-        failure == found.failures.end() ? "process " + std::to_string(pid) + " has ended meanwhile" : failure->second;
+        failure == found.failures.end() ? control::process_text(pid) + " has ended meanwhile" : failure->second;
     if (!process) return out;
     const std::string says = nvml_says(found.view, *process);
     return says.empty() ? out : out + "; " + says;

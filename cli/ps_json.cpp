@@ -1,81 +1,56 @@
-#include "ps_json.hpp"
-
-#include <utility>
-
 #include "json.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/size.hpp"
+#include "ps_text.hpp"
 
 namespace curb::cli {
 namespace {
 
 using json::flag;
 using json::list;
+using json::number_or_null;
 using json::object;
+using json::object_of;
 using json::text;
-using Members = std::vector<std::pair<const char *, std::string>>;
+using json::text_or_null;
 
-std::string number(std::int64_t value) { return std::to_string(value); }
-std::string number(std::uint64_t value) { return std::to_string(value); }
-std::string number(int value) { return std::to_string(value); }
-template <class Number>
-std::string number(const std::optional<Number> &value) {
-    return value ? number(*value) : "null";
-}
-std::string text_or_null(const std::string &value) { return value.empty() ? "null" : text(value); }
+std::string number(auto value) { return std::to_string(value); }
 std::string time_or_null(control::UnixMs at) { return at == 0 ? "null" : number(at); }
-
-template <class Each, class Make>
-std::string list_of(const Each &each, Make make) {
-    std::vector<std::string> out;
-    for (const auto &one : each) out.push_back(make(one));
-    return list(out);
-}
-
-// {"plain":0,"pools":…}, of an array with a place for each value of an enumeration.
-template <class Enum, class Array, class Name>
-std::string each_of(const Array &values, Name name) {
-    std::string out;
-    for (std::size_t i = 0; i < values.size(); ++i)
-        out += (i == 0 ? "" : ",") + text(name(static_cast<Enum>(i))) + ":" + std::to_string(values[i]);
-    return "{" + out + "}";
-}
 
 std::string books_json(const control::GpuStatus &books) {
     return object({{"ordinal", number(books.ordinal)},
                    {"held", number(books.held)},
-                   {"kinds", each_of<policy::Kind>(books.kinds, policy::kind_name)},
+                   {"kinds", object_of<policy::Kind>(books.kinds, policy::kind_name)},
                    {"cached", number(books.cached)},
-                   {"pools", list_of(books.pools, [](policy::Bytes one) { return number(one); })},
+                   {"pools", list(books.pools, [](policy::Bytes one) { return number(one); })},
                    {"contexts", number(books.contexts)},
-                   {"cap", number(books.cap)},
-                   {"allowance", number(books.allowance)},
+                   {"cap", number_or_null(books.cap)},
+                   {"allowance", number_or_null(books.allowance)},
                    {"live_cap", books.live_cap ? text(policy::format(*books.live_cap)) : "null"},
                    {"ceiling", flag(books.ceiling)},
-                   {"refused", each_of<policy::Obstacle>(books.refused, policy::obstacle_name)},
+                   {"refused", object_of<policy::Obstacle>(books.refused, policy::obstacle_name)},
                    {"waited", number(books.waited)},
-                   {"released", each_of<policy::Step>(books.released, policy::step_name)}});
+                   {"released", object_of<policy::Step>(books.released, policy::step_name)}});
 }
 
 std::string use_json(const View &view, const ViewUse &use) {
-    const ViewProcess &process = view.processes[use.process];
-    const bool told = use.books && process.status && *use.books < process.status->gpus.size();
-    return object({{"pid", number(process.pid)},
-                   {"nvml", number(use.nvml)},
-                   {"books", told ? books_json(process.status->gpus[*use.books]) : "null"}});
+    const control::GpuStatus *books = books_of(view, use);
+    return object({{"pid", number(view.processes[use.process].pid)},
+                   {"nvml", number_or_null(use.nvml)},
+                   {"books", books ? books_json(*books) : "null"}});
 }
 
 std::string gpu_json(const View &view, const ViewGpu &gpu) {
-    return object({{"index", number(gpu.index)},
+    return object({{"index", number_or_null(gpu.index)},
                    {"uuid", text(gpu.uuid)},
                    {"parent", text_or_null(gpu.parent)},
                    {"name", text_or_null(gpu.name)},
                    {"mig", flag(gpu.mig)},
                    {"total", number(gpu.total)},
-                   {"used", number(gpu.used)},
-                   {"free", number(gpu.free)},
-                   {"uses", list_of(gpu.uses, [&](const ViewUse &use) { return use_json(view, use); })}});
+                   {"used", number_or_null(gpu.used)},
+                   {"free", number_or_null(gpu.free)},
+                   {"uses", list(gpu.uses, [&](const ViewUse &use) { return use_json(view, use); })}});
 }
 
 std::string refusal_json(const control::Refusal &one) {
@@ -98,7 +73,7 @@ std::string release_json(const control::PastRelease &one) {
                    {"trigger", text(one.report.trigger)},
                    {"freed", number(control::freed(one.report))},
                    {"milliseconds", policy::json_text(one.report.milliseconds)},
-                   {"steps", list_of(one.report.steps, step)}});
+                   {"steps", list(one.report.steps, step)}});
 }
 
 std::string policy_json(const control::PolicyStatus &policy) {
@@ -126,9 +101,9 @@ std::string status_json(const control::Status &status) {
                    {"policy", policy_json(status.policy)},
                    {"trace", status.trace ? trace_json(*status.trace) : "null"},
                    {"releasing", flag(status.releasing)},
-                   {"refusals", list_of(status.refusals, refusal_json)},
-                   {"releases", list_of(status.releases, release_json)},
-                   {"passed", list_of(status.passed, [](const control::Passed &one) {
+                   {"refusals", list(status.refusals, refusal_json)},
+                   {"releases", list(status.releases, release_json)},
+                   {"passed", list(status.passed, [](const control::Passed &one) {
                         return object({{"library", text(one.library)}, {"how", text(one.how)}});
                     })}});
 }
@@ -154,9 +129,9 @@ std::string ps_json(const View &view, const std::vector<PsError> &errors, contro
     };
     return object({{"time", number(now)},
                    {"nvml_fault", text_or_null(view.nvml_fault)},
-                   {"gpus", list_of(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
-                   {"processes", list_of(view.processes, process_json)},
-                   {"errors", list_of(errors, error)}});
+                   {"gpus", list(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
+                   {"processes", list(view.processes, process_json)},
+                   {"errors", list(errors, error)}});
 }
 
 }  // namespace curb::cli

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <array>
-#include <ctime>
 
 #include "policy/size.hpp"
 #include "ps_text.hpp"
@@ -12,13 +10,6 @@ namespace {
 using policy::Bytes;
 using policy::format_human;
 using policy::Obstacle;
-
-tm local(control::UnixMs at) {
-    const auto seconds = static_cast<time_t>(at / 1000);
-    tm out{};
-    ::localtime_r(&seconds, &out);
-    return out;
-}
 
 // A cap under which what was refused would have found room, with some to spare for what the driver takes of its own
 // accord: in whole GiB, or in quarters of one where it is small.
@@ -124,43 +115,5 @@ class Notes {
 }  // namespace
 
 std::vector<std::string> ps_notes(const View &view, control::UnixMs now) { return Notes(view, now).done(); }
-
-std::string gpu_label(const View &view, const ViewGpu &gpu) {
-    const auto name = [](const std::optional<int> &index, const std::string &uuid) {
-        return index ? "GPU " + std::to_string(*index) : plain(uuid.substr(0, 12));  // "GPU-8f3a1b2c"
-    };
-    if (gpu.parent.empty()) return name(gpu.index, gpu.uuid);
-    const auto parent =
-        std::find_if(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &one) { return one.uuid == gpu.parent; });
-    return name(parent == view.gpus.end() ? std::nullopt : parent->index, gpu.parent) + " " +
-           (gpu.index ? "MIG " + std::to_string(*gpu.index) : plain(gpu.uuid.substr(0, 12)));
-}
-
-std::string process_label(const ViewProcess &process) {
-    return std::to_string(process.pid) + (process.name.empty() ? "" : " (" + plain(process.name) + ")");
-}
-
-std::string clock_text(control::UnixMs at, control::UnixMs now) {
-    const tm then = local(at), today = local(now);
-    const bool same = then.tm_yday == today.tm_yday && then.tm_year == today.tm_year;
-    std::array<char, 32> text{};
-    const std::size_t length = std::strftime(text.data(), text.size(), same ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &then);
-    return {text.data(), length};
-}
-
-std::string nvml_says(const View &view, std::size_t process) {
-    std::string out;
-    for (const ViewGpu &gpu : view.gpus)
-        for (const ViewUse &use : gpu.uses)
-            if (use.process == process && use.nvml)
-                out += (out.empty() ? "" : ", ") + format_human(*use.nvml) + " of " + gpu_label(view, gpu);
-    return out.empty() ? out : "NVML says that it holds " + out;
-}
-
-const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
-    if (!use.books) return nullptr;
-    const auto &status = view.processes[use.process].status;
-    return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
-}
 
 }  // namespace curb::cli

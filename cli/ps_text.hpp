@@ -22,6 +22,14 @@ std::string ps_detail(const View &view, std::size_t process, const Screen &scree
 std::string ps_csv_head();
 std::string ps_csv(const View &view, control::UnixMs now);
 
+// A process that was asked for and cannot be shown.
+struct PsError {
+    int pid = 0;
+    std::string message;
+};
+// One line of JSON: cli/schemas/ps.schema.json.
+std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now);
+
 // "GPU 0", "GPU 0 MIG 1", "GPU-8f3a1b2c"
 std::string gpu_label(const View &view, const ViewGpu &gpu);
 // "4711 (python3)"
@@ -30,7 +38,5 @@ std::string process_label(const ViewProcess &process);
 std::string nvml_says(const View &view, std::size_t process);
 // "12:31:04", or "2026-11-20 12:31:04" where that is another day, by the local clock.
 std::string clock_text(control::UnixMs at, control::UnixMs now);
-// Its books on a device; null: it does not say.
-const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 
 }  // namespace curb::cli

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "ask.hpp"
 #include "commands.hpp"
 #include "control/client.hpp"
 #include "json.hpp"
@@ -17,8 +18,8 @@
 #include "policy/names.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
-#include "rows.hpp"
 #include "target.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -29,11 +30,12 @@ constexpr auto kPatience = 5s;  // for the process to answer at all; its release
 constexpr auto kSilence = 2s;   // before it is said what is waited for
 constexpr const char *kTrigger = "curb release";
 
-// One process and what it says.
+using Answer = policy::Result<control::ReleaseReport, std::string>;
+
+// One process and what it says, once it has.
 struct Asked {
     int pid = 0;
-    control::Reply reply{};
-    bool answered = false;
+    std::optional<Answer> answer{};
 };
 
 policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOptions &options) {
@@ -58,32 +60,23 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
 
 policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
     if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
-    std::vector<int> pids;
-    if (options.all) {
-        pids = control::processes();
-    } else if (options.pids.empty()) {
-        return std::string("which process? curb release PID, or --all");
-    }
-    for (const std::string &word : options.pids) {
-        const auto pid = policy::whole_number(word);
-        if (!pid || *pid == 0) return policy::quote(word) + " is not the pid of a process";
-        if (std::find(pids.begin(), pids.end(), *pid) == pids.end()) pids.push_back(*pid);
-    }
+    if (!options.all && options.pids.empty()) return std::string("which process? curb release PID, or --all");
+    const auto typed = parse_pids(options.pids);
+    if (!typed) return typed.error();
     std::vector<Asked> out;
-    for (const int pid : pids) out.push_back({pid});
+    for (const int pid : options.all ? control::processes() : *typed) out.push_back({pid});
     return out;
 }
 
-control::Reply release_of(int pid, const policy::ReleaseRequest &request) {
+Answer release_of(int pid, const policy::ReleaseRequest &request) {
     // Its own threads wait in the driver until it is resumed, and hold next to nothing.
     if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
-        return control::Failure{"process " + target.text() +
-                                " is suspended, and its memory is free for others; curb resume " + std::to_string(pid) +
-                                " brings it back"};
+        return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
+               std::to_string(pid) + " brings it back";
     // Who does not answer this one at once would be waited for in vain.
-    auto reply = control::ask(pid, control::StatusRequest(), kPatience);
-    if (std::holds_alternative<control::Failure>(reply)) return reply;
-    return control::ask(pid, request, control::kForEver);
+    const control::Reply first = control::ask(pid, control::StatusRequest(), kPatience);
+    if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
+    return report_in<control::ReleaseReport>(pid, control::ask(pid, request, control::kForEver));
 }
 
 // All at the same time. On a terminal it is said for whom it takes long.
@@ -93,10 +86,9 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     std::size_t left = processes.size();
     std::vector<std::thread> threads;
     const auto ask_one = [&](Asked &one) {
-        control::Reply reply = release_of(one.pid, request);
+        Answer answer = release_of(one.pid, request);
         const std::scoped_lock lock(mutex);
-        one.reply = std::move(reply);
-        one.answered = true;
+        one.answer = std::move(answer);
         --left;
         changed.notify_all();
     };
@@ -112,7 +104,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         if (!changed.wait_for(lock, kSilence, [&] { return left == 0; }) && ::isatty(STDERR_FILENO) != 0) {
             std::string waiting;
             for (const Asked &one : processes)
-                if (!one.answered) waiting += (waiting.empty() ? "" : ", ") + std::to_string(one.pid);
+                if (!one.answer) waiting += (waiting.empty() ? "" : ", ") + std::to_string(one.pid);
             complain("waiting for process " + waiting +
                      ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
         }
@@ -121,9 +113,9 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
 }
 
 std::string text_of(const Asked &process) {
-    const auto &report = std::get<control::ReleaseReport>(process.reply);
-    std::string head = "process " + std::to_string(process.pid) + ": released " +
-                       control::size_text(control::freed(report)) + " in " + control::time_text(report.milliseconds);
+    const control::ReleaseReport &report = **process.answer;
+    std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
+                       " in " + control::time_text(report.milliseconds);
     // A release was under way, and ours has joined it.
     if (report.trigger != kTrigger) head += ", together with the release on " + policy::one_line(report.trigger);
     if (report.steps.empty()) head += ": its policy has no release steps";
@@ -135,18 +127,17 @@ std::string text_of(const Asked &process) {
 }
 
 std::string json_of(const Asked &process) {
-    if (const auto *failure = std::get_if<control::Failure>(&process.reply))
-        return json::object({{"pid", std::to_string(process.pid)}, {"error", json::text(failure->message)}});
-    const auto &report = std::get<control::ReleaseReport>(process.reply);
-    std::vector<std::string> steps;
-    for (const control::StepReport &step : report.steps)
-        steps.push_back(json::object({{"step", json::text(policy::step_name(step.step))},
-                                      {"freed", std::to_string(step.freed)},
-                                      {"milliseconds", policy::json_text(step.milliseconds)},
-                                      {"reason", json::text(step.reason)}}));
+    if (!*process.answer) return error_json(process.pid, process.answer->error());
+    const control::ReleaseReport &report = **process.answer;
+    const auto step_json = [](const control::StepReport &step) {
+        return json::object({{"step", json::text(policy::step_name(step.step))},
+                             {"freed", std::to_string(step.freed)},
+                             {"milliseconds", policy::json_text(step.milliseconds)},
+                             {"reason", json::text(step.reason)}});
+    };
     return json::object({{"pid", std::to_string(process.pid)},
                          {"trigger", json::text(report.trigger)},
-                         {"steps", json::list(steps)},
+                         {"steps", json::list(report.steps, step_json)},
                          {"freed", std::to_string(control::freed(report))},
                          {"milliseconds", policy::json_text(report.milliseconds)}});
 }
@@ -155,12 +146,12 @@ void print(const std::vector<Asked> &processes) {
     control::ReleaseReport all;
     std::size_t answered = 0;
     for (const Asked &one : processes) {
-        if (const auto *failure = std::get_if<control::Failure>(&one.reply)) {
-            complain(policy::one_line(failure->message));
+        if (!*one.answer) {
+            complain(policy::one_line(one.answer->error()));
             continue;
         }
         ++answered;
-        const auto &steps = std::get<control::ReleaseReport>(one.reply).steps;
+        const auto &steps = one.answer->value().steps;
         all.steps.insert(all.steps.end(), steps.begin(), steps.end());
         std::fputs(text_of(one).c_str(), stdout);
     }
@@ -180,23 +171,15 @@ int release(const ReleaseOptions &options) {
     }
     std::vector<Asked> &asked = processes.value();
     ask_all(asked, *request);
-    for (Asked &one : asked)
-        if (std::holds_alternative<control::Status>(one.reply))
-            one.reply =
-                control::Failure{"process " + std::to_string(one.pid) + " answers something else than was asked"};
     if (options.json) {
-        std::vector<std::string> answers;
-        for (const Asked &one : asked) answers.push_back(json_of(one));
-        std::printf("%s\n", json::list(answers).c_str());
+        std::printf("%s\n", json::list(asked, json_of).c_str());
     } else {
         print(asked);
         if (asked.empty())
             std::printf("no process to ask: none%s has used CUDA under curb\n",
                         ::geteuid() == 0 ? "" : " of this user");
     }
-    const bool all = std::none_of(asked.begin(), asked.end(),
-                                  [](const Asked &one) { return std::holds_alternative<control::Failure>(one.reply); });
-    return all ? 0 : 1;
+    return std::all_of(asked.begin(), asked.end(), [](const Asked &one) { return one.answer->ok(); }) ? 0 : 1;
 }
 
 }  // namespace curb::cli

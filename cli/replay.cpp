@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
 
 #include "commands.hpp"
 #include "config/load.hpp"
@@ -10,8 +11,8 @@
 #include "policy/words.hpp"
 #include "policy_source.hpp"
 #include "report_json.hpp"
-#include "rows.hpp"
 #include "terminal.hpp"
+#include "text_width.hpp"
 #include "trace/pages.hpp"
 
 namespace curb::cli {
@@ -209,34 +210,34 @@ std::string text_of(const Recording &recording, const ReplayOptions &options, co
 
 // ---- figures ----
 
-std::string or_null(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
-std::string or_null(const std::optional<policy::Bytes> &bytes) { return bytes ? std::to_string(*bytes) : "null"; }
+std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
 
 std::string gpu_json(const Judged &gpu) {
     const Replayed &out = gpu.out;
-    std::vector<std::string> refusals, steps;
-    for (const ReplayRefusal &one : out.refusals)
-        refusals.push_back(json::object({{"at_ns", std::to_string(one.ns)},
-                                         {"bytes", std::to_string(one.bytes)},
-                                         {"kind", json::text(policy::kind_name(one.kind))},
-                                         {"why", json::text(policy::obstacle_name(one.why))},
-                                         {"held", std::to_string(one.held)},
-                                         {"limit", or_null(one.limit)},
-                                         {"waited_ns", std::to_string(one.waited_ns)},
-                                         {"recorded", json::flag(one.recorded)}}));
-    for (std::size_t i = 0; i < std::min(out.steps.size(), kMostListed); ++i)
-        steps.push_back(
-            json::object({{"at_ns", std::to_string(out.steps[i].first)}, {"allowance", or_null(out.steps[i].second)}}));
+    const auto refusal = [](const ReplayRefusal &one) {
+        return json::object({{"at_ns", std::to_string(one.ns)},
+                             {"bytes", std::to_string(one.bytes)},
+                             {"kind", json::text(policy::kind_name(one.kind))},
+                             {"why", json::text(policy::obstacle_name(one.why))},
+                             {"held", std::to_string(one.held)},
+                             {"limit", limit_json(one.limit)},
+                             {"waited_ns", std::to_string(one.waited_ns)},
+                             {"recorded", json::flag(one.recorded)}});
+    };
+    const auto step = [](const auto &one) {
+        return json::object({{"at_ns", std::to_string(one.first)}, {"allowance", limit_json(one.second)}});
+    };
+    const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
     return json::object(
         {{"gpu", std::to_string(gpu.gpu)},
-         {"cap", or_null(gpu.terms.cap)},
+         {"cap", json::number_or_null(gpu.terms.cap)},
          {"recorded", json::object({{"peak", std::to_string(gpu.recorded_peak)},
                                     {"refused", std::to_string(gpu.recorded_refusals)}})},
          {"requests", std::to_string(out.requests)},
          {"peak", json::object({{"bytes", std::to_string(out.peak)}, {"at_ns", std::to_string(out.peak_ns)}})},
          {"refused", json::object({{"count", std::to_string(out.refused)},
                                    {"bytes", std::to_string(out.refused_bytes)},
-                                   {"first", json::list(refusals)}})},
+                                   {"first", json::list(out.refusals, refusal)}})},
          {"device_refused", std::to_string(out.device_refused)},
          {"served_now", std::to_string(out.served_now)},
          {"waited", json::object({{"count", std::to_string(out.waits)},
@@ -245,22 +246,19 @@ std::string gpu_json(const Judged &gpu) {
                                   {"longest_ns", std::to_string(out.longest_wait_ns)}})},
          {"released", json::object({{"count", std::to_string(out.releases)}, {"bytes", std::to_string(out.released)}})},
          {"growth", json::object({{"steps", std::to_string(out.steps.size())},
-                                  {"allowance_at_end", or_null(out.allowance)},
-                                  {"first", json::list(steps)}})},
+                                  {"allowance_at_end", limit_json(out.allowance)},
+                                  {"first", json::list(steps, step)}})},
          {"over_cap", std::to_string(out.over_cap)},
-         {"smallest_cap", or_null(gpu.smallest)}});
+         {"smallest_cap", json::number_or_null(gpu.smallest)}});
 }
 
 std::string json_of(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
     auto members = recording_json(recording);
-    std::vector<std::string> gpus, notes;
-    for (const Judged &gpu : outcome.gpus) gpus.push_back(gpu_json(gpu));
-    for (const std::string &note : outcome.notes) notes.push_back(json::text(note));
     members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
     members.emplace_back("cap", options.cap ? json::text(*options.cap) : "null");
-    members.emplace_back("rule", outcome.rule.empty() ? "null" : json::text(outcome.rule));
-    members.emplace_back("gpus", json::list(gpus));
-    members.emplace_back("notes", json::list(notes));
+    members.emplace_back("rule", json::text_or_null(outcome.rule));
+    members.emplace_back("gpus", json::list(outcome.gpus, gpu_json));
+    members.emplace_back("notes", json::list(outcome.notes, json::text));
     return json::object(members);
 }
 

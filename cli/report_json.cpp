@@ -2,32 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
-
-#include "json.hpp"
+#include <span>
 
 namespace curb::cli {
 namespace {
 
-using Members = std::vector<std::pair<const char *, std::string>>;
-
-constexpr std::size_t kMostListed = 1000;
-
-std::string or_null(const std::string &text) { return text.empty() ? "null" : json::text(text); }
-std::string or_null(const std::optional<policy::Bytes> &bytes) { return bytes ? std::to_string(*bytes) : "null"; }
-
-std::string kinds_json(const policy::ByKind &kinds) {
-    Members out;
-    for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-        out.emplace_back(policy::kind_name(static_cast<policy::Kind>(kind)), std::to_string(kinds[kind]));
-    return json::object(out);
-}
+using json::number_or_null;
+using json::text_or_null;
 
 template <class Values, class Text>
 std::string some(const Values &values, Text text) {
-    std::vector<std::string> out;
-    for (std::size_t i = 0; i < std::min(values.size(), kMostListed); ++i) out.push_back(text(values[i]));
-    return json::list(out);
+    return json::list(std::span(values).first(std::min(values.size(), kMostListed)), text);
 }
 
 std::string refusal_json(const Moment *one) {
@@ -40,18 +25,9 @@ std::string refusal_json(const Moment *one) {
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
-std::string pointer_json(std::uint64_t pointer) {
-    std::array<char, 24> out;
-    std::snprintf(out.data(), out.size(), "0x%llx", static_cast<unsigned long long>(pointer));
-    return json::text(out.data());
-}
-
 std::string gpu_json(const GpuSummary &gpu) {
     std::array<std::size_t, policy::kObstacles> by{};
     for (const Moment *one : gpu.refusals) ++by[static_cast<std::size_t>(one->why())];
-    Members whys;
-    for (std::size_t why = 0; why < by.size(); ++why)
-        whys.emplace_back(policy::obstacle_name(static_cast<policy::Obstacle>(why)), std::to_string(by[why]));
     std::size_t granted = 0, refused = 0;
     std::uint64_t longest = 0;
     for (const Waited &wait : gpu.waits) {
@@ -63,7 +39,7 @@ std::string gpu_json(const GpuSummary &gpu) {
         return json::object({{"bytes", std::to_string(one->bytes)},
                              {"kind", json::text(policy::kind_name(one->kind))},
                              {"at_ns", std::to_string(one->ns)},
-                             {"pointer", pointer_json(one->pointer)}});
+                             {"pointer", json::text(pointer_text(one->pointer))}});
     };
     const auto request = [](const Moment *one) {
         return json::object({{"bytes", std::to_string(one->bytes)},
@@ -73,14 +49,14 @@ std::string gpu_json(const GpuSummary &gpu) {
     };
     return json::object(
         {{"gpu", std::to_string(gpu.gpu)},
-         {"name", or_null(gpu.name)},
-         {"uuid", or_null(gpu.uuid)},
+         {"name", text_or_null(gpu.name)},
+         {"uuid", text_or_null(gpu.uuid)},
          {"total", gpu.total == 0 ? "null" : std::to_string(gpu.total)},
          {"peak", json::object({{"bytes", std::to_string(gpu.peak)},
                                 {"at_ns", std::to_string(gpu.peak_ns)},
-                                {"by_kind", kinds_json(gpu.at_peak)},
-                                {"cap", or_null(gpu.cap)},
-                                {"allowance", or_null(gpu.allowance)}})},
+                                {"by_kind", json::object_of<policy::Kind>(gpu.at_peak, policy::kind_name)},
+                                {"cap", number_or_null(gpu.cap)},
+                                {"allowance", number_or_null(gpu.allowance)}})},
          {"at_end", std::to_string(gpu.at_end)},
          {"allocations", std::to_string(gpu.allocations)},
          {"frees", std::to_string(gpu.frees)},
@@ -88,7 +64,7 @@ std::string gpu_json(const GpuSummary &gpu) {
          {"growth_steps", std::to_string(gpu.growth_steps)},
          {"refused", json::object({{"count", std::to_string(gpu.refusals.size())},
                                    {"bytes", std::to_string(gpu.refused_bytes)},
-                                   {"by", json::object(whys)},
+                                   {"by", json::object_of<policy::Obstacle>(by, policy::obstacle_name)},
                                    {"first", some(gpu.refusals, refusal_json)}})},
          {"waited", json::object({{"count", std::to_string(gpu.waits.size())},
                                   {"granted", std::to_string(granted)},
@@ -111,21 +87,21 @@ std::string release_json(const Release &release) {
 
 }  // namespace
 
-Members recording_json(const Recording &recording) {
+json::Members recording_json(const Recording &recording) {
     return {{"trace", json::text(recording.name)},
             {"format", json::text(recording.rmm ? "rmm" : "curb")},
             {"pid", recording.header.pid == 0 ? "null" : std::to_string(recording.header.pid)},
-            {"command", or_null(recording.header.command)},
-            {"version", or_null(recording.header.version)},
+            {"command", text_or_null(recording.header.command)},
+            {"version", text_or_null(recording.header.version)},
             {"began_unix_ns", recording.header.unix_ns == 0 ? "null" : std::to_string(recording.header.unix_ns)},
             {"first_ns", std::to_string(recording.first_ns)},
             {"last_ns", std::to_string(recording.last_ns)},
             {"events", std::to_string(recording.events.size())},
-            {"missing", some(recording.missing, [](const std::string &one) { return json::text(one); })}};
+            {"missing", some(recording.missing, json::text)}};
 }
 
 std::string report_json(const Recording &recording, const Summary &summary) {
-    Members out = recording_json(recording);
+    json::Members out = recording_json(recording);
     out.emplace_back("gpus", some(summary.gpus, gpu_json));
     out.emplace_back("releases", some(summary.releases, release_json));
     return json::object(out);

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "json.hpp"
 #include "trace/summary.hpp"
 
 namespace curb::cli {
@@ -12,6 +11,6 @@ namespace curb::cli {
 std::string report_json(const Recording &recording, const Summary &summary);
 
 // What the answers of `curb report` and `curb replay` begin with.
-std::vector<std::pair<const char *, std::string>> recording_json(const Recording &recording);
+json::Members recording_json(const Recording &recording);
 
 }  // namespace curb::cli

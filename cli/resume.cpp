@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <thread>
 
-#include "asking.hpp"
+#include "checkpoint.hpp"
 #include "commands.hpp"
 #include "control/suspended.hpp"
+#include "guard_facts.hpp"
 #include "json.hpp"
-#include "moving.hpp"
 #include "policy/duration.hpp"
 
 namespace curb::cli {
@@ -56,11 +56,7 @@ int Resuming::ended(int status, const std::string &state, const std::string &mes
 
 // By the record; without one by the process's own books; at last by what was typed.
 std::vector<Need> Resuming::needs(const std::vector<GpuState> &gpus) const {
-    const auto left_on = [&](const std::string &uuid) -> Bytes {
-        for (const GpuState &gpu : gpus)
-            if (const GpuUser *user = gpu.user(options_.pid); user && gpu.uuid == uuid) return user->held.value_or(0);
-        return 0;
-    };
+    const auto left_on = [&](const std::string &uuid) { return held_on(gpus, uuid, options_.pid); };
     std::vector<Need> out;
     if (const auto record = suspended::read(target_.process)) {
         for (const suspended::Gpu &gpu : *record)

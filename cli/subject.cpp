@@ -1,5 +1,6 @@
 #include "subject.hpp"
 
+#include <elf.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,12 +53,6 @@ std::string absolute(const std::string &path) {
     return error ? path : real.string();
 }
 
-std::string_view trimmed(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(kBlanks);
-    return first == std::string_view::npos ? std::string_view()
-                                           : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
 // How a file that is no program of its own asks to be run: "#!", the interpreter and at most one argument.
 struct Script {
     std::string line;
@@ -69,15 +64,14 @@ std::optional<Script> script(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     file.read(head.data(), head.size() - 1);
     const std::string_view text(head.data(), static_cast<std::size_t>(file.gcount()));
-    if (!file.is_open() || text.starts_with("\x7F"
-                                            "ELF"))
-        return std::nullopt;
+    if (!file.is_open() || text.starts_with(ELFMAG)) return std::nullopt;
     if (!text.starts_with("#!")) return Script{"no #! line", "/bin/sh", ""};  // execvp's own doing
-    const std::string_view line = trimmed(text.substr(2, text.find('\n') - 2));
+    const std::string_view line = policy::trimmed(text.substr(2, text.find('\n') - 2), kBlanks);
     const std::size_t end = std::min(line.find_first_of(kBlanks), line.size());
     std::string interpreter(line.substr(0, end));
     if (interpreter.find('/') == std::string::npos) interpreter.insert(0, "./");  // the kernel does not look in PATH
-    return Script{"#!" + std::string(line), std::move(interpreter), std::string(trimmed(line.substr(end)))};
+    return Script{"#!" + std::string(line), std::move(interpreter),
+                  std::string(policy::trimmed(line.substr(end), kBlanks))};
 }
 
 // The words that env would start its program with: "python3" of `env python3`, "python3", "-u" of `env -S python3 -u`.
@@ -142,9 +136,7 @@ config::WhoIs who_is(const Program &program, const Environment &environment) {
     return [&](bool with_user) {
         policy::Subject subject = config::this_process(with_user);
         subject.exe = program.file;
-        subject.args.clear();
-        for (const std::string &argument : program.arguments)
-            subject.args += (&argument == &program.arguments.front() ? "" : " ") + argument;
+        subject.args = policy::joined(program.arguments, " ");
         subject.environment = [&](const char *name) {
             const auto set = program.variables.find(name);
             return set != program.variables.end() ? set->second.c_str() : environment(name);

@@ -9,11 +9,11 @@
 #include <limits>
 #include <thread>
 
-#include "asking.hpp"
+#include "checkpoint.hpp"
 #include "commands.hpp"
 #include "control/suspended.hpp"
+#include "guard_facts.hpp"
 #include "json.hpp"
-#include "moving.hpp"
 #include "policy/duration.hpp"
 
 namespace curb::cli {
@@ -191,30 +191,26 @@ int Suspending::give_up(const Machine &machine, const std::string &why, int stat
 
 int Suspending::done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
     const auto now = machine.gpus();
-    const auto left_on = [&](const std::string &uuid) -> Bytes {
-        if (!now) return 0;
-        for (const GpuState &gpu : *now)
-            if (const GpuUser *user = gpu.user(options_.pid); user && gpu.uuid == uuid) return user->held.value_or(0);
-        return 0;
-    };
+    const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, options_.pid) : 0; };
     Bytes held = 0, left = 0;
-    std::vector<std::string> gpus;
     for (const suspended::Gpu &gpu : record) {
         held += gpu.held;
         left += left_on(gpu.uuid);
-        gpus.push_back(json::object({{"uuid", json::text(gpu.uuid)},
-                                     {"held", std::to_string(gpu.held)},
-                                     {"left", std::to_string(left_on(gpu.uuid))}}));
     }
     const Bytes out = held - std::min(held, left);
     if (options_.json) {
+        const auto gpu_json = [&](const suspended::Gpu &gpu) {
+            return json::object({{"uuid", json::text(gpu.uuid)},
+                                 {"held", std::to_string(gpu.held)},
+                                 {"left", std::to_string(left_on(gpu.uuid))}});
+        };
         std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
                                           {"suspended", json::flag(true)},
                                           {"bytes", std::to_string(out)},
                                           {"left", std::to_string(left)},
                                           {"lock_seconds", std::to_string(lock_time.count())},
                                           {"seconds", std::to_string(time.count())},
-                                          {"gpus", json::list(gpus)}})
+                                          {"gpus", json::list(record, gpu_json)}})
                                 .c_str());
         return 0;
     }

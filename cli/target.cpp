@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "control/proc.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli {
@@ -17,10 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Nothing: it cannot be opened, or not be read.
 std::optional<std::string> whole(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return std::nullopt;
-    std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::string text;
+    std::array<char, 4096> block;
+    while (file.read(block.data(), block.size()) || file.gcount() > 0)
+        text.append(block.data(), static_cast<std::size_t>(file.gcount()));
     if (file.bad()) return std::nullopt;
     return text;
 }
@@ -87,7 +91,7 @@ std::string Target::text() const {
 std::string name_of(int pid) {
     Target target;
     target.process.pid = pid;
-    target.name = first_line(whole("/proc/" + std::to_string(pid) + "/comm").value_or(""));
+    target.name = first_line(control::proc_text(pid, "comm"));
     return target.text();
 }
 
@@ -97,19 +101,19 @@ Target look_at(int pid) {
     target.process.start = pid > 0 ? control::suspended::start_of(pid) : 0;
     if (target.process.start == 0) return target;
     const std::string folder = "/proc/" + std::to_string(pid);
-    const std::string status = whole(folder + "/status").value_or("");
+    const std::string status = control::proc_text(pid, "status");
     const auto group = static_cast<int>(number_after(status, "Tgid:"));
     if (group != pid) target.thread_of = group;
     target.parent = static_cast<int>(number_after(status, "PPid:"));
     target.process.uid = static_cast<unsigned>(number_after(status, "Uid:"));
     target.process.gid = static_cast<unsigned>(number_after(status, "Gid:"));
-    target.name = first_line(whole(folder + "/comm").value_or(""));
+    target.name = first_line(control::proc_text(pid, "comm"));
     std::error_code error;
     target.executable = fs::read_symlink(folder + "/exe", error).string();
     // Of another user's process it opens and cannot be read; of one's own it is never empty to the last byte.
     const auto environment = whole(folder + "/environ");
     if (environment && !error) target.environment = variables_in(*environment);
-    const std::string maps = whole(folder + "/maps").value_or("");
+    const std::string maps = control::proc_text(pid, "maps");
     target.under_curb = maps.find("/libcurb.so") != std::string::npos;
     target.has_nccl = maps.find("/libnccl") != std::string::npos;
     for (const char *name : {"/xla_cuda_plugin.so", "/libtensorflow_framework.so", "/libtensorflow_cc.so"})

@@ -1,4 +1,4 @@
-// The process that is to be suspended or resumed, as /proc shows it.
+// A process as /proc shows it, and what decides whether it can be suspended.
 #pragma once
 
 #include <map>

@@ -106,6 +106,26 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
     }
 }
 
+std::string aligned(const std::vector<std::vector<std::string>> &lines) {
+    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
+    std::vector<std::size_t> widths;
+    for (const auto &cells : lines) {
+        widths.resize(std::max(widths.size(), cells.size()));
+        for (std::size_t i = 0; cells.size() > 1 && i < cells.size(); ++i)
+            if (cells[i].size() <= kWidest) widths[i] = std::max(widths[i], cells[i].size());
+    }
+    std::string out;
+    for (const auto &cells : lines) {
+        std::string line;
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            line += (i == 0 ? "" : "  ") + cells[i];
+            line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
+        }
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return out;
+}
+
 std::string plain(std::string_view text) {
     const std::string line = policy::one_line(policy::valid_utf8(text));
     std::string out;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace curb::cli {
 
@@ -15,6 +16,8 @@ std::string clipped(std::string_view text, std::size_t columns);
 std::string padded(std::string text, std::size_t columns, bool right = false);
 // Lines of at most so many columns, broken at blanks where there are some, the second and further ones indented.
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent);
+// Lines of cells, the columns as wide as their widest cell. A line of one cell stands for itself.
+std::string aligned(const std::vector<std::vector<std::string>> &lines);
 // On one line, with U+FFFD for what a terminal would act on instead of showing it: controls, also those of Unicode that
 // turn the direction of writing.
 std::string plain(std::string_view text);

@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "control/client.hpp"
+#include "control/proc.hpp"
 #include "control/suspended.hpp"
 #include "join.hpp"
 #include "nvml.hpp"
@@ -22,22 +21,8 @@
 namespace curb::cli {
 namespace {
 
-std::string whole(int pid, const char *what) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/" + what, std::ios::binary);
-    std::string out;
-    std::array<char, 4096> block;
-    while (file.read(block.data(), block.size()) || file.gcount() > 0)
-        out.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    return out;
-}
-
-std::string_view line_after(std::string_view text, std::string_view label) {
-    const std::size_t at = text.find(label);
-    if (at == std::string_view::npos) return {};
-    text.remove_prefix(at + label.size());
-    text = text.substr(0, text.find('\n'));
-    return text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
-}
+using control::field_in;
+using control::proc_text;
 
 std::string shown(std::string_view text) { return policy::one_line(policy::valid_utf8(text)); }
 
@@ -54,35 +39,28 @@ ProcessFacts look(int pid, bool asked) {
     ProcessFacts out;
     out.pid = pid;
     control::suspended::Process process{pid, control::suspended::start_of(pid), 0, 0};
-    const std::string status = whole(pid, "status");
+    const std::string status = proc_text(pid, "status");
     if (process.start == 0 || status.empty()) return out;
     out.lives = true;
-    process.uid = static_cast<unsigned>(std::strtoul(line_after(status, "\nUid:").data(), nullptr, 10));
-    process.gid = static_cast<unsigned>(std::strtoul(line_after(status, "\nGid:").data(), nullptr, 10));
-    const std::string_view state = line_after(status, "\nState:");
-    out.stopped = state.starts_with('T') || state.starts_with('t');
+    process.uid = static_cast<unsigned>(std::strtoul(field_in(status, "Uid:").data(), nullptr, 10));
+    process.gid = static_cast<unsigned>(std::strtoul(field_in(status, "Gid:").data(), nullptr, 10));
+    out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
-    const std::string comm = whole(pid, "comm");
+    const std::string comm = proc_text(pid, "comm");
     out.name = shown(std::string_view(comm).substr(0, comm.find('\n')));
-    std::string words = whole(pid, "cmdline");
+    std::string words = proc_text(pid, "cmdline");
     while (!words.empty() && words.back() == '\0') words.pop_back();
     std::replace(words.begin(), words.end(), '\0', ' ');
     out.command = shown(words);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.preloaded = whole(pid, "maps").find("/libcurb.so") != std::string::npos;
+    if (!asked) out.preloaded = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
     return out;
 }
 
 std::set<int> listed_in(const policy::Result<std::vector<GpuState>, std::string> &gpus) {
     std::set<int> out;
-    const auto add = [&](const GpuState &gpu) {
-        for (const GpuUser &user : gpu.users) out.insert(user.pid);
-    };
-    if (!gpus) return out;
-    for (const GpuState &gpu : *gpus) {
-        add(gpu);
-        for (const GpuState &instance : gpu.instances) add(instance);
-    }
+    if (gpus)
+        for (const GpuUser *user : users_of(*gpus)) out.insert(user->pid);
     return out;
 }
 
@@ -136,6 +114,37 @@ Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds pat
     }
     out.view = look_beside(std::move(answers));
     return out;
+}
+
+View only(const View &view, const std::vector<int> &pids) {
+    View out;
+    out.nvml_fault = view.nvml_fault;
+    std::map<std::size_t, std::size_t> kept;  // index there -> index here
+    for (std::size_t i = 0; i < view.processes.size(); ++i) {
+        if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
+        kept[i] = out.processes.size();
+        out.processes.push_back(view.processes[i]);
+    }
+    for (const ViewGpu &gpu : view.gpus) {
+        ViewGpu here = gpu;
+        std::erase_if(here.uses, [&](const ViewUse &use) { return !kept.contains(use.process); });
+        for (ViewUse &use : here.uses) use.process = kept[use.process];
+        if (!here.uses.empty()) out.gpus.push_back(std::move(here));
+    }
+    return out;
+}
+
+const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
+    if (!use.books) return nullptr;
+    const auto &status = view.processes[use.process].status;
+    return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
+}
+
+const ViewGpu *whole_of(const View &view, const ViewGpu &gpu) {
+    if (gpu.parent.empty()) return &gpu;
+    const auto found =
+        std::find_if(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &one) { return one.uuid == gpu.parent; });
+    return found == view.gpus.end() ? nullptr : &*found;
 }
 
 }  // namespace curb::cli

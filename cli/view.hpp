@@ -65,5 +65,9 @@ Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds pat
 
 // What of it is about these processes.
 View only(const View &view, const std::vector<int> &pids);
+// What a process says of a device; null: it does not say.
+const control::GpuStatus *books_of(const View &view, const ViewUse &use);
+// The GPU that an instance is part of, or the GPU itself; null: it is not known.
+const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 
 }  // namespace curb::cli

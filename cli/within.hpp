@@ -12,6 +12,7 @@
 
 namespace curb::cli {
 
+// One that never came back hangs in its thread still: the program must end by _Exit.
 inline std::atomic<bool> &a_call_hangs() {
     static std::atomic<bool> hangs{false};
     return hangs;

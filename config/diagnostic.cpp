@@ -6,9 +6,10 @@
 
 namespace curb::config {
 
+std::string Place::text() const { return file + ":" + std::to_string(line) + ":" + std::to_string(column); }
+
 std::string Diagnostic::text() const {
-    std::string out = file;
-    if (line != 0) out += ":" + std::to_string(line) + ":" + std::to_string(column);
+    std::string out = line == 0 ? file : Place{file, line, column}.text();
     if (!pointer.empty()) out += ": " + policy::one_line(pointer);
     return out + ": " + message;
 }

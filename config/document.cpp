@@ -15,12 +15,12 @@
 namespace curb::config {
 namespace {
 
+using policy::is_digit;
 using policy::pointer_token;
 using policy::quote;
 
 constexpr int kNumberOverflow = 406;  // nlohmann's out_of_range for a number that no double holds
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 

@@ -11,7 +11,6 @@
 #include "diagnostic.hpp"
 
 namespace curb::config {
-namespace {}  // namespace
 
 File::File(const std::string &path, int flags) : fd_(-1), error_(0) {
     // O_NONBLOCK: the opening of a FIFO without a writer must not wait for one.

@@ -62,12 +62,8 @@ std::string unknown_key(std::string_view key, std::string_view pattern) {
         return message + "; did you mean " + quote(near, '"') + "?";
     if (const std::string there = belongs(key, pattern); !there.empty())
         return message + "; did you mean " + there + "?";
-    std::string_view separator = "; known here: ";
-    for (const std::string_view name : known) {
-        message.append(separator).append(quote(name, '"'));
-        separator = ", ";
-    }
-    return message;
+    return message +
+           "; known here: " + policy::joined(known, ", ", [](std::string_view name) { return quote(name, '"'); });
 }
 
 }  // namespace curb::config

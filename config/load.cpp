@@ -55,8 +55,6 @@ std::string_view name_of(const Source &source) { return source.file.empty() ? so
 
 }  // namespace
 
-std::string Place::text() const { return file + ":" + std::to_string(line) + ":" + std::to_string(column); }
-
 policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text) {
     try {
         Diagnostics wrong;

@@ -13,6 +13,7 @@
 namespace curb::config {
 namespace {
 
+using policy::is_digit;
 using policy::quote;
 using Kind = Node::Kind;
 
@@ -64,7 +65,6 @@ void read_string(Faults &faults, const Value &value, const char *right, const ch
 // Why a variable cannot have this name; empty: it can.
 std::string wrong_name(std::string_view name) {
     const auto is_letter = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; };
-    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
     const bool right = !name.empty() && !is_digit(name.front()) &&
                        std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); });
     if (right) return {};

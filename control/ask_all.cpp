@@ -9,16 +9,14 @@
 
 #include "connect.hpp"
 #include "control/client.hpp"
+#include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
 #include "exchange.hpp"
-#include "proc.hpp"
 
 namespace curb::control {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr int kAgain = 5;  // milliseconds until a socket that takes nobody in is tried again
 
 // A socket that was found, and how far one has come with its process.
 struct Socket {
@@ -115,11 +113,7 @@ class Asked {
     void give_up(milliseconds patience) {
         if (closed_) return fail(closed_text(pid(), has_ended(pid())));
         if (exchange_) return fail(has_ended(pid()) ? closed_text(pid(), true) : late_text(pid(), patience));
-        if (socket_.error == EAGAIN)
-            return fail(is_stopped(pid()) ? late_text(pid(), patience)
-                                          : process_text(pid()) +
-                                                " takes no more requests: others keep its control socket busy; "
-                                                "try again");
+        if (socket_.error == EAGAIN) return fail(is_stopped(pid()) ? late_text(pid(), patience) : busy_text(pid()));
         fail(process_text(pid()) +
              " was not asked: too many files are open here; raise the limit (ulimit -n), and try again");
     }

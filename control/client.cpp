@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "connect.hpp"
+#include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
 #include "exchange.hpp"
-#include "proc.hpp"
 
 namespace curb::control {
 namespace {
@@ -40,7 +40,7 @@ Descriptor connection_to(const Folder &folder, const std::string &name, const De
         if (out) return out;
         if (error == ECONNREFUSED) remove_socket(folder, name);
         if (error != EAGAIN || deadline.passed()) return out;
-        ::poll(nullptr, 0, 5);
+        ::poll(nullptr, 0, kAgain);
     }
 }
 
@@ -77,7 +77,7 @@ Found find(int pid, const Deadline &deadline) {
 
 // Whether it ends, now that its socket is closed.
 bool ends(int pid) {
-    for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, 5))
+    for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, kAgain))
         if (has_ended(pid)) return true;
     return false;
 }
@@ -86,7 +86,7 @@ std::string not_found(int pid, const Found &found) {
     const std::string process = process_text(pid);
     std::string none = "there is no " + process;
     if (found.refused ? ends(pid) : has_ended(pid)) return none;
-    if (found.busy) return process + " takes no more requests: others keep its control socket busy; try again";
+    if (found.busy) return busy_text(pid);
     if (found.refused)
         return process +
                " no longer listens on its control socket: the program replaced itself, or closed descriptors "
@@ -95,7 +95,7 @@ std::string not_found(int pid, const Found &found) {
     if (::geteuid() != 0 && owner != ::geteuid())
         return process + " belongs to user " + std::to_string(owner) + ": ask as that user, or as root";
     // "4711\t17": the pid in each namespace, from ours inwards.
-    const std::string pids = status_field(pid, "NSpid:");
+    const std::string status = proc_text(pid, "status"), pids(field_in(status, "NSpid:"));
     if (const std::size_t inner = pids.rfind('\t'); inner != std::string::npos)
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
                ": ask for that one inside the container";

@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-#include "proc.hpp"
+#include "control/proc.hpp"
 
 namespace curb::control {
 namespace {
@@ -68,6 +68,10 @@ std::string late_text(int pid, milliseconds patience) {
     return process_text(pid) + " has not answered for " + seconds_text(patience) +
            (is_stopped(pid) ? ": it is stopped; kill -CONT " + std::to_string(pid)
                             : ": it may be stuck, or the machine overloaded");
+}
+
+std::string busy_text(int pid) {
+    return process_text(pid) + " takes no more requests: others keep its control socket busy; try again";
 }
 
 std::string closed_text(int pid, bool ended) {

@@ -26,6 +26,8 @@ class Deadline {
 
 // A process ends in this time once its socket has closed, unless it lives on without it.
 inline constexpr std::chrono::milliseconds kEnding{500};
+// Milliseconds until what takes nobody in, or is about to end, is tried again.
+inline constexpr int kAgain = 5;
 // Milliseconds between looks whether a process that is waited for has ended: its end closes the connection, unless that
 // was duplicated into a child by other means than fork.
 inline constexpr int kLook = 1000;
@@ -61,6 +63,8 @@ class Exchange {
 
 // Why there is no answer after `patience`, of a process that lives.
 std::string late_text(int pid, std::chrono::milliseconds patience);
+// Why it could not be asked.
+std::string busy_text(int pid);
 // Why there is none though the connection is closed: it `ended`, or lives on.
 std::string closed_text(int pid, bool ended);
 

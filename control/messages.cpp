@@ -1,14 +1,13 @@
 // The format, version 1. A member that a later version adds to a request needs a new version only if it must not be
 // passed over; processes refuse what they do not know, whoever asks reads past it.
 //
-//   {"curb":1,"ask":"status"}                  with "detail":true also what takes milliseconds to find out
-//   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; without steps: the
-//   policy's
+//   {"curb":1,"ask":"status"}                 with "detail":true also what takes milliseconds to find out
+//   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; steps: the policy's
 //   {"curb":1,"ask":"cap","cap":"8GiB","gpu":"cuda:0"}                   without cap: the policy's again
 //   {"curb":1,"ask":"reload"}
+//
 //   {"curb":1,"status":{"pid":4711,"version":"0.1.0",…}}                 each as described below
-//   {"curb":1,"release":{"trigger":"curb
-//   release","steps":[{"step":"pools","freed":…,"milliseconds":…,"reason":""}],"milliseconds":…}}
+//   {"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools",…}],"milliseconds":…}}
 //   {"curb":1,"cap":{"gpus":[…]}}
 //   {"curb":1,"reload":{"file":"job.json",…}}
 //   {"curb":1,"failure":"…"}

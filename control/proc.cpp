@@ -1,15 +1,16 @@
-#include "proc.hpp"
+#include "control/proc.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <sstream>
 
 #include "control/descriptor.hpp"
+#include "policy/words.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control {
@@ -33,12 +34,11 @@ std::string proc_text(int pid, const char *what) {
     }
 }
 
-std::string status_field(int pid, std::string_view name) {
-    std::istringstream lines(proc_text(pid, "status"));
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with(name)) continue;
-        const std::size_t begin = line.find_first_not_of(" \t", name.size());
-        return begin == std::string::npos ? "" : line.substr(begin);
+std::string_view field_in(std::string_view status, std::string_view name) {
+    while (!status.empty()) {
+        const std::string_view line = status.substr(0, status.find('\n'));
+        if (line.starts_with(name)) return policy::trimmed(line.substr(name.size()));
+        status.remove_prefix(std::min(line.size() + 1, status.size()));
     }
     return {};
 }
@@ -49,10 +49,11 @@ bool has_ended(int pid) {
     return stat && stat->has_ended();
 }
 
-bool is_stopped(int pid) {
-    const std::string state = status_field(pid, "State:");
+bool is_stopped(std::string_view status) {
+    const std::string_view state = field_in(status, "State:");
     return state.starts_with('T') || state.starts_with('t');
 }
+bool is_stopped(int pid) { return is_stopped(proc_text(pid, "status")); }
 
 uid_t owner_of(int pid) {
     struct stat status {};

@@ -4,22 +4,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <string_view>
 
 #include "control/descriptor.hpp"
+#include "policy/words.hpp"
 
 namespace curb::control {
-namespace {
-
-template <class Number>
-bool read_number(std::string_view field, Number &out) noexcept {
-    const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), out);
-    return error == std::errc() && stop == field.data() + field.size();
-}
-
-}  // namespace
 
 std::optional<ProcessStat> stat_of(int pid) noexcept {
     std::array<char, 32> path{};
@@ -34,15 +25,20 @@ std::optional<ProcessStat> stat_of(int pid) noexcept {
     if (bracket == std::string_view::npos) return std::nullopt;
     text.remove_prefix(bracket + 1);
     ProcessStat out;
+    std::optional<long> threads;
+    std::optional<std::uint64_t> start;
     for (int field = 3; field <= 22; ++field) {
         if (!text.starts_with(' ')) return std::nullopt;
         text.remove_prefix(1);
         const std::string_view value = text.substr(0, text.find(' '));
         if (field == 3 && !value.empty()) out.state = value.front();
-        if (field == 20 && !read_number(value, out.threads)) return std::nullopt;
-        if (field == 22 && !read_number(value, out.start)) return std::nullopt;
+        if (field == 20) threads = policy::parse_number<long>(value);
+        if (field == 22) start = policy::parse_number<std::uint64_t>(value);
         text.remove_prefix(value.size());
     }
+    if (!threads || !start) return std::nullopt;
+    out.threads = *threads;
+    out.start = *start;
     return out;
 }
 

@@ -2,27 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "policy/size.hpp"
 #include "policy/words.hpp"
 
 namespace curb::control {
-namespace {
-
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-
-std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
-    std::int64_t sum = 0;
-    if (__builtin_add_overflow(a, b, &sum)) return a < 0 ? -kMost : kMost;
-    return sum;
-}
-
-}  // namespace
 
 std::int64_t freed(const ReleaseReport &report) {
     std::int64_t sum = 0;
-    for (const StepReport &step : report.steps) sum = saturated_sum(sum, step.freed);
+    for (const StepReport &step : report.steps) sum = policy::plus(sum, step.freed);
     return sum;
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -18,6 +17,7 @@
 
 #include "connect.hpp"
 #include "control/descriptor.hpp"
+#include "policy/words.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control {
@@ -98,16 +98,6 @@ std::vector<std::string> names_in(const Descriptor &folder) {
     return out;
 }
 
-template <class Number>
-std::optional<Number> number(std::string_view digits) {
-    Number out{};
-    const char *end = digits.data() + digits.size();
-    const auto [stop, error] = std::from_chars(digits.data(), end, out);
-    if (error != std::errc() || stop != end || digits.front() == '-' || (digits.size() > 1 && digits.front() == '0'))
-        return std::nullopt;
-    return out;
-}
-
 // Whether it is seen to run: in another pid namespace it may, all the same.
 bool runs(const ProcessName &process) {
     const auto stat = stat_of(process.pid);
@@ -160,10 +150,11 @@ std::vector<Folder> folders(const Places &places, uid_t user) {
         return names_in(Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     };
     for (const std::string &name : listed(places.run_user))
-        if (const auto owner = number<uid_t>(name)) add(of_run_user(places, *owner), *owner);
+        if (const auto owner = policy::whole_number<uid_t>(name)) add(of_run_user(places, *owner), *owner);
     for (const std::string &name : listed(places.tmp))
         if (name.starts_with("curb-"))
-            if (const auto owner = number<uid_t>(std::string_view(name).substr(5))) add(of_tmp(places, *owner), *owner);
+            if (const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(5)))
+                add(of_tmp(places, *owner), *owner);
     return out;
 }
 
@@ -187,8 +178,8 @@ std::optional<ProcessName> parse_socket_name(std::string_view name) {
     name.remove_suffix(kSuffix.size());
     const std::size_t dash = name.find('-');
     if (dash == std::string_view::npos) return std::nullopt;
-    const auto pid = number<int>(name.substr(0, dash));
-    const auto start = number<std::uint64_t>(name.substr(dash + 1));
+    const auto pid = policy::whole_number<int>(name.substr(0, dash));
+    const auto start = policy::whole_number<std::uint64_t>(name.substr(dash + 1));
     if (!pid || *pid <= 0 || !start) return std::nullopt;
     return ProcessName{*pid, *start};
 }

@@ -43,22 +43,6 @@ class As {
     gid_t group_;
 };
 
-class Descriptor {
-  public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(Descriptor &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor &operator=(Descriptor &&) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    [[nodiscard]] int fd() const { return fd_; }
-    [[nodiscard]] int give() { return std::exchange(fd_, -1); }
-    [[nodiscard]] bool open() const { return fd_ >= 0; }
-
-  private:
-    int fd_;
-};
-
 struct Directory {
     std::string path;
     Descriptor file;
@@ -81,7 +65,7 @@ std::vector<Directory> directories(const Process &process, bool make, std::strin
         Descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         struct stat status {};
         std::string fault;
-        if (!file.open() || ::fstat(file.fd(), &status) != 0)
+        if (!file || ::fstat(file.number(), &status) != 0)
             fault = why(errno);
         else if (status.st_uid != process.uid)
             fault = "belongs to user " + std::to_string(status.st_uid);
@@ -104,17 +88,17 @@ bool write_whole(int directory, const std::string &name, const std::string &text
     ::unlinkat(directory, aside.c_str(), 0);  // of one that was killed while it wrote
     const Descriptor file(
         ::openat(directory, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    return file.open() && ::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+    return file && ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
            ::renameat(directory, aside.c_str(), directory, name.c_str()) == 0;
 }
 
 std::optional<std::string> read_whole(int directory, const std::string &name, unsigned owner) {
     const Descriptor file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
-    if (!file.open() || ::fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != owner)
+    if (!file || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != owner)
         return std::nullopt;
     std::string text(kLargest, '\0');
-    const ssize_t length = ::read(file.fd(), text.data(), text.size());
+    const ssize_t length = ::read(file.number(), text.data(), text.size());
     if (length < 0) return std::nullopt;
     text.resize(static_cast<std::size_t>(length));
     return text;
@@ -125,9 +109,9 @@ policy::Result<Descriptor, int> lock(int directory, const std::string &name) {
     using Result = policy::Result<Descriptor, int>;
     for (;;) {
         Descriptor file(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-        if (!file.open() || ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) return Result(errno);
+        if (!file || ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return Result(errno);
         struct stat status {};
-        if (::fstat(file.fd(), &status) != 0) return Result(errno);
+        if (::fstat(file.number(), &status) != 0) return Result(errno);
         if (status.st_nlink != 0) return Result(std::move(file));
     }
 }
@@ -175,7 +159,7 @@ std::optional<std::string> write(const Process &process, const Record &record) {
     const std::string text = text_of(process, record);
     if (!user.failed()) {
         for (const Directory &directory : directories(process, true, faults)) {
-            if (write_whole(directory.file.fd(), name_of(process, kRecord), text))
+            if (write_whole(directory.file.number(), name_of(process, kRecord), text))
                 written = true;
             else
                 faults.append(faults.empty() ? "" : ", ").append(directory.path).append(": ").append(why(errno));
@@ -190,7 +174,7 @@ std::optional<Record> read(const Process &process) {
     std::string faults;
     if (user.failed()) return std::nullopt;
     for (const Directory &directory : directories(process, false, faults)) {
-        const auto text = read_whole(directory.file.fd(), name_of(process, kRecord), process.uid);
+        const auto text = read_whole(directory.file.number(), name_of(process, kRecord), process.uid);
         if (!text) continue;
         if (auto record = parse(process, *text)) return record;
     }
@@ -202,7 +186,7 @@ void remove(const Process &process) {
     std::string faults;
     if (user.failed()) return;
     for (const Directory &directory : directories(process, false, faults))
-        ::unlinkat(directory.file.fd(), name_of(process, kRecord).c_str(), 0);
+        ::unlinkat(directory.file.number(), name_of(process, kRecord).c_str(), 0);
 }
 
 void remove_stale(const Process &process) {
@@ -210,7 +194,7 @@ void remove_stale(const Process &process) {
     std::string faults;
     if (user.failed()) return;
     for (Directory &directory : directories(process, false, faults)) {
-        DIR *entries = ::fdopendir(::dup(directory.file.fd()));
+        DIR *entries = ::fdopendir(::dup(directory.file.number()));
         if (!entries) continue;
         while (const dirent *entry = ::readdir(entries)) {
             int pid = 0;
@@ -219,7 +203,7 @@ void remove_stale(const Process &process) {
             if (std::sscanf(entry->d_name, "%d-%llu%n", &pid, &start, &length) != 2) continue;
             const std::string kind = entry->d_name + length;
             const bool ours = kind == kRecord || kind == kClaim || kind == std::string(kRecord) + ".new";
-            if (ours && start_of(pid) != start) ::unlinkat(directory.file.fd(), entry->d_name, 0);
+            if (ours && start_of(pid) != start) ::unlinkat(directory.file.number(), entry->d_name, 0);
         }
         ::closedir(entries);
     }
@@ -228,26 +212,20 @@ void remove_stale(const Process &process) {
 policy::Result<Claim, std::string> Claim::take(const Process &process) {
     const As user(process);
     std::string faults;
-    std::vector<int> files;
+    std::vector<Descriptor> files;
     if (!user.failed()) {
         for (const Directory &directory : directories(process, true, faults)) {
-            auto locked = lock(directory.file.fd(), name_of(process, kClaim));
-            if (!locked && locked.error() == EWOULDBLOCK) {
-                for (const int file : files) ::close(file);
+            auto locked = lock(directory.file.number(), name_of(process, kClaim));
+            if (!locked && locked.error() == EWOULDBLOCK)
                 return std::string("another curb is suspending or resuming it right now; let it finish");
-            }
             if (locked)
-                files.push_back(locked.value().give());
+                files.push_back(std::move(locked).value());
             else
                 faults.append(faults.empty() ? "" : ", ").append(directory.path + ": " + why(locked.error()));
         }
     }
     if (!files.empty()) return Claim(std::move(files));
     return "there is no directory in which to note that it is being worked on (" + faults + ")";
-}
-
-Claim::~Claim() {
-    for (const int file : files_) ::close(file);  // the file stays until the process has ended: see remove_stale
 }
 
 }  // namespace curb::control::suspended

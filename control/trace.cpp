@@ -1,5 +1,6 @@
 #include "control/trace.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -33,26 +34,24 @@ void describe(Io &io, Is<HeaderArguments> auto &value) {
 namespace trace {
 namespace {
 
-constexpr const char *kNames[] = {
+constexpr std::string_view kNames[] = {
 #define CURB_TRACE_EVENT(name, text) #name,
 #include "control/trace_events.def"
 };
-
-// Microseconds with three decimals, as the viewers count; exact to the nanosecond.
-void append_us(std::string &out, std::uint64_t ns) {
-    std::array<char, 24> digits;
-    const auto end = std::to_chars(digits.begin(), digits.end(), ns / 1000).ptr;
-    out.append(digits.begin(), end);
-    const unsigned rest = static_cast<unsigned>(ns % 1000);
-    const char decimals[] = {'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
-                             static_cast<char>('0' + rest % 10)};
-    out.append(decimals, sizeof decimals);
-}
 
 template <class Number>
 void append_number(std::string &out, Number value, int base = 10) {
     std::array<char, 24> digits;
     out.append(digits.begin(), std::to_chars(digits.begin(), digits.end(), value, base).ptr);
+}
+
+// Microseconds with three decimals, as the viewers count; exact to the nanosecond.
+void append_us(std::string &out, std::uint64_t ns) {
+    append_number(out, ns / 1000);
+    const unsigned rest = static_cast<unsigned>(ns % 1000);
+    const char decimals[] = {'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
+                             static_cast<char>('0' + rest % 10)};
+    out.append(decimals, sizeof decimals);
 }
 
 class Arguments {
@@ -111,11 +110,7 @@ bool has_why(What what) { return what == What::refuse || what == What::wait; }
 
 // "0x7f…"
 std::optional<std::uint64_t> parse_pointer(std::string_view text) {
-    std::uint64_t out = 0;
-    if (!text.starts_with("0x")) return std::nullopt;
-    const auto end = std::from_chars(text.data() + 2, text.data() + text.size(), out, 16);
-    if (end.ec != std::errc() || end.ptr != text.data() + text.size()) return std::nullopt;
-    return out;
+    return text.starts_with("0x") ? policy::parse_number<std::uint64_t>(text.substr(2), 16) : std::nullopt;
 }
 
 // Nanoseconds of a member in microseconds; doubles hold them exactly for a hundred days.
@@ -152,7 +147,12 @@ void describe(Io &io, Is<trace::Event> auto &value) {
 
 namespace trace {
 
-const char *name_of(What what) noexcept { return kNames[static_cast<std::size_t>(what)]; }
+const char *name_of(What what) noexcept { return kNames[static_cast<std::size_t>(what)].data(); }
+
+std::optional<What> parse_what(std::string_view name) noexcept {
+    const auto *found = std::find(std::begin(kNames), std::end(kNames), name);
+    return found == std::end(kNames) ? std::nullopt : std::optional(static_cast<What>(found - kNames));
+}
 
 std::string text(const Header &header) {
     Writing arguments;
@@ -228,11 +228,10 @@ policy::Result<Line, std::string> parse(std::string_view line) {
         out.header = std::move(arguments.header);
         return out;
     }
-    std::size_t what = 0;
-    while (what < std::size(kNames) && name != kNames[what]) ++what;
-    if (what == std::size(kNames)) return out;
+    const auto what = parse_what(name);
+    if (!what) return out;
     Event event;
-    event.what = static_cast<What>(what);
+    event.what = *what;
     members("tid", event.thread);
     members("args", event);
     if (const Json *arguments = json->member("args"); fault.empty() && arguments) {

@@ -53,12 +53,9 @@ const Unit *unit_named(std::string_view name) {
 
 // Of digits alone; none: longer than kLongest in that unit.
 std::optional<Duration> duration(std::string_view digits, const Unit &unit) {
-    std::int64_t amount = 0;
-    for (const char c : digits) {
-        amount = amount * 10 + (c - '0');
-        if (amount > kLongest.count() / unit.milliseconds) return std::nullopt;
-    }
-    return Duration(amount * unit.milliseconds);
+    const auto amount = parse_number<std::int64_t>(digits);
+    if (!amount || *amount > kLongest.count() / unit.milliseconds) return std::nullopt;
+    return Duration(*amount * unit.milliseconds);
 }
 
 // What a text that is no duration was probably meant to be; empty: no idea.

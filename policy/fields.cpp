@@ -34,12 +34,6 @@ std::string with_key(std::string_view pointer, std::string_view key) {
     return out.append(pointer_token(key)).append(pointer.substr(star + 1));
 }
 
-std::string quoted_list(const auto &items, const auto &text) {
-    std::string out;
-    for (const auto &item : items) out += (out.empty() ? "" : ", ") + text(item);
-    return out;
-}
-
 }  // namespace
 
 std::span<const Field> fields() noexcept { return kFields; }
@@ -107,13 +101,13 @@ std::string json_text(LogLevel value) { return json_text(std::string(log_level_n
 std::string json_text(std::nullopt_t /*none*/) { return {}; }
 
 std::string json_text(const std::vector<Step> &value) {
-    return "[" + quoted_list(value, [](Step step) { return json_text(std::string(step_name(step))); }) + "]";
+    return "[" + joined(value, ", ", [](Step step) { return json_text(std::string(step_name(step))); }) + "]";
 }
 
 std::string json_text(const Environment &value) {
     if (value.empty()) return "{}";
     return "{ " +
-           quoted_list(value, [](const auto &one) { return json_text(one.first) + ": " + json_text(one.second); }) +
+           joined(value, ", ", [](const auto &one) { return json_text(one.first) + ": " + json_text(one.second); }) +
            " }";
 }
 

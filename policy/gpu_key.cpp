@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <utility>
 
@@ -23,11 +22,8 @@ constexpr std::string_view kForms =
 // ---- PCI ids ----
 
 std::optional<unsigned> hex(std::string_view digits, std::size_t width, unsigned most) {
-    if (digits.empty() || digits.size() > width) return std::nullopt;
-    unsigned value = 0;
-    const char *end = digits.data() + digits.size();
-    const auto [last, error] = std::from_chars(digits.data(), end, value, 16);
-    return error == std::errc() && last == end && value <= most ? std::optional(value) : std::nullopt;
+    const auto value = digits.size() <= width ? parse_number<unsigned>(digits, 16) : std::nullopt;
+    return value && *value <= most ? value : std::nullopt;
 }
 
 // What stands after the last `mark` of `text`, which is cut off with it; without a mark all of it.

@@ -41,13 +41,19 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
     if (const std::string_view near = nearest(word, candidates); !near.empty()) {
         return message + "; did you mean " + quote(near, '"') + "?";
     }
-    message += "; write one of";
-    std::string_view separator = " ";
-    for (const std::string_view candidate : candidates) {
-        message.append(separator).append(quote(candidate, '"'));
-        separator = ", ";
+    return message + "; write one of " + joined(candidates, ", ", [](std::string_view one) { return quote(one, '"'); });
+}
+
+// The one of `count` values that `name_of` calls so.
+template <class Enum>
+Result<Enum, std::string> parse_named(std::string_view what, std::string_view name, std::size_t count,
+                                      const char *(*name_of)(Enum) noexcept) {
+    std::vector<std::string_view> names;
+    for (std::size_t i = 0; i < count; ++i) {
+        names.emplace_back(name_of(static_cast<Enum>(i)));
+        if (name == names.back()) return static_cast<Enum>(i);
     }
-    return message;
+    return no_such(what, name, names);
 }
 
 std::string real_time_name(int signal) {
@@ -112,23 +118,11 @@ std::string signal_name(int signal) {
 }
 
 Result<Step, std::string> parse_step(std::string_view name) {
-    constexpr std::string_view kNames[] = {
-#define CURB_STEP(name, text) #name,
-#include "policy/release_steps.def"
-    };
-    for (std::size_t i = 0; i < std::size(kNames); ++i) {
-        if (name == kNames[i]) return static_cast<Step>(i);
-    }
-    return no_such("release step", name, kNames);
+    return parse_named("release step", name, kSteps, step_name);
 }
 
 Result<LogLevel, std::string> parse_log_level(std::string_view name) {
-    std::vector<std::string_view> names;
-    for (int level = 0; level <= static_cast<int>(LogLevel::off); ++level) {
-        names.emplace_back(log_level_name(static_cast<LogLevel>(level)));
-        if (name == names.back()) return static_cast<LogLevel>(level);
-    }
-    return no_such("log level", name, names);
+    return parse_named("log level", name, static_cast<std::size_t>(LogLevel::off) + 1, log_level_name);
 }
 
 Result<Report, std::string> parse_report(std::string_view name) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "policy/fields.hpp"
+#include "policy/words.hpp"
 
 namespace curb::policy {
 
@@ -105,9 +106,8 @@ using Gpus = std::vector<const GpuIdentity *>;
 
 // "(cuda:0 = GPU-…; cuda:1 = GPU-…)"
 std::string listed(const Gpus &gpus) {
-    std::string out;
-    for (const GpuIdentity *gpu : gpus) out += (out.empty() ? " (" : "; ") + describe(*gpu);
-    return out.empty() ? out : out + ")";
+    if (gpus.empty()) return {};
+    return " (" + joined(gpus, "; ", [](const GpuIdentity *gpu) { return describe(*gpu); }) + ")";
 }
 
 // Whether a key is the beginning of several UUIDs. MIG instances of one GPU share its UUID: a key for it is for them

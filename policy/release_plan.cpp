@@ -19,7 +19,7 @@ std::optional<Step> ReleasePlan::begin() {
 void ReleasePlan::ended(std::int64_t freed) {
     for (std::size_t i = 0; i < present_; ++i) {
         Joined &one = joined_[i];
-        if (__builtin_add_overflow(one.freed, freed, &one.freed)) one.freed = freed < 0 ? INT64_MIN : INT64_MAX;
+        one.freed = plus(one.freed, freed);
         std::erase(one.left, step_);
     }
 }

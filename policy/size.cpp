@@ -16,7 +16,6 @@ namespace {
 constexpr std::uint64_t kWhole = 10'000;  // basis points of a whole device
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kDecimals = 18;  // 10^18 doubled still fits 64 bits
-constexpr std::string_view kBlanks = " \t\r\n";
 
 constexpr std::string_view kRight = R"(write a number and a unit, as in "8GiB", "512MiB" or "75%")";
 
@@ -39,14 +38,6 @@ constexpr std::array<Alias, 22> kAliases{
      {"gi", "GiB"},  {"gib", "GiB"}, {"m", "MiB"},     {"mb", "MiB"},       {"mi", "MiB"}, {"mib", "MiB"},
      {"k", "KiB"},   {"kb", "KiB"},  {"ki", "KiB"},    {"kib", "KiB"},      {"b", "B"},    {"byte", "B"},
      {"bytes", "B"}, {"%", "%"},     {"percent", "%"}, {"gigabytes", "GiB"}}};
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-std::string_view trimmed(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(kBlanks);
-    if (first == std::string_view::npos) return {};
-    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 // A text taken apart: "12.5 GiB" is 12, "5" and "GiB".
 struct Parts {
@@ -73,17 +64,6 @@ std::optional<Parts> take_apart(std::string_view text) {
     const std::size_t unit = text.find_first_not_of(' ', at);
     parts.unit = text.substr(unit == std::string_view::npos ? at : unit);  // "8 GiB", but not "8 "
     return parts;
-}
-
-// None: more than 64 bits hold.
-std::optional<std::uint64_t> number(std::string_view digits) {
-    std::uint64_t value = 0;
-    for (const char c : digits) {
-        const auto digit = static_cast<std::uint64_t>(c - '0');
-        if (value > (kMost - digit) / 10) return std::nullopt;
-        value = value * 10 + digit;
-    }
-    return value;
 }
 
 // The whole part of 0.DECIMALS * 2^shift, exactly: a bit at a time. At most kDecimals digits.
@@ -117,7 +97,7 @@ Parsed percentage(std::string_view text, const Parts &parts) {
     for (std::size_t i = 0; i < 2; ++i) {
         hundredths = hundredths * 10 + (i < decimals.size() ? static_cast<std::uint64_t>(decimals[i] - '0') : 0);
     }
-    const auto whole = number(parts.whole);
+    const auto whole = parse_number<std::uint64_t>(parts.whole);
     if (!whole || *whole > 100 || *whole * 100 + hundredths > kWhole) {
         return quote(text) + R"( is more than the device has; "100%" is all of it)";
     }
@@ -132,7 +112,7 @@ Parsed bytes(std::string_view text, const Parts &parts, unsigned shift) {
     if (decimals.size() > kDecimals) {
         return quote(text) + " has too many decimals: 18 at most";
     }
-    const auto whole = number(parts.whole);
+    const auto whole = parse_number<std::uint64_t>(parts.whole);
     const std::uint64_t fraction = binary_fraction(decimals, shift);
     if (!whole || *whole > kMost >> shift) {
         return quote(text) + " is too large: sizes end below 16777216TiB";
@@ -165,8 +145,7 @@ std::string meant(std::string_view text) {
     if (!tidy.empty() && tidy.front() == '.') tidy.insert(0, 1, '0');
     const auto parts = take_apart(tidy);
     if (!parts) return {};
-    std::string unit;
-    for (const char c : trimmed(parts->unit)) unit += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const std::string unit = lower_case(trimmed(parts->unit));
     std::string guess(parts->whole);
     if (parts->point) guess.append(".").append(parts->decimals);
     for (const Alias &alias : kAliases) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 
 namespace curb::policy {
@@ -51,12 +50,9 @@ bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0)
 
 }  // namespace
 
-std::optional<int> whole_number(std::string_view digits) {
-    if (digits.empty() || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
-    if (digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() ? std::optional(value) : std::nullopt;
+std::string_view trimmed(std::string_view text, std::string_view blanks) noexcept {
+    text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
+    return text.substr(0, text.find_last_not_of(blanks) + 1);  // npos + 1 is 0
 }
 
 std::string lower_case(std::string_view text) {

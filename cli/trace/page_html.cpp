@@ -28,7 +28,7 @@ std::string exact(policy::Bytes bytes) {
     return "<span title=\"" + std::to_string(bytes) + " bytes\">" + policy::format_human(bytes) + "</span>";
 }
 std::string exact(std::int64_t bytes) {
-    return "<span title=\"" + std::to_string(bytes) + " bytes\">" + bytes_text(bytes) + "</span>";
+    return "<span title=\"" + std::to_string(bytes) + " bytes\">" + control::size_text(bytes) + "</span>";
 }
 
 class Table {
@@ -142,12 +142,6 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
         "for the figures of a moment; drag to zoom, double click or Escape for the whole.</p>\n";
 }
 
-std::string pointer_text(std::uint64_t pointer) {
-    std::array<char, 32> out;
-    std::snprintf(out.data(), out.size(), "<code>0x%llx</code>", static_cast<unsigned long long>(pointer));
-    return out.data();
-}
-
 void add_tables(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     if (!gpu.refusals.empty()) {
         out += "<h3>Refused</h3>\n";
@@ -170,7 +164,7 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
         Table table(out, {"#Size", "Kind", "Since", "Pointer", "#Thread"});
         for (const Moment *one : gpu.held_at_peak)
             table.row({exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),
-                       pointer_text(one->pointer), std::to_string(one->thread)});
+                       "<code>" + pointer_text(one->pointer) + "</code>", std::to_string(one->thread)});
     }
     if (!gpu.requests.empty()) {
         out += "<h3>Largest requests</h3>\n";
@@ -188,11 +182,11 @@ void add_releases(std::string &out, const Recording &recording, const Summary &s
         Table table(out, {"Time", "Asked for by", "#Came back", "Steps", "#Took"});
         for (std::size_t i = 0; i < std::min(summary.releases.size(), kMostRows); ++i) {
             const Release &one = summary.releases[i];
-            std::string steps;
-            for (const auto &[step, bytes] : one.steps)
-                steps += (steps.empty() ? "" : ", ") + std::string(policy::step_name(step)) + " " + exact(bytes);
-            table.row({clock_text(recording, one.began_ns), markup(one.trigger), exact(one.bytes), steps,
-                       span_text(one.ended_ns - one.began_ns)});
+            const auto step = [](const auto &part) {
+                return policy::step_name(part.first) + (" " + exact(part.second));
+            };
+            table.row({clock_text(recording, one.began_ns), markup(one.trigger), exact(one.bytes),
+                       policy::joined(one.steps, ", ", step), span_text(one.ended_ns - one.began_ns)});
         }
     }
     if (summary.releases.size() > kMostRows)
@@ -201,14 +195,7 @@ void add_releases(std::string &out, const Recording &recording, const Summary &s
 
 // ---- what the script reads: times in us, sizes in bytes ----
 
-std::string joined(const auto &values, auto text) {
-    std::string out;
-    for (const auto &value : values) {
-        if (!out.empty()) out += ',';
-        out += text(value);
-    }
-    return "[" + out + "]";
-}
+std::string list(const auto &values, auto text) { return "[" + policy::joined(values, ",", text) + "]"; }
 std::string microseconds(std::uint64_t ns) {
     std::array<char, 40> out;
     std::snprintf(out.data(), out.size(), "%llu.%03u", static_cast<unsigned long long>(ns / 1000),
@@ -216,11 +203,11 @@ std::string microseconds(std::uint64_t ns) {
     return out.data();
 }
 std::string limits(const std::vector<LimitSample> &samples) {
-    return "{\"t\":" + joined(samples, [](const auto &one) { return microseconds(one.ns); }) + ",\"v\":" +
-           joined(samples,
-                  [](const auto &one) {
-                      return one.limit == policy::kUnbounded ? std::string("null") : std::to_string(one.limit);
-                  }) +
+    return "{\"t\":" + list(samples, [](const auto &one) { return microseconds(one.ns); }) + ",\"v\":" +
+           list(samples,
+                [](const auto &one) {
+                    return one.limit == policy::kUnbounded ? std::string("null") : std::to_string(one.limit);
+                }) +
            "}";
 }
 
@@ -249,20 +236,20 @@ std::string data_of(const Recording &recording, const Picture &picture) {
     const auto chart_data = [](const Chart &chart) {
         const auto kind_data = [&](policy::Kind kind) {
             return "{\"name\":" + policy::json_text(std::string(policy::kind_text(kind))) + ",\"v\":" +
-                   joined(chart.samples,
-                          [&](const HeldSample &one) {
-                              return std::to_string(one.kinds[static_cast<std::size_t>(kind)]);
-                          }) +
+                   list(chart.samples,
+                        [&](const HeldSample &one) {
+                            return std::to_string(one.kinds[static_cast<std::size_t>(kind)]);
+                        }) +
                    "}";
         };
         return "{\"gpu\":" + std::to_string(chart.gpu) +
-               ",\"t\":" + joined(chart.samples, [](const HeldSample &one) { return microseconds(one.ns); }) +
-               ",\"held\":" + joined(chart.samples, [](const HeldSample &one) { return std::to_string(one.held); }) +
-               ",\"kinds\":" + joined(chart.kinds, kind_data) + ",\"cap\":" + limits(chart.cap) +
+               ",\"t\":" + list(chart.samples, [](const HeldSample &one) { return microseconds(one.ns); }) +
+               ",\"held\":" + list(chart.samples, [](const HeldSample &one) { return std::to_string(one.held); }) +
+               ",\"kinds\":" + list(chart.kinds, kind_data) + ",\"cap\":" + limits(chart.cap) +
                ",\"allowance\":" + limits(chart.allowance) + "}";
     };
     return "{\"begin\":" + microseconds(picture.begin_ns) + ",\"end\":" + microseconds(picture.end_ns) +
-           ",\"clock\":" + seconds_of_day(recording) + ",\"gpus\":" + joined(picture.charts, chart_data) + "}";
+           ",\"clock\":" + seconds_of_day(recording) + ",\"gpus\":" + list(picture.charts, chart_data) + "}";
 }
 
 }  // namespace

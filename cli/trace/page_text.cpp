@@ -61,20 +61,20 @@ std::string text_report(const Recording &recording, const Summary &summary) {
                                      std::to_string(gpu.live) + " (" + policy::format_human(gpu.live_bytes) + ")"});
         for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {
             const Moment &one = *gpu.refusals[i];
-            add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), bytes_text(one.bytes),
+            add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), control::size_text(one.bytes),
                       std::string(policy::kind_text(one.kind)) + ", for " + policy::obstacle_text(one.why())});
         }
         if (gpu.refusals.size() > kMost) add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMost) + " more"});
         for (std::size_t i = 0; i < std::min<std::size_t>(5, gpu.held_at_peak.size()); ++i) {
             const Moment &one = *gpu.held_at_peak[i];
-            add(out, {i == 0 ? "largest then" : "", bytes_text(one.bytes), clock_text(recording, one.ns),
+            add(out, {i == 0 ? "largest then" : "", control::size_text(one.bytes), clock_text(recording, one.ns),
                       policy::kind_text(one.kind)});
         }
     }
     for (std::size_t i = 0; i < std::min(kMost, summary.releases.size()); ++i) {
         const Release &one = summary.releases[i];
         if (i == 0) out += "\nreleased\n";
-        add(out, {clock_text(recording, one.began_ns), bytes_text(one.bytes), one.trigger});
+        add(out, {clock_text(recording, one.began_ns), control::size_text(one.bytes), one.trigger});
     }
     if (summary.releases.size() > kMost) add(out, {"and " + std::to_string(summary.releases.size() - kMost) + " more"});
     return out;

@@ -81,7 +81,7 @@ void add(std::vector<Mark> &marks, Mark mark, std::int64_t &largest, const Colum
     const bool is_larger = mark.bytes > largest;
     largest = std::max(largest, mark.bytes);
     mark.count += there.count;
-    mark.bytes = plus(mark.bytes, there.bytes);
+    mark.bytes = policy::plus(mark.bytes, there.bytes);
     if (is_larger) {
         there = std::move(mark);
     } else {
@@ -94,12 +94,12 @@ void add(std::vector<Mark> &marks, Mark mark, std::int64_t &largest, const Colum
 void say_how_many(std::vector<Mark> &marks, const char *what) {
     for (Mark &mark : marks)
         if (mark.count > 1)
-            mark.text = std::to_string(mark.count) + " " + what + ", " + bytes_text(mark.bytes) +
+            mark.text = std::to_string(mark.count) + " " + what + ", " + control::size_text(mark.bytes) +
                         " together; the largest: " + mark.text;
 }
 
 std::string request_text(const Moment &moment) {
-    return bytes_text(moment.bytes) + " of " + policy::kind_text(moment.kind);
+    return control::size_text(moment.bytes) + " of " + policy::kind_text(moment.kind);
 }
 
 void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const std::vector<Release> &releases,
@@ -109,7 +109,8 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
         add(chart.refusals,
             {one->ns, one->ns, 1, one->bytes, one->held,
              clock_text(recording, one->ns) + " refused " + request_text(*one) + ": " +
-                 policy::obstacle_text(one->why()) + ", " + bytes_text(static_cast<std::int64_t>(one->held)) + " held"},
+                 policy::obstacle_text(one->why()) + ", " + control::size_text(static_cast<std::int64_t>(one->held)) +
+                 " held"},
             largest, columns);
     for (const Waited &wait : gpu.waits) {
         const char *end = wait.end == Waited::End::granted   ? "granted"
@@ -124,7 +125,7 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
     for (const Release &release : releases)
         add(chart.releases,
             {release.ended_ns, release.ended_ns, 1, release.bytes, 0,
-             clock_text(recording, release.ended_ns) + " released " + bytes_text(release.bytes) +
+             clock_text(recording, release.ended_ns) + " released " + control::size_text(release.bytes) +
                  (release.trigger.empty() ? "" : " on " + release.trigger)},
             largest, columns);
     say_how_many(chart.refusals, "refusals");

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,13 +46,6 @@ struct Moment {
     friend bool operator==(const Moment &, const Moment &) = default;
 };
 static_assert(sizeof(Moment) == 64);
-
-// Sums of sizes from a file, which may say anything.
-constexpr std::int64_t plus(std::int64_t a, std::int64_t b) noexcept {
-    std::int64_t out = 0;
-    if (!__builtin_add_overflow(a, b, &out)) return out;
-    return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
-}
 
 inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
 inline constexpr int kMostGpus = 256;                                  // ordinals that a Moment has room for

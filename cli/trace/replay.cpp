@@ -96,8 +96,8 @@ class Run {
     }
     void add_absent(policy::Kind kind, std::int64_t bytes) noexcept {
         std::int64_t &absent = absent_[static_cast<std::size_t>(kind)];
-        absent = plus(absent, bytes);
-        absent_sum_ = plus(absent_sum_, bytes);
+        absent = policy::plus(absent, bytes);
+        absent_sum_ = policy::plus(absent_sum_, bytes);
     }
     // The event is in the recorded figures, and has not happened here yet; and the other way round.
     void undo(const Moment &event) noexcept { add_absent(event.kind, event.charge); }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "policy/policy.hpp"
-#include "recording.hpp"
+#include "summary.hpp"
 
 namespace curb::cli {
 
@@ -46,7 +46,6 @@ struct Replayed {
     policy::Bytes over_cap = 0;  // the most beyond the cap that was taken without asking: contexts, code
     policy::Bytes allowance = policy::kUnbounded;  // at the end
 };
-inline constexpr std::size_t kMostListed = 1000;
 
 // One GPU of the recording. `to_first_refusal`: stops there, for those who only ask whether there is one.
 Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms, bool to_first_refusal = false);

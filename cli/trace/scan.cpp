@@ -1,11 +1,10 @@
 #include <charconv>
 
+#include "policy/words.hpp"
 #include "recording.hpp"
 
 namespace curb::cli {
 namespace {
-
-using control::trace::What;
 
 constexpr std::string_view kInstant = R"({"ph":"i","s":"t","name":")";
 constexpr std::string_view kLasting = R"({"ph":"X","name":")";
@@ -35,8 +34,7 @@ class Cursor {
     bool number(Number &out, int base = 10) noexcept {
         // JSON has no leading zeros, and the line's end is not a number's.
         const std::size_t sign = rest_.starts_with('-') ? 1 : 0;
-        if (base == 10 && rest_.size() > sign + 1 && rest_[sign] == '0' && rest_[sign + 1] >= '0' &&
-            rest_[sign + 1] <= '9')
+        if (base == 10 && rest_.size() > sign + 1 && rest_[sign] == '0' && policy::is_digit(rest_[sign + 1]))
             return false;
         if (sign != 0 && rest_.size() > 1 && rest_[1] == '0') return false;
         const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), out, base);
@@ -52,7 +50,7 @@ class Cursor {
         if (!number(us) || us >= kMost || rest_.size() < 4 || rest_[0] != '.') return false;
         std::uint64_t rest = 0;
         for (std::size_t i = 1; i < 4; ++i) {
-            if (rest_[i] < '0' || rest_[i] > '9') return false;
+            if (!policy::is_digit(rest_[i])) return false;
             rest = rest * 10 + static_cast<std::uint64_t>(rest_[i] - '0');
         }
         rest_.remove_prefix(4);
@@ -64,20 +62,6 @@ class Cursor {
   private:
     std::string_view rest_;
 };
-
-constexpr std::string_view kNames[] = {
-#define CURB_TRACE_EVENT(name, text) #name,
-#include "control/trace_events.def"
-};
-
-bool event_named(std::string_view name, What &out) noexcept {
-    for (std::size_t i = 0; i < std::size(kNames); ++i) {
-        if (name != kNames[i]) continue;
-        out = static_cast<What>(i);
-        return true;
-    }
-    return false;
-}
 
 struct Arguments {
     std::uint64_t pointer = 0, limit = 0, seen = 0;
@@ -133,7 +117,9 @@ bool scan(std::string_view line, Moment &moment, std::string_view &text) noexcep
     const bool lasting = at.skip(kLasting);
     std::string_view name;
     if (!lasting && !at.skip(kInstant)) return false;
-    if (!at.quoted(name) || !event_named(name, moment.what) || lasting != (moment.what == What::step)) return false;
+    const auto what = at.quoted(name) ? control::trace::parse_what(name) : std::nullopt;
+    if (!what || lasting != (*what == What::step)) return false;
+    moment.what = *what;
     std::uint64_t duration = 0;
     int pid = 0;
     if (!at.skip(",\"ts\":") || !at.time(moment.ns)) return false;

@@ -133,7 +133,7 @@ void add_step(std::vector<Release> &releases, const Recording &recording, const 
     Release &release = releases.back();
     release.ended_ns = std::max(release.ended_ns, moment.ns);
     release.steps.emplace_back(moment.step(), moment.bytes);
-    release.bytes = plus(release.bytes, moment.bytes);
+    release.bytes = policy::plus(release.bytes, moment.bytes);
 }
 
 }  // namespace

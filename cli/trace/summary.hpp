@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "control/release_report.hpp"
 #include "recording.hpp"
 
 namespace curb::cli {
@@ -51,7 +52,8 @@ struct Summary {
     std::vector<Release> releases;
 };
 
-inline constexpr std::size_t kLargest = 15;  // of allocations and requests that are listed
+inline constexpr std::size_t kMostListed = 1000;  // of anything, in answers for programs
+inline constexpr std::size_t kLargest = 15;       // of allocations and requests that are listed
 
 // Points into the recording.
 Summary summarise(const Recording &recording);
@@ -62,8 +64,8 @@ std::string clock_text(const Recording &recording, std::uint64_t ns);
 std::string date_text(const Recording &recording);
 // "850 ms", "4.1 s", "2 min 5 s", "1 h 2 min"
 std::string span_text(std::uint64_t ns);
-std::string gpu_name(int gpu);  // "cuda:0"
-std::string bytes_text(std::int64_t bytes);
+std::string gpu_name(int gpu);                    // "cuda:0"
+std::string pointer_text(std::uint64_t pointer);  // "0x7f8a40000000"
 
 // "Peak 7.3 of 8 GiB at 12:31:04 on cuda:0."
 std::vector<std::string> sentences(const Recording &recording, const Summary &summary);

@@ -46,9 +46,10 @@ std::string refused_text(const GpuSummary &gpu) {
 
 std::string gpu_name(int gpu) { return "cuda:" + std::to_string(gpu); }
 
-std::string bytes_text(std::int64_t bytes) {
-    const auto magnitude = static_cast<policy::Bytes>(bytes < 0 ? -(bytes + 1) : bytes) + (bytes < 0 ? 1 : 0);
-    return (bytes < 0 ? "-" : "") + policy::format_human(magnitude);
+std::string pointer_text(std::uint64_t pointer) {
+    std::array<char, 24> out;
+    std::snprintf(out.data(), out.size(), "0x%llx", static_cast<unsigned long long>(pointer));
+    return out.data();
 }
 
 std::string clock_text(const Recording &recording, std::uint64_t ns) {
@@ -99,11 +100,11 @@ std::vector<std::string> sentences(const Recording &recording, const Summary &su
     for (const Release &release : summary.releases) {
         auto &[count, bytes] = by_trigger[release.trigger];
         ++count;
-        bytes = plus(bytes, release.bytes);
+        bytes = policy::plus(bytes, release.bytes);
     }
     for (const auto &[trigger, sum] : by_trigger) {
         const std::string how = trigger.empty() ? std::string("released") : "on " + trigger;
-        out.push_back(bytes_text(sum.second) + " came back " + how +
+        out.push_back(control::size_text(sum.second) + " came back " + how +
                       (sum.first == 1 ? "." : " (" + times(sum.first) + ")."));
     }
     return out;

@@ -1,7 +1,7 @@
 // Prints the answers of `curb ps --json` to made-up machines, one a line: for answers_test.py.
 #include <cstdio>
 
-#include "ps_json.hpp"
+#include "ps_text.hpp"
 #include "views.hpp"
 
 int main() {

@@ -123,8 +123,8 @@ TEST_CASE("Spans and negative sizes are written as they are read") {
     CHECK(span_text(850'000'000) == "850 ms");
     CHECK(span_text(125 * kSecond) == "2 min 5 s");
     CHECK(span_text(3720 * kSecond) == "1 h 2 min");
-    CHECK(bytes_text(-(std::int64_t{1} << 20)) == "-1 MiB");
-    CHECK(bytes_text(std::numeric_limits<std::int64_t>::min()) == "-8388608 TiB");
+    CHECK(control::size_text(-(std::int64_t{1} << 20)) == "-1 MiB");
+    CHECK(control::size_text(std::numeric_limits<std::int64_t>::min()) == "-8388608 TiB");
 }
 
 // ---- the picture ----

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "control/descriptor.hpp"
 #include "policy/result.hpp"
 #include "policy/size.hpp"
 
@@ -52,13 +53,10 @@ class Claim {
   public:
     // The error says that another has it, or why it cannot be had.
     static policy::Result<Claim, std::string> take(const Process &process);
-    Claim(Claim &&other) noexcept : files_(std::move(other.files_)) { other.files_.clear(); }
-    Claim &operator=(Claim &&) = delete;
-    ~Claim();
 
   private:
-    explicit Claim(std::vector<int> files) : files_(std::move(files)) {}
-    std::vector<int> files_;
+    explicit Claim(std::vector<Descriptor> files) : files_(std::move(files)) {}
+    std::vector<Descriptor> files_;  // the files stay until the process has ended: see remove_stale
 };
 
 }  // namespace curb::control::suspended

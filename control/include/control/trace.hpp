@@ -37,14 +37,21 @@ enum class What : std::uint8_t {
 #include "control/trace_events.def"
 };
 const char *name_of(What what) noexcept;
+// None: there is no such event.
+std::optional<What> parse_what(std::string_view name) noexcept;
 
 // One event. Which members mean something:
-//   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held reused (served from curb's cache, or kept in
-//   it) books         gpu kind of_kind held refuse        gpu kind bytes held limit why wait          gpu kind bytes
-//   held limit why granted       gpu kind bytes held, duration_ns (of the wait) allowance     gpu limit (the new one;
-//   policy::kUnbounded: none) held step          step bytes (freed; may be negative) duration_ns text (the trigger)
-//   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held text (file,
-//   rule) dropped       bytes (how many events)
+//
+//   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held
+//                 reused (served from curb's cache, or kept in it)
+//   books         gpu kind of_kind held
+//   refuse, wait  gpu kind bytes held limit why
+//   granted       gpu kind bytes held, duration_ns (of the wait)
+//   allowance     gpu limit (the new one; policy::kUnbounded: none) held
+//   step          step bytes (freed; may be negative) duration_ns text (the trigger)
+//   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
+//                 text (file, rule)
+//   dropped       bytes (how many events)
 struct Event {
     std::uint64_t ns = 0;  // since the trace began; of what lasted, its end
     What what{};

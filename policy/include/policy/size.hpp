@@ -15,6 +15,12 @@ inline constexpr Bytes KiB = Bytes{1} << 10;
 inline constexpr Bytes MiB = Bytes{1} << 20;
 inline constexpr Bytes GiB = Bytes{1} << 30;
 
+// A sum of changes, which may be less than none: never beyond 64 bits.
+constexpr std::int64_t plus(std::int64_t a, std::int64_t b) noexcept {
+    std::int64_t out = 0;
+    return __builtin_add_overflow(a, b, &out) ? (a < 0 ? INT64_MIN : INT64_MAX) : out;
+}
+
 // An amount of device memory: so many bytes, or so many hundredths of a percent of the device.
 struct Size {
     enum class Unit : std::uint8_t { bytes, basis_points };

@@ -2,16 +2,48 @@
 // std::bad_alloc; whoever makes a message out of them catches it.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace curb::policy {
 
+constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+
+// The number that the whole text is; none: it is none, or one that a `Number` has no room for.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text, int base = 10) noexcept {
+    Number out{};
+    const char *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, out, base);
+    return error == std::errc() && stop == end ? std::optional(out) : std::nullopt;
+}
 // A decimal number without sign, blanks or leading zeros.
-std::optional<int> whole_number(std::string_view digits);
+template <class Number = int>
+std::optional<Number> whole_number(std::string_view text) noexcept {
+    if (text.starts_with('-') || (text.size() > 1 && text.front() == '0')) return std::nullopt;
+    return parse_number<Number>(text);
+}
+
+// Without such characters at its ends.
+std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r\n") noexcept;
+
+// What `text` makes of each item, one behind the other.
+template <class Items, class Text = std::identity>
+std::string joined(const Items &items, std::string_view separator, Text text = {}) {
+    std::string out;
+    bool first = true;
+    for (const auto &item : items) {
+        if (!std::exchange(first, false)) out += separator;
+        out += std::invoke(text, item);
+    }
+    return out;
+}
 
 // Of ASCII letters; other bytes stay as they are.
 std::string lower_case(std::string_view text);

@@ -3,25 +3,26 @@
 #include <cstdlib>
 
 #include "commands.hpp"
-#include "doctor_facts.hpp"
+#include "doctor.hpp"
 #include "json.hpp"
 #include "policy/words.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
+#include "within.hpp"
 
 namespace curb::cli {
 namespace {
 
 std::string json_of(const Findings &findings, int pid) {
-    std::vector<std::string> rows;
-    for (const Finding &one : findings)
-        rows.push_back(json::object({{"check", json::text(one.check)},
-                                     {"result", json::text(verdict_name(one.verdict))},
-                                     {"message", json::text(policy::one_line(one.text))},
-                                     {"remedy", json::text(policy::one_line(one.remedy))}}));
+    const auto finding = [](const Finding &one) {
+        return json::object({{"check", json::text(one.check)},
+                             {"result", json::text(verdict_name(one.verdict))},
+                             {"message", json::text(policy::one_line(one.text))},
+                             {"remedy", json::text(policy::one_line(one.remedy))}});
+    };
     return json::object({{"pid", pid == 0 ? "null" : std::to_string(pid)},
                          {"healthy", json::flag(!has_problem(findings))},
-                         {"findings", json::list(rows)}}) +
+                         {"findings", json::list(findings, finding)}}) +
            "\n";
 }
 
@@ -58,7 +59,7 @@ int doctor(const DoctorOptions &options) {
     const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     const int status = has_problem(findings) ? 1 : 0;
-    if (!something_hangs()) return status;
+    if (!a_call_hangs()) return status;
     std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
 }
 

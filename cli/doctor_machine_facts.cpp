@@ -1,5 +1,4 @@
-#include "doctor_facts.hpp"
-
+// The driver, NVML and the files that curb needs, as this machine has them.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "control/runtime_dir.hpp"
+#include "doctor.hpp"
 #include "driver.hpp"
 #include "library.hpp"
 #include "nvml.hpp"
@@ -193,7 +193,5 @@ MachineCondition look_at_machine() {
     if (nvml) out.view = within(kNvmlPatience, [] { return look_around(kAnswerPatience); });
     return out;
 }
-
-bool something_hangs() { return a_call_hangs(); }
 
 }  // namespace curb::cli

@@ -56,7 +56,4 @@ std::string json_text(const config::Document &document, const policy::Rule &rule
 std::string text(const policy::Match &match);
 std::string json_text(const policy::Match &match);
 
-// Lines of cells, the columns as wide as their widest cell. A line of one cell stands for itself.
-std::string aligned(const std::vector<std::vector<std::string>> &lines);
-
 }  // namespace curb::cli

@@ -1,4 +1,4 @@
-#include "asking.hpp"
+#include "guard_facts.hpp"
 
 #include "control/client.hpp"
 

@@ -5,14 +5,15 @@
 
 #include "json.hpp"
 #include "policy/words.hpp"
-#include "rows.hpp"
+#include "policy_rows.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
 
 // A string of one plain word without its quotes, as people type it, and a list of such words without its brackets; any
 // other value as JSON.
-std::string plain(const std::string &value) {
+std::string as_typed(const std::string &value) {
     if (value.empty()) return "-";
     const bool is_word = value.size() > 2 && value.front() == '"' && value.find_first_of(" \\,") == std::string::npos;
     if (is_word) return value.substr(1, value.size() - 2);
@@ -20,12 +21,6 @@ std::string plain(const std::string &value) {
     std::string words = value.substr(1, value.size() - 2);
     std::erase(words, '"');
     return words;
-}
-
-std::string comma_separated(const auto &items) {
-    std::string out;
-    for (const auto &item : items) out += (out.empty() ? "" : ", ") + item.text();
-    return out;
 }
 
 // What the rows of one block have in common: `gpu "cuda:0"`, "release"; and how much of their pointers that is.
@@ -43,7 +38,7 @@ Heading heading(const Row &row) {
 }
 
 // {"file":"job.json","line":7,"column":14} with the members before it.
-std::string at(std::vector<std::pair<const char *, std::string>> members, const config::Place &place) {
+std::string at(json::Members members, const config::Place &place) {
     members.emplace_back("file", json::text(place.file));
     members.emplace_back("line", std::to_string(place.line));
     members.emplace_back("column", std::to_string(place.column));
@@ -64,8 +59,6 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
     }
     return out;
 }
-
-std::string or_null(const std::string &value) { return value.empty() ? "null" : value; }
 
 }  // namespace
 
@@ -88,8 +81,7 @@ std::string Origin::json_text() const {
         case Kind::file:
         case Kind::ceiling: break;
     }
-    return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")},
-               {"rule", rule.empty() ? "null" : json::text(rule)}},
+    return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")}, {"rule", json::text_or_null(rule)}},
               place);
 }
 
@@ -98,27 +90,7 @@ std::string Bound::text() const {
     const std::string by = origin.kind == Origin::Kind::ceiling
                                ? origin.place.text() + (origin.rule.empty() ? "" : " (" + origin.rule + ")")
                                : origin.text();
-    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + plain(value) + " by " + by;
-}
-
-std::string aligned(const std::vector<std::vector<std::string>> &lines) {
-    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
-    std::vector<std::size_t> widths;
-    for (const auto &cells : lines) {
-        widths.resize(std::max(widths.size(), cells.size()));
-        for (std::size_t i = 0; cells.size() > 1 && i < cells.size(); ++i)
-            if (cells[i].size() <= kWidest) widths[i] = std::max(widths[i], cells[i].size());
-    }
-    std::string out;
-    for (const auto &cells : lines) {
-        std::string line;
-        for (std::size_t i = 0; i < cells.size(); ++i) {
-            line += (i == 0 ? "" : "  ") + cells[i];
-            line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
-        }
-        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-    return out;
+    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + as_typed(value) + " by " + by;
 }
 
 std::string text(const std::vector<Row> &rows) {
@@ -128,40 +100,37 @@ std::string text(const std::vector<Row> &rows) {
         const auto [block, length] = heading(row);
         if (block != last) lines.push_back({block});
         last = block;
-        lines.push_back({"  " + row.pointer.substr(length), plain(row.value), comma_separated(row.origins),
-                         comma_separated(row.bounds)});
+        lines.push_back({"  " + row.pointer.substr(length), as_typed(row.value),
+                         policy::joined(row.origins, ", ", &Origin::text),
+                         policy::joined(row.bounds, ", ", &Bound::text)});
     }
     return aligned(lines);
 }
 
 std::string json_text(const std::vector<Row> &rows) {
-    std::vector<std::string> out;
-    for (const Row &row : rows) {
-        std::vector<std::string> origins, bounds;
-        for (const Origin &origin : row.origins) origins.push_back(origin.json_text());
-        for (const Bound &bound : row.bounds)
-            bounds.push_back(json::object(
-                {{"holds", json::text(bound.holds)}, {"value", bound.value}, {"source", bound.origin.json_text()}}));
-        out.push_back(json::object({{"pointer", json::text(row.pointer)},
-                                    {"value", or_null(row.value)},
-                                    {"sources", json::list(origins)},
-                                    {"bounds", json::list(bounds)}}));
-    }
-    return json::list(out);
+    const auto bound_json = [](const Bound &bound) {
+        return json::object(
+            {{"holds", json::text(bound.holds)}, {"value", bound.value}, {"source", bound.origin.json_text()}});
+    };
+    return json::list(rows, [&](const Row &row) {
+        return json::object({{"pointer", json::text(row.pointer)},
+                             {"value", row.value.empty() ? "null" : row.value},
+                             {"sources", json::list(row.origins, &Origin::json_text)},
+                             {"bounds", json::list(row.bounds, bound_json)}});
+    });
 }
 
 std::string text(const config::Document &document, const policy::Rule &rule) {
     std::vector<std::vector<std::string>> lines;
     for (const auto &[setting, place] : sayings(document, rule))
-        lines.push_back({"    " + setting.pointer, plain(setting.value), place.text()});
+        lines.push_back({"    " + setting.pointer, as_typed(setting.value), place.text()});
     return aligned(lines);
 }
 
 std::string json_text(const config::Document &document, const policy::Rule &rule) {
-    std::vector<std::string> out;
-    for (const auto &[setting, place] : sayings(document, rule))
-        out.push_back(at({{"pointer", json::text(setting.pointer)}, {"value", setting.value}}, place));
-    return json::list(out);
+    return json::list(sayings(document, rule), [](const Saying &one) {
+        return at({{"pointer", json::text(one.setting.pointer)}, {"value", one.setting.value}}, one.place);
+    });
 }
 
 std::string text(const policy::Match &match) {
@@ -177,7 +146,7 @@ std::string text(const policy::Match &match) {
 }
 
 std::string json_text(const policy::Match &match) {
-    std::vector<std::pair<const char *, std::string>> out;
+    json::Members out;
     if (match.exe) out.emplace_back("exe", json::text(*match.exe));
     if (match.args) out.emplace_back("args", json::text(*match.args));
     if (match.user) out.emplace_back("user", json::text(*match.user));

@@ -1,4 +1,4 @@
-// What /proc says of other processes, each of which may end while it is read. Private to control/.
+// What /proc says of other processes, each of which may end while it is read.
 #pragma once
 
 #include <sys/types.h>
@@ -12,11 +12,12 @@ namespace curb::control {
 std::string process_text(int pid);
 // /proc/PID/WHAT, as much of it as can be read.
 std::string proc_text(int pid, const char *what);
-// The value of "NAME:" in /proc/PID/status, without blanks around it; empty: it is not there.
-std::string status_field(int pid, std::string_view name);
+// The value of "NAME:" in the text of /proc/PID/status, without blanks around it; empty: it is not there.
+std::string_view field_in(std::string_view status, std::string_view name);
 // Whether it has ended; a zombie has.
 bool has_ended(int pid);
-// Whether a signal or a debugger has stopped it.
+// Whether a signal or a debugger has stopped it, by that text or as it is now.
+bool is_stopped(std::string_view status);
 bool is_stopped(int pid);
 // Ours, where it cannot be found out.
 uid_t owner_of(int pid);

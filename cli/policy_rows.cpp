@@ -1,4 +1,4 @@
-#include "rows.hpp"
+#include "policy_rows.hpp"
 
 #include <algorithm>
 #include <optional>

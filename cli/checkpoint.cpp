@@ -1,4 +1,4 @@
-#include "moving.hpp"
+#include "checkpoint.hpp"
 
 #include <signal.h>
 #include <unistd.h>

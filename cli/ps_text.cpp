@@ -1,0 +1,53 @@
+// What the table, the notes and the details call things.
+#include "ps_text.hpp"
+
+#include <array>
+#include <ctime>
+
+#include "policy/size.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+tm local(control::UnixMs at) {
+    const auto seconds = static_cast<time_t>(at / 1000);
+    tm out{};
+    ::localtime_r(&seconds, &out);
+    return out;
+}
+
+}  // namespace
+
+std::string gpu_label(const View &view, const ViewGpu &gpu) {
+    const auto name = [](const std::optional<int> &index, const std::string &uuid) {
+        return index ? "GPU " + std::to_string(*index) : plain(uuid.substr(0, 12));  // "GPU-8f3a1b2c"
+    };
+    if (gpu.parent.empty()) return name(gpu.index, gpu.uuid);
+    const ViewGpu *whole = whole_of(view, gpu);
+    return name(whole ? whole->index : std::nullopt, gpu.parent) + " " +
+           (gpu.index ? "MIG " + std::to_string(*gpu.index) : plain(gpu.uuid.substr(0, 12)));
+}
+
+std::string process_label(const ViewProcess &process) {
+    return std::to_string(process.pid) + (process.name.empty() ? "" : " (" + plain(process.name) + ")");
+}
+
+std::string clock_text(control::UnixMs at, control::UnixMs now) {
+    const tm then = local(at), today = local(now);
+    const bool same = then.tm_yday == today.tm_yday && then.tm_year == today.tm_year;
+    std::array<char, 32> text{};
+    const std::size_t length = std::strftime(text.data(), text.size(), same ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &then);
+    return {text.data(), length};
+}
+
+std::string nvml_says(const View &view, std::size_t process) {
+    std::string out;
+    for (const ViewGpu &gpu : view.gpus)
+        for (const ViewUse &use : gpu.uses)
+            if (use.process == process && use.nvml)
+                out += (out.empty() ? "" : ", ") + policy::format_human(*use.nvml) + " of " + gpu_label(view, gpu);
+    return out.empty() ? out : "NVML says that it holds " + out;
+}
+
+}  // namespace curb::cli
