@@ -113,8 +113,7 @@ void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
     command->add_option("--bytes", options.bytes, "So much is enough: 2GiB, 512MiB")->type_name("SIZE");
     command->add_option("--step", options.steps, "Take this step instead of the policy's; several in the order given")
         ->type_name("NAME")
-        ->expected(1)
-        ->take_all();
+        ->allow_extra_args(false);  // what follows the name is a PID
     add_json(command, options.json);
 }
 

@@ -127,7 +127,7 @@ TEST_CASE("curb release --json has the same in stable keys") {
     Capped process(runtime.path());
     CHECK(process("pool") == "ok");
     const std::string pid = text_of(process.pid());
-    const Outcome outcome = release(runtime.path(), {pid, "--step", "pools", "--bytes", "1GiB", "--json"});
+    const Outcome outcome = release(runtime.path(), {"--step", "pools", pid, "--bytes", "1GiB", "--json"});
     CHECK(outcome.status == 0);
     CHECK_THAT(outcome.out,
                contains(R"([{"pid":)" + pid + R"(,"trigger":"curb release","steps":[{"step":"pools","freed":)" +
