@@ -199,10 +199,16 @@ void Examination::gpus(const control::Status &status) {
     for (const control::GpuStatus &gpu : status.gpus) {
         if (gpu.contexts == 0 && gpu.held == 0) continue;
         is_used = is_used || gpu.contexts > 0;
-        ok("held",
-           "cuda:" + std::to_string(gpu.ordinal) + ": " + policy::format_human(gpu.held) +
-               (gpu.cap ? " of " + policy::format_human(*gpu.cap) + (gpu.ceiling ? " (the machine's ceiling)" : "")
-                        : ", no cap"));
+        const std::string held =
+            "cuda:" + std::to_string(gpu.ordinal) + ": " + policy::format_human(gpu.held) +
+            (gpu.cap ? " of " + policy::format_human(*gpu.cap) + (gpu.ceiling ? " (the machine's ceiling)" : "")
+                     : ", no cap");
+        if (gpu.cap && gpu.held > *gpu.cap)
+            note("held", held + ": more than the cap, as after it was lowered, so no request is served",
+                 "curb release " + std::to_string(facts_.pid) +
+                     " gives back what is cached; what the program uses is not taken from it");
+        else
+            ok("held", held);
     }
     if (is_used && facts_.listed && !is_listed())
         note("nvml", "NVML does not list it, as in some containers, so what the driver takes for code is not measured",

@@ -497,6 +497,8 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
                       p.status->trace = {"/tmp/trace", 5, 0, ""};
                   },
                   ok, "answers", ""},
+                 {[](P &p) { p.status->gpus[0].held = 9 * GiB; }, note, "9 GiB of 8 GiB: more than the cap",
+                  "curb release 4711"},
                  {[](P &p) { p.listed->clear(); }, note, "NVML does not list it", "--pid=host"},
                  {[](P &p) { p.listed.reset(); }, ok, "answers", ""},
                  {[](P &p) {
