@@ -136,8 +136,9 @@ Visit::Visit(CUcontext context) noexcept {
     Record *record = lately_known(context);
     if (!record) return;
     record->visitors.fetch_add(1, std::memory_order_seq_cst);
-    if (record->context.load(std::memory_order_seq_cst) == context &&
-        record->closing.load(std::memory_order_seq_cst) == 0) {
+    // In this order: if it is another's only by now, that one's `closing` says nothing of this context.
+    if (record->closing.load(std::memory_order_seq_cst) == 0 &&
+        record->context.load(std::memory_order_seq_cst) == context) {
         record_ = record;
         id_ = record->id.load(std::memory_order_seq_cst);
     } else {
@@ -150,6 +151,7 @@ Visit::~Visit() {
 }
 
 Closing::Closing(CUcontext context) noexcept : context_(context) {
+    if (!context) return;
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
     constexpr timespec kMoment{0, 50'000};
@@ -158,8 +160,11 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
             const std::scoped_lock lock(books().mutex);
             Record *record = known(context);
             if (!record) return;
-            if (id_ == 0) record->closing.fetch_add(1, std::memory_order_seq_cst);
-            id_ = record->id.load(std::memory_order_seq_cst);
+            // Another thread may have destroyed it meanwhile, and the handle be a newer one's.
+            if (const Id id = record->id.load(std::memory_order_seq_cst); id != id_) {
+                record->closing.fetch_add(1, std::memory_order_seq_cst);
+                id_ = id;
+            }
             if (record->visitors.load(std::memory_order_seq_cst) == 0) return;
         }
         if (spins < kSpins)

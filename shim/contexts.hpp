@@ -45,7 +45,8 @@ class Visit {
 };
 
 // Around the call that may destroy a context: from here on nobody visits it, and those who do have left. Afterwards it
-// can be visited again, if it is still there.
+// can be visited again, if it is still there. Null: of none, and takes no lock, as in a fork child, where that may be
+// held by a thread that is not there.
 class Closing {
   public:
     explicit Closing(CUcontext context) noexcept;

@@ -166,7 +166,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
-    graphs::destroyed(executable);
+    if (process::active()) graphs::destroyed(executable);
     return driver().cuGraphExecDestroy(executable);
 }
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
