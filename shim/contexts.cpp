@@ -249,6 +249,22 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     return out;
 }
 
+std::optional<bool> primary_is_active(const Device &device) noexcept {
+    unsigned flags = 0;
+    int active = 0;
+    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
+    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+}
+
+CUcontext primary_of(const Device &device) noexcept {
+    CUcontext context = nullptr;
+    if (!primary_is_active(device).value_or(false) ||
+        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+        return nullptr;
+    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
+    return context;
+}
+
 void note_green(CUcontext context) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().green.insert(context);
@@ -283,3 +299,20 @@ Device *green_gone(CUgreenCtx green) noexcept {
 }
 
 }  // namespace curb::shim::contexts
+
+namespace curb::shim {
+
+CUcontext current_context() noexcept {
+    CUcontext context = nullptr;
+    insist([&] { return driver().cuCtxGetCurrent(&context); });
+    return context;
+}
+
+CUcontext owner_of_memory() noexcept {
+    const CUcontext context = current_context();
+    if (!contexts::is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? contexts::primary_of(*device) : context;
+}
+
+}  // namespace curb::shim

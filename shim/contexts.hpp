@@ -110,6 +110,11 @@ struct StackChange {
 };
 StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 
+// Whether the device's primary context is there. None: the driver does not tell.
+std::optional<bool> primary_is_active(const Device &device) noexcept;
+// Its handle, without keeping a reference; null: it is not there.
+CUcontext primary_of(const Device &device) noexcept;
+
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.
 void note_green(CUcontext context) noexcept;
