@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <ctime>
 #include <list>
@@ -13,12 +12,13 @@
 
 #include "allocations.hpp"
 #include "leaked.hpp"
+#include "recent.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::contexts {
 
-// Never destroyed, so that whoever has one from the table of those last seen may look at it without a lock: it may be
-// another context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
+// Never destroyed, so that whoever has found it among the recent ones may look at it without a lock: it may be another
+// context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
 struct Record {
     std::atomic<CUcontext> context{nullptr};  // null: none's
     std::atomic<Id> id{0};
@@ -49,12 +49,7 @@ Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any_green{false};
 
-// Those last asked for.
-constinit std::array<std::atomic<Record *>, 16> seen{};
-
-std::atomic<Record *> &place_of(CUcontext context) noexcept {
-    return seen[reinterpret_cast<std::uint64_t>(context) * 0x9E3779B97F4A7C15ULL >> 60];
-}
+constinit Recent<CUcontext, Record> recent;
 
 // That of the context; null: it is not known. The lock is held.
 Record *known(CUcontext context) noexcept {
@@ -64,12 +59,11 @@ Record *known(CUcontext context) noexcept {
 
 // The same without the lock, which is taken where it was not asked for lately. It may be another's at any moment.
 Record *lately_known(CUcontext context) noexcept {
-    auto &place = place_of(context);
-    Record *record = place.load(std::memory_order_acquire);
+    Record *record = recent.at(context);
     if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
     const std::scoped_lock lock(books().mutex);
     record = known(context);
-    if (record) place.store(record, std::memory_order_release);
+    if (record) recent.note(context, record);
     return record;
 }
 
