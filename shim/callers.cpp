@@ -55,8 +55,7 @@ constexpr Row kRows[] = {
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool4uid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool5uuid_E"}}}},
     // Measured (CuPy 14.2): a pool allocates under six frames of its own, one upon the other; Memory, alloc and
-    // _malloc,
-    // which do not ask again, are each called by Python, so two of them never touch.
+    // _malloc, which do not ask again, are each called by Python, so two of them never touch.
     {"cupy", {"/cupy/cuda/", "memory."}, 3, {"/cupy_backends/cuda/api/", "runtime."}, {}},
 };
 static_assert(std::size(kRows) == std::tuple_size_v<decltype(Known::frameworks)>);
