@@ -1,7 +1,6 @@
 #include "idle.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "devices.hpp"
 #include "leaked.hpp"

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "admission.hpp"
