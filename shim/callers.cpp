@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "range.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::callers {
@@ -61,13 +62,6 @@ constexpr Row kRows[] = {
 static_assert(std::size(kRows) == std::tuple_size_v<decltype(Known::frameworks)>);
 constexpr const char *kRuntime = "libcudart";
 
-// The addresses of a library, all its segments.
-struct Range {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    [[nodiscard]] bool has(std::uintptr_t address) const noexcept { return address >= begin && address < end; }
-};
-
 using Count = std::atomic<std::uint64_t>;  // as PyTorch declares them (c10::CaptureId_t)
 
 // What is loaded, as last looked. Never changed once published, and kept: nobody counts readers.
@@ -92,18 +86,6 @@ std::string_view file_name(const char *path) noexcept {
 bool is(const File &file, const char *path) noexcept {
     return *file.name && file_name(path).starts_with(file.name) &&
            std::string_view(path).find(file.folder) != std::string_view::npos;
-}
-
-Range range_of(const dl_phdr_info &info) noexcept {
-    Range range{~std::uintptr_t{0}, 0};
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-        const auto &segment = info.dlpi_phdr[i];
-        if (segment.p_type != PT_LOAD) continue;
-        const std::uintptr_t begin = info.dlpi_addr + segment.p_vaddr;
-        if (begin < range.begin) range.begin = begin;
-        if (begin + segment.p_memsz > range.end) range.end = begin + segment.p_memsz;
-    }
-    return range;
 }
 
 int note(dl_phdr_info *info, std::size_t, void *into) {
