@@ -67,6 +67,11 @@ Record *lately_known(CUcontext context) noexcept {
     return record;
 }
 
+bool is_green(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    return books().green.contains(context);
+}
+
 // What the stack of a limit takes more, or less, than that of the beginning.
 struct Stack {
     Bytes more = 0;
@@ -270,12 +275,6 @@ void note_green(CUcontext context) noexcept try {
 
 bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
 
-bool is_green(CUcontext context) noexcept {
-    if (!has_green()) return false;
-    const std::scoped_lock lock(books().mutex);
-    return books().green.contains(context);
-}
-
 void green_made(CUgreenCtx green, Device &device) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().greens.insert_or_assign(green, &device);
@@ -304,7 +303,7 @@ CUcontext current_context() noexcept {
 
 CUcontext owner_of_memory() noexcept {
     const CUcontext context = current_context();
-    if (!contexts::is_green(context)) return context;
+    if (!contexts::has_green() || !contexts::is_green(context)) return context;
     const Device *device = devices::current();
     return device ? contexts::primary_of(*device) : context;
 }

@@ -42,27 +42,20 @@ CUresult begin(Begin call) noexcept {
     return result;
 }
 
-template <class IsCapturing>
-bool capturing(const IsCapturing &is_capturing, CUstream stream) noexcept {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const auto ask = [&] { return is_capturing(stream, &status); };
-    return insist(ask) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // An end ends the capture even when it reports it as invalidated, but not when the driver has refused the call; on a
 // stream that captures nothing it ends none.
 template <class IsCapturing, class End>
 CUresult end(const IsCapturing &is_capturing, CUstream stream, End call) noexcept {
-    const bool before = capturing(is_capturing, stream);
+    const bool before = capturing(is_capturing, stream).value_or(false);
     const CUresult result = call();
-    if (before && (result == CUDA_SUCCESS || !capturing(is_capturing, stream))) ended();
+    if (before && (result == CUDA_SUCCESS || !capturing(is_capturing, stream).value_or(false))) ended();
     return result;
 }
 
 // A stream that captures ends its capture with itself. One that could not be destroyed is not asked: perhaps it was.
 template <class Destroy>
 CUresult destroy(CUstream stream, Destroy call) noexcept {
-    const bool before = capturing(driver().cuStreamIsCapturing, stream);
+    const bool before = capturing(driver().cuStreamIsCapturing, stream).value_or(false);
     const CUresult result = call();
     if (before && result == CUDA_SUCCESS) ended();
     return result;
