@@ -230,6 +230,11 @@ bool release_on_the_spot(Device &device) noexcept {
     return pools::trim(device) > 0 || from_cache;
 }
 
+bool is_over_cap(const Device &device) noexcept {
+    const auto limit = cap(device);
+    return limit && device.ledger.held() > *limit;
+}
+
 bool is_over(const Device &device) noexcept {
     const policy::Terms now = terms(device, process::snapshot());
     return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;

@@ -67,6 +67,7 @@ bool release_on_the_spot(Device &device) noexcept;
 const Snapshot::Gpu &in_force(const Device &device) noexcept;
 // The cap in force on the device; none: no cap.
 std::optional<Bytes> cap(const Device &device) noexcept;
+bool is_over_cap(const Device &device) noexcept;
 // Whether more is held than requests may take.
 bool is_over(const Device &device) noexcept;
 // Whether more is held than is allowed at all: nothing may be kept that could go back.

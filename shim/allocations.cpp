@@ -4,7 +4,6 @@
 #include <atomic>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "leaked.hpp"
 #include "reusing_map.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <new>
 
 #include "admission.hpp"
 #include "allocations.hpp"
@@ -11,6 +10,7 @@
 #include "contexts.hpp"
 #include "idle.hpp"
 #include "keep_errno.hpp"
+#include "leaked.hpp"
 #include "room.hpp"
 #include "shelf.hpp"
 #include "trace.hpp"
@@ -31,9 +31,7 @@ constinit std::atomic<void (*)()> waker{nullptr};
 
 // Never destroyed: threads may free memory until the process is gone.
 Shelf &shelf_of(const Device &device) noexcept {
-    alignas(Shelf) static std::byte room[sizeof(Shelf) * devices::kMost];
-    static auto *all = new (room) std::array<Shelf, devices::kMost>;
-    return (*all)[static_cast<std::size_t>(device.ordinal)];
+    return leaked<std::array<Shelf, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
 }
 
 void count(Device &device, bool more) noexcept {
@@ -130,6 +128,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
     const auto block = shelf_of(device).take(visit.id(), bytes);
     if (!block) return 0;
     if (!allocations::remember(block->pointer, block->allocation)) {
+        const RelaxedCapture relaxed;
         free_now(*block);
         return 0;
     }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "range.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::callers {
@@ -55,19 +56,11 @@ constexpr Row kRows[] = {
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool4uid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool5uuid_E"}}}},
     // Measured (CuPy 14.2): a pool allocates under six frames of its own, one upon the other; Memory, alloc and
-    // _malloc,
-    // which do not ask again, are each called by Python, so two of them never touch.
+    // _malloc, which do not ask again, are each called by Python, so two of them never touch.
     {"cupy", {"/cupy/cuda/", "memory."}, 3, {"/cupy_backends/cuda/api/", "runtime."}, {}},
 };
 static_assert(std::size(kRows) == std::tuple_size_v<decltype(Known::frameworks)>);
 constexpr const char *kRuntime = "libcudart";
-
-// The addresses of a library, all its segments.
-struct Range {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    [[nodiscard]] bool has(std::uintptr_t address) const noexcept { return address >= begin && address < end; }
-};
 
 using Count = std::atomic<std::uint64_t>;  // as PyTorch declares them (c10::CaptureId_t)
 
@@ -93,18 +86,6 @@ std::string_view file_name(const char *path) noexcept {
 bool is(const File &file, const char *path) noexcept {
     return *file.name && file_name(path).starts_with(file.name) &&
            std::string_view(path).find(file.folder) != std::string_view::npos;
-}
-
-Range range_of(const dl_phdr_info &info) noexcept {
-    Range range{~std::uintptr_t{0}, 0};
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-        const auto &segment = info.dlpi_phdr[i];
-        if (segment.p_type != PT_LOAD) continue;
-        const std::uintptr_t begin = info.dlpi_addr + segment.p_vaddr;
-        if (begin < range.begin) range.begin = begin;
-        if (begin + segment.p_memsz > range.end) range.end = begin + segment.p_memsz;
-    }
-    return range;
 }
 
 int note(dl_phdr_info *info, std::size_t, void *into) {

@@ -8,12 +8,16 @@
 
 namespace curb::shim::captures {
 
-// Around the program's cuStreamBeginCapture*: called before the driver is. A synchronisation of ours that has been
-// entered but not yet by the driver would break the capture that is about to begin; this waits for that moment to pass,
-// 2 ms at the most (a synchronisation already running in the driver does no harm: measured on an H200).
-void beginning() noexcept;
-void ended() noexcept;  // or it was not begun: the driver refused
 bool any() noexcept;
+
+// Whether this stream is being captured, asked by the function of its form of the default stream. None: the driver does
+// not tell.
+template <class IsCapturing>
+std::optional<bool> capturing(const IsCapturing &is_capturing, CUstream stream) noexcept {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const auto ask = [&] { return is_capturing(stream, &status); };
+    return insist(ask) == CUDA_SUCCESS ? std::optional(status != CU_STREAM_CAPTURE_STATUS_NONE) : std::nullopt;
+}
 
 // Waits for the work of the calling thread's current context, unless a graph is being captured: what the driver said of
 // it. None: one is.

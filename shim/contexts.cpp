@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <ctime>
 #include <list>
@@ -13,12 +12,13 @@
 
 #include "allocations.hpp"
 #include "leaked.hpp"
+#include "recent.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::contexts {
 
-// Never destroyed, so that whoever has one from the table of those last seen may look at it without a lock: it may be
-// another context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
+// Never destroyed, so that whoever has found it among the recent ones may look at it without a lock: it may be another
+// context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
 struct Record {
     std::atomic<CUcontext> context{nullptr};  // null: none's
     std::atomic<Id> id{0};
@@ -49,12 +49,7 @@ Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any_green{false};
 
-// Those last asked for.
-constinit std::array<std::atomic<Record *>, 16> seen{};
-
-std::atomic<Record *> &place_of(CUcontext context) noexcept {
-    return seen[reinterpret_cast<std::uint64_t>(context) * 0x9E3779B97F4A7C15ULL >> 60];
-}
+constinit Recent<CUcontext, Record> recent;
 
 // That of the context; null: it is not known. The lock is held.
 Record *known(CUcontext context) noexcept {
@@ -64,13 +59,17 @@ Record *known(CUcontext context) noexcept {
 
 // The same without the lock, which is taken where it was not asked for lately. It may be another's at any moment.
 Record *lately_known(CUcontext context) noexcept {
-    auto &place = place_of(context);
-    Record *record = place.load(std::memory_order_acquire);
+    Record *record = recent.at(context);
     if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
     const std::scoped_lock lock(books().mutex);
     record = known(context);
-    if (record) place.store(record, std::memory_order_release);
+    if (record) recent.note(context, record);
     return record;
+}
+
+bool is_green(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    return books().green.contains(context);
 }
 
 // What the stack of a limit takes more, or less, than that of the beginning.
@@ -136,8 +135,9 @@ Visit::Visit(CUcontext context) noexcept {
     Record *record = lately_known(context);
     if (!record) return;
     record->visitors.fetch_add(1, std::memory_order_seq_cst);
-    if (record->context.load(std::memory_order_seq_cst) == context &&
-        record->closing.load(std::memory_order_seq_cst) == 0) {
+    // In this order: if it is another's only by now, that one's `closing` says nothing of this context.
+    if (record->closing.load(std::memory_order_seq_cst) == 0 &&
+        record->context.load(std::memory_order_seq_cst) == context) {
         record_ = record;
         id_ = record->id.load(std::memory_order_seq_cst);
     } else {
@@ -150,6 +150,7 @@ Visit::~Visit() {
 }
 
 Closing::Closing(CUcontext context) noexcept : context_(context) {
+    if (!context) return;
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
     constexpr timespec kMoment{0, 50'000};
@@ -158,8 +159,11 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
             const std::scoped_lock lock(books().mutex);
             Record *record = known(context);
             if (!record) return;
-            if (id_ == 0) record->closing.fetch_add(1, std::memory_order_seq_cst);
-            id_ = record->id.load(std::memory_order_seq_cst);
+            // Another thread may have destroyed it meanwhile, and the handle be a newer one's.
+            if (const Id id = record->id.load(std::memory_order_seq_cst); id != id_) {
+                record->closing.fetch_add(1, std::memory_order_seq_cst);
+                id_ = id;
+            }
             if (record->visitors.load(std::memory_order_seq_cst) == 0) return;
         }
         if (spins < kSpins)
@@ -244,6 +248,22 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     return out;
 }
 
+std::optional<bool> primary_is_active(const Device &device) noexcept {
+    unsigned flags = 0;
+    int active = 0;
+    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
+    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+}
+
+CUcontext primary_of(const Device &device) noexcept {
+    CUcontext context = nullptr;
+    if (!primary_is_active(device).value_or(false) ||
+        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+        return nullptr;
+    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
+    return context;
+}
+
 void note_green(CUcontext context) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().green.insert(context);
@@ -254,12 +274,6 @@ void note_green(CUcontext context) noexcept try {
 }
 
 bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
-
-bool is_green(CUcontext context) noexcept {
-    if (!has_green()) return false;
-    const std::scoped_lock lock(books().mutex);
-    return books().green.contains(context);
-}
 
 void green_made(CUgreenCtx green, Device &device) noexcept try {
     const std::scoped_lock lock(books().mutex);
@@ -278,3 +292,20 @@ Device *green_gone(CUgreenCtx green) noexcept {
 }
 
 }  // namespace curb::shim::contexts
+
+namespace curb::shim {
+
+CUcontext current_context() noexcept {
+    CUcontext context = nullptr;
+    insist([&] { return driver().cuCtxGetCurrent(&context); });
+    return context;
+}
+
+CUcontext owner_of_memory() noexcept {
+    const CUcontext context = current_context();
+    if (!contexts::has_green() || !contexts::is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? contexts::primary_of(*device) : context;
+}
+
+}  // namespace curb::shim

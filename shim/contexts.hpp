@@ -45,7 +45,8 @@ class Visit {
 };
 
 // Around the call that may destroy a context: from here on nobody visits it, and those who do have left. Afterwards it
-// can be visited again, if it is still there.
+// can be visited again, if it is still there. Null: of none, and takes no lock, as in a fork child, where that may be
+// held by a thread that is not there.
 class Closing {
   public:
     explicit Closing(CUcontext context) noexcept;
@@ -109,10 +110,14 @@ struct StackChange {
 };
 StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 
+// Whether the device's primary context is there. None: the driver does not tell.
+std::optional<bool> primary_is_active(const Device &device) noexcept;
+// Its handle, without keeping a reference; null: it is not there.
+CUcontext primary_of(const Device &device) noexcept;
+
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.
 void note_green(CUcontext context) noexcept;
-bool is_green(CUcontext context) noexcept;
 bool has_green() noexcept;  // whether there has been one
 // Whose primary context a green one holds on to, until it ends. Null: not known.
 void green_made(CUgreenCtx green, Device &device) noexcept;

@@ -1,10 +1,9 @@
 #include "devices.hpp"
-#include "keep_errno.hpp"
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 
+#include "keep_errno.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 #include "trace.hpp"

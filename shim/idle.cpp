@@ -1,7 +1,6 @@
 #include "idle.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "devices.hpp"
 #include "leaked.hpp"
@@ -24,7 +23,7 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
     std::optional<std::uint64_t> last;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        if (device.contexts.load(std::memory_order_relaxed) == 0 && device.ledger.held() == 0) continue;
+        if (!devices::in_use(device)) continue;
         const auto age = device.meter.last_run(devices::now_ms() - since_ms);
         if (!age) continue;
         const std::uint64_t when = devices::now_ms() - *age;

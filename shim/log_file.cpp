@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <utility>
 
 namespace curb::shim::log {
 namespace {

@@ -24,6 +24,7 @@
 
 #include "control/descriptor.hpp"
 #include "driver.hpp"
+#include "range.hpp"
 #include "real_libc.hpp"
 
 // Reads what others write: slots that are bound meanwhile, red zones between variables.
@@ -42,14 +43,6 @@ constexpr std::array<std::uint64_t, 3> kAddressTypes{R_AARCH64_ABS64, R_AARCH64_
 
 constexpr Address kMostVariables = Address{64} << 20;  // of a library, that are looked through
 constexpr std::size_t kMostObjects = 100'000;          // no end of them: the list changes under our feet
-
-struct Range {
-    Address begin = 0, end = 0;
-    [[nodiscard]] bool has(Address address) const noexcept { return address >= begin && address < end; }
-    [[nodiscard]] bool has(Address address, Address size) const noexcept {
-        return has(address) && size <= end - address;
-    }
-};
 
 // Where references can lead, and what they are held against.
 struct Targets {
@@ -74,17 +67,6 @@ struct Visit {
     unsigned long long unloaded = 0;
     Object *object;
 };
-
-Range range_of(const dl_phdr_info &info) noexcept {
-    Range range{~Address{0}, 0};
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-        const auto &segment = info.dlpi_phdr[i];
-        if (segment.p_type != PT_LOAD) continue;
-        range.begin = std::min<Address>(range.begin, info.dlpi_addr + segment.p_vaddr);
-        range.end = std::max<Address>(range.end, info.dlpi_addr + segment.p_vaddr + segment.p_memsz);
-    }
-    return range;
-}
 
 // The segment that can be read and has all of it; empty: none has.
 Range segment_of(const dl_phdr_info &info, Address begin, Address size) noexcept {

@@ -7,6 +7,7 @@
 #include "cache.hpp"
 #include "devices.hpp"
 #include "idle.hpp"
+#include "last_thread.hpp"
 #include "pools.hpp"
 #include "trace.hpp"
 
@@ -43,7 +44,7 @@ Next sooner(Next a, Next b) noexcept {
 
 Next run() noexcept {
     trace::say_trouble();
-    return sooner(sooner(cache::sweep(), idle::look()), look_at_thresholds());
+    return sooner(sooner(cache::sweep(), idle::look()), sooner(look_at_thresholds(), last_thread::look_again()));
 }
 
 }  // namespace curb::shim::periodic

@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <list>
 #include <mutex>
 #include <shared_mutex>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "leaked.hpp"
+#include "recent.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::pools {
@@ -27,27 +27,8 @@ struct Registry {
 
 Registry &registry() noexcept { return leaked<Registry>(); }
 
-// Where most look-ups end: the pools that were asked for last, found without the lock, which every thread that
-// allocates in stream order would otherwise write to. A record is never given back, so one that is out of date is only
-// one that has been forgotten, and says so itself.
-class Recent {
-  public:
-    [[nodiscard]] Pool *find(CUmemoryPool handle) const noexcept {
-        Pool *pool = place(handle).load(std::memory_order_acquire);
-        return pool && pool->handle == handle && pool->live.load(std::memory_order_acquire) ? pool : nullptr;
-    }
-    void note(CUmemoryPool handle, Pool *pool) noexcept { place(handle).store(pool, std::memory_order_release); }
-
-  private:
-    static constexpr std::size_t kBits = 4;
-
-    [[nodiscard]] std::atomic<Pool *> &place(CUmemoryPool handle) const noexcept {
-        return places_[reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15ULL >> (64 - kBits)];
-    }
-
-    mutable std::array<std::atomic<Pool *>, std::size_t{1} << kBits> places_{};
-};
-constinit Recent recent;
+// Where most look-ups end.
+constinit Recent<CUmemoryPool, Pool> recent;
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
@@ -157,6 +138,13 @@ void set_charge(Pool &pool) noexcept {
     trace::books(*pool.device, pool.kind, change);
 }
 
+void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
+    const RelaxedCapture relaxed;
+    each_on(device, [=](Pool &pool) {
+        if (pool.kind == Kind::pools) (pool.threshold.*how)(pool.handle);
+    });
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> Threshold::of_program() noexcept {
@@ -203,7 +191,8 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
 }
 
 Pool *known(CUmemoryPool handle) noexcept {
-    if (Pool *pool = recent.find(handle)) return pool;
+    Pool *pool = recent.at(handle);
+    if (pool && pool->handle == handle && pool->live.load(std::memory_order_acquire)) return pool;
     const std::shared_lock lock(registry().mutex);
     const auto found = registry().by_handle.find(handle);
     if (found == registry().by_handle.end()) return nullptr;
@@ -301,17 +290,6 @@ Bytes trim(Device &device) noexcept {
     look_again(device);
     return freed;
 }
-
-namespace {
-
-void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
-    const RelaxedCapture relaxed;
-    each_on(device, [=](Pool &pool) {
-        if (pool.kind == Kind::pools) (pool.threshold.*how)(pool.handle);
-    });
-}
-
-}  // namespace
 
 void lower_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::lower); }
 void restore_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::restore); }

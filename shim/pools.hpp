@@ -68,8 +68,10 @@ struct Pool {
     Threshold threshold;
 };
 
-// The pool with this handle. One that is not known yet was made behind our back (a device's default pool): it is taken
-// to live on `device`. Null: no host memory for the record.
+// The pool with this handle; null: not known.
+Pool *known(CUmemoryPool handle) noexcept;
+// The same. One that is not known yet was made behind our back (a device's default pool): it is taken to live on
+// `device`. Null: no host memory for the record.
 Pool *find(CUmemoryPool handle, Device *device) noexcept;
 // The memory of the device's graphs. Null: no host memory for the record.
 Pool *graphs_of(Device &device) noexcept;
@@ -117,8 +119,6 @@ class Claim {
 // restored: without a stall, and also of memory that the device is not done with yet. (Measured on an H100: all of it.)
 void lower_thresholds(Device &device) noexcept;
 void restore_thresholds(Device &device) noexcept;
-// The pool with this handle; null: not known.
-Pool *known(CUmemoryPool handle) noexcept;
 
 // Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done
 // what it may to have frees seen complete.

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "admission.hpp"
@@ -47,11 +46,6 @@ constinit std::atomic<std::int64_t> began{0};
 constinit std::atomic<const config::Source *> from{nullptr};
 
 constexpr const char *kLowered = "cap lowered";
-
-bool is_over_cap(const Device &device) noexcept {
-    const std::optional<Bytes> cap = snapshot().of(device.ordinal).terms.cap;
-    return cap && device.ledger.held() > *cap;
-}
 
 // CURB_POLICY as an absolute path, if the program was started with a relative one: by the first cuInit it may have
 // changed its folder. Empty: as the environment has it.
@@ -92,6 +86,12 @@ std::string command() {
     return who.args.empty() ? who.exe : who.exe + " " + who.args;
 }
 
+// The file that the policy in force is from.
+const std::string &file_in_force() noexcept {
+    const config::Source &source = process::source();
+    return source.file.empty() ? source.ceiling : source.file;
+}
+
 // The terms in force, with what has brought them.
 void trace_terms(const std::string &by) {
     if (!trace::on()) return;
@@ -106,9 +106,7 @@ void trace_terms(const std::string &by) {
 void follow_trace() {
     const Version &now = snapshot().version;
     trace::follow(now.policy.trace, command());
-    const config::Source &source = process::source();
-    const std::string file = source.file.empty() ? source.ceiling : source.file;
-    trace_terms(now.rule.empty() ? file : file + ", " + now.rule);
+    trace_terms(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
 }
 
 // A file that is there and cannot be read may be readable a moment later: the process may have had no descriptor left.
@@ -158,9 +156,8 @@ std::vector<std::string> differences(const policy::Policy &before, const policy:
 }
 
 void say_what_changed(const config::Loaded &now, const Changed &changed) {
-    const std::string &file = process::source().file;
-    log::write(policy::LogLevel::info, (file.empty() ? process::source().ceiling : file) + ": new policy in force" +
-                                           (now.rule.empty() ? "" : ", " + now.rule));
+    log::write(policy::LogLevel::info,
+               file_in_force() + ": new policy in force" + (now.rule.empty() ? "" : ", " + now.rule));
     for (const std::string &line : changed.changes) log::write(policy::LogLevel::info, "  " + line);
 }
 
@@ -169,7 +166,8 @@ void say_what_changed(const config::Loaded &now, const Changed &changed) {
 void tell_of_new_terms() {
     room::changed();
     bool over = false;
-    for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal) over = is_over_cap(devices::at(ordinal));
+    for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
+        over = admission::is_over_cap(devices::at(ordinal));
     const bool asked = over && worker::release({kLowered});
     worker::settle(!asked);
 }
@@ -300,9 +298,9 @@ void settle(bool look_closely) noexcept try {
     if (!look_closely) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        if (!snapshot().of(ordinal).terms.cap) continue;
+        if (!admission::cap(device)) continue;
         devices::reconcile(device);
-        if (is_over_cap(device)) {
+        if (admission::is_over_cap(device)) {
             worker::release({kLowered});
             return;
         }

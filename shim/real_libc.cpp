@@ -73,11 +73,6 @@ void *find_next(const char *name) noexcept {
     return look_up ? look_up(RTLD_NEXT, name) : nullptr;
 }
 
-template <class F>
-F *next(const char *name, std::atomic<F *> &known) noexcept {
-    return once(known, find_next, name);
-}
-
 }  // namespace
 
 // Up to glibc 2.33 these live in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
@@ -95,54 +90,21 @@ void *glibcs(const char *name) noexcept {
     return nullptr;
 }
 
-Dlsym *dlsym() noexcept {
-    static constinit std::atomic<Dlsym *> known{nullptr};
-    return once(known, glibcs, "dlsym");
-}
-
-Dlvsym *dlvsym() noexcept {
-    static constinit std::atomic<Dlvsym *> known{nullptr};
-    return once(known, glibcs, "dlvsym");
-}
-
-Dlsym *next_dlsym() noexcept {
-    static constinit std::atomic<Dlsym *> known{nullptr};
-    return next("dlsym", known);
-}
-
-Dlvsym *next_dlvsym() noexcept {
-    static constinit std::atomic<Dlvsym *> known{nullptr};
-    return next("dlvsym", known);
-}
-
-Sigaction *sigaction() noexcept {
-    static constinit std::atomic<Sigaction *> known{nullptr};
-    return next("sigaction", known);
-}
-
-Signal *signal() noexcept {
-    static constinit std::atomic<Signal *> known{nullptr};
-    return next("signal", known);
-}
-
-Signal *sysv_signal() noexcept {
-    static constinit std::atomic<Signal *> known{nullptr};
-    return next("sysv_signal", known);
-}
-
-Signal *sigset() noexcept {
-    static constinit std::atomic<Signal *> known{nullptr};
-    return next("sigset", known);
-}
-
-Sigignore *sigignore() noexcept {
-    static constinit std::atomic<Sigignore *> known{nullptr};
-    return next("sigignore", known);
-}
-
-Siginterrupt *siginterrupt() noexcept {
-    static constinit std::atomic<Siginterrupt *> known{nullptr};
-    return next("siginterrupt", known);
-}
+#define CURB_REAL(type, function, find, symbol)              \
+    type *function() noexcept {                              \
+        static constinit std::atomic<type *> known{nullptr}; \
+        return once(known, find, symbol);                    \
+    }
+CURB_REAL(Dlsym, dlsym, glibcs, "dlsym")
+CURB_REAL(Dlvsym, dlvsym, glibcs, "dlvsym")
+CURB_REAL(Dlsym, next_dlsym, find_next, "dlsym")
+CURB_REAL(Dlvsym, next_dlvsym, find_next, "dlvsym")
+CURB_REAL(Sigaction, sigaction, find_next, "sigaction")
+CURB_REAL(Signal, signal, find_next, "signal")
+CURB_REAL(Signal, sysv_signal, find_next, "sysv_signal")
+CURB_REAL(Signal, sigset, find_next, "sigset")
+CURB_REAL(Sigignore, sigignore, find_next, "sigignore")
+CURB_REAL(Siginterrupt, siginterrupt, find_next, "siginterrupt")
+#undef CURB_REAL
 
 }  // namespace curb::shim::real

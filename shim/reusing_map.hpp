@@ -3,16 +3,15 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <iterator>
 #include <unordered_map>
 #include <utility>
 
 namespace curb::shim {
 
-template <class Key, class Value, class Hash = std::hash<Key>>
+template <class Key, class Value>
 class ReusingMap {
-    using Map = std::unordered_map<Key, Value, Hash>;
+    using Map = std::unordered_map<Key, Value>;
 
   public:
     using iterator = typename Map::iterator;

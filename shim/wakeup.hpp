@@ -11,16 +11,18 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <ctime>
+
+#include "keep_errno.hpp"
 
 namespace curb::shim {
 
 class Wakeup {
   public:
-    // Async-signal-safe, but for errno.
+    // Async-signal-safe; leaves errno.
     void post() noexcept {
+        const KeepErrno keep_errno;
         if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
     }
 

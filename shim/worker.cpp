@@ -37,9 +37,6 @@ constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> busy{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process that the worker belongs to; 0: there is none
 
-// Async-signal-safe, but for errno.
-void post() noexcept { woken.post(); }
-
 // Requests on their way to the worker. Leaked: threads may ask until the process is gone.
 struct Asked {
     std::mutex mutex;
@@ -69,10 +66,6 @@ void take_requests(std::vector<release::Request> &out) {
 void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
     woken.wait(std::min(milliseconds.value_or(kLongest), kLongest));
-}
-
-std::optional<std::uint64_t> sooner(std::optional<std::uint64_t> one, std::optional<std::uint64_t> other) noexcept {
-    return one && other ? std::min(*one, *other) : one ? one : other;
 }
 
 void at_exit();
@@ -121,7 +114,7 @@ bool look_once(std::vector<release::Request> &waiting) {
     const auto next = periodic::run();
     busy.store(false, std::memory_order_seq_cst);
     last_thread::end_if_alone();
-    sleep_for(sooner(next, last_thread::look_again()));
+    sleep_for(next);
     return true;
 }
 
@@ -171,10 +164,10 @@ void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
 void wake() noexcept {
     signalled.store(true, std::memory_order_seq_cst);
-    post();
+    woken.post();
 }
 
-void look() noexcept { post(); }
+void look() noexcept { woken.post(); }
 
 void settle(bool look_closely) noexcept {
     {
@@ -182,7 +175,7 @@ void settle(bool look_closely) noexcept {
         asked().settle = true;
         asked().look_closely |= look_closely;
     }
-    post();
+    woken.post();
 }
 
 void measure() noexcept {
@@ -190,13 +183,13 @@ void measure() noexcept {
         const std::scoped_lock lock(asked().mutex);
         asked().measure = true;
     }
-    post();
+    woken.post();
 }
 
 void measure_soon(Device &device) noexcept {
     if (!device.measure_soon.load(std::memory_order_relaxed) &&
         !device.measure_soon.exchange(true, std::memory_order_seq_cst))
-        post();
+        woken.post();
 }
 
 void say(std::string line) noexcept try {
@@ -206,7 +199,7 @@ void say(std::string line) noexcept try {
         if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
         asked().lines.push_back(std::move(line));
     }
-    post();
+    woken.post();
 } catch (...) {
     // Out of host memory: nothing is logged.
 }
@@ -222,7 +215,7 @@ bool release(release::Request request) noexcept try {
         if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
         asked().requests.push_back(std::move(request));
     }
-    post();
+    woken.post();
     return true;
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");

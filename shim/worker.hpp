@@ -14,7 +14,7 @@ void start() noexcept;
 // In a fork child, which has none of the threads. Async-signal-safe.
 void in_fork_child() noexcept;
 
-// The release signal came. Async-signal-safe, but for errno: it posts a futex and nothing else.
+// The release signal came. Async-signal-safe: it posts a futex and nothing else. Leaves errno.
 void wake() noexcept;
 
 // Something may be due from time to time from now on, or sooner than before (periodic.hpp). Leaves errno.

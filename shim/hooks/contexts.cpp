@@ -20,24 +20,6 @@ namespace {
 // What the first context takes, as long as it has not been measured: the figure of an H100 and an H200.
 constexpr Bytes kContext = 518 * policy::MiB;
 
-// None: the driver does not tell.
-std::optional<bool> primary_is_active(const Device &device) noexcept {
-    unsigned flags = 0;
-    int active = 0;
-    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
-    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
-}
-
-// The primary context's handle, without keeping a reference; null: it is not active.
-CUcontext primary_of(const Device &device) noexcept {
-    CUcontext context = nullptr;
-    if (!primary_is_active(device).value_or(false) ||
-        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
-        return nullptr;
-    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
-    return context;
-}
-
 // What the first context of a device takes, for all of them. Where NVML does not see this process, that is what the
 // device has less free afterwards: others may have allocated in that moment, and then it errs on the side of the cap.
 class FirstContext {
@@ -77,11 +59,6 @@ class FirstContext {
     Bytes overhead_before_ = 0;
 };
 
-bool over_the_cap(Device &device) noexcept {
-    const auto cap = admission::cap(device);
-    return cap && device.ledger.held() > *cap;
-}
-
 // A device without room for a context is waited for, as long as the policy says.
 template <class Call>
 CUresult patiently(Device &device, Call call) {
@@ -119,7 +96,7 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
             if (made == CUDA_SUCCESS) cost = first.measure();
             return made;
         });
-        if (result == CUDA_SUCCESS && over_the_cap(*device)) {
+        if (result == CUDA_SUCCESS && admission::is_over_cap(*device)) {
             reports::context_refused(*device, cost);
             undo();
             device->ledger.give_back(Kind::contexts, cost);
@@ -155,7 +132,7 @@ CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
 template <class Call, class Context, class Undo>
 CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo) {
     const Device *device = devices::find(ordinal);
-    if (!device || primary_is_active(*device).value_or(false)) return call();
+    if (!device || contexts::primary_is_active(*device).value_or(false)) return call();
     return create(
         ordinal, call, [&] { return context(*device); }, undo);
 }
@@ -178,10 +155,10 @@ void died(Device *device, CUcontext context) noexcept {
 template <class Call>
 CUresult end_primary(CUdevice ordinal, Call call) {
     Device *device = devices::find(ordinal);
-    const CUcontext context = device ? primary_of(*device) : nullptr;
+    const CUcontext context = device ? contexts::primary_of(*device) : nullptr;
     const contexts::Closing closing(context);
     const CUresult result = call();
-    if (context && !primary_is_active(*device).value_or(true)) died(device, context);
+    if (context && !contexts::primary_is_active(*device).value_or(true)) died(device, context);
     return result;
 }
 
@@ -195,20 +172,6 @@ CUresult destroy(CUcontext context, Call call) {
 }
 
 }  // namespace
-
-CUcontext current_context() noexcept {
-    CUcontext context = nullptr;
-    insist([&] { return driver().cuCtxGetCurrent(&context); });
-    return context;
-}
-
-CUcontext owner_of_memory() noexcept {
-    const CUcontext context = current_context();
-    if (!contexts::is_green(context)) return context;
-    const Device *device = devices::current();
-    return device ? primary_of(*device) : context;
-}
-
 }  // namespace curb::shim
 
 using namespace curb::shim;
@@ -261,7 +224,7 @@ CUresult cuCtxDetach(CUcontext context) {
 // A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
     const CUresult result = create_primary(
-        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); }, primary_of,
+        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); }, contexts::primary_of,
         [&] {
             insist([&] { return driver().cuGreenCtxDestroy(*context); });
             *context = nullptr;

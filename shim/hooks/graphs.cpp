@@ -9,6 +9,7 @@
 
 #include "admission.hpp"
 #include "cache.hpp"
+#include "captures.hpp"
 #include "idle.hpp"
 #include "pools.hpp"
 #include "process.hpp"
@@ -72,9 +73,7 @@ CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CU
     const auto missing = graphs::missing(executable);
     if (!missing) return CUDA_ERROR_OUT_OF_MEMORY;
     const graphs::Needs &needs = *missing;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const auto ask = [&] { return is_capturing(stream, &status); };
-    if (!needs.empty() && (insist(ask) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)) return call();
+    if (!needs.empty() && captures::capturing(is_capturing, stream).value_or(true)) return call();
     const CUresult result = needs.empty() ? cache::with_room(call) : take(needs, call);
     if (result == CUDA_SUCCESS) note(executable, trims);
     return result;
@@ -166,7 +165,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
-    graphs::destroyed(executable);
+    if (process::active()) graphs::destroyed(executable);
     return driver().cuGraphExecDestroy(executable);
 }
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {

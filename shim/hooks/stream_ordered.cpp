@@ -36,10 +36,7 @@ Device *device_of(const Form &form, CUstream stream) noexcept {
 // While capturing, an allocation is a node of the graph: it takes memory when the graph is launched. A stream of which
 // the driver does not tell may be capturing, and anything else that it is asked then could break that.
 bool capturing(const Form &form, CUstream stream) noexcept {
-    if (!captures::any()) return false;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const auto ask = [&] { return (driver().*form.is_capturing)(stream, &status); };
-    return insist(ask) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return captures::any() && captures::capturing(driver().*form.is_capturing, stream).value_or(true);
 }
 
 // No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it

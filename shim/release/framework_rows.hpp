@@ -20,8 +20,7 @@ inline constexpr FrameworkRow kFrameworks[] = {
     // stay: replays need them.
     //
     // cudaMallocAsync caches nothing beyond the driver's pool, which has a step of its own, and its empty_cache()
-    // breaks
-    // any capture in progress, in the relaxed mode too (PyTorch 2.11, H200: docs/results/driver.md).
+    // breaks any capture in progress, in the relaxed mode too (PyTorch 2.11, H200: docs/results/driver.md).
     {"torch", "torch", R"python(
 def give_back(torch):
     cuda = getattr(torch, 'cuda', None)

@@ -9,14 +9,15 @@
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "captures.hpp"
+#include "contexts.hpp"
 #include "devices.hpp"
 #include "process.hpp"
 #include "release/framework_rows.hpp"
 #include "release/plan.hpp"
-#include "release/primary_context.hpp"
 #include "release/python.hpp"
 #include "worker.hpp"
 
@@ -160,11 +161,32 @@ void remember(const std::string &asked) noexcept {
             asked_ms[i].store(devices::now_ms(), std::memory_order_relaxed);
 }
 
-// The devices on which work can be done without making a context there.
+// A device's primary context, which is there, kept and made current for a while.
+class OnPrimary {
+  public:
+    explicit OnPrimary(CUdevice device) noexcept : device_(device) {
+        CUcontext context = nullptr;
+        if (device >= 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS)
+            current_.emplace(context);
+    }
+    ~OnPrimary() {
+        if (!current_) return;
+        current_.reset();
+        insist([this] { return driver().cuDevicePrimaryCtxRelease_v2(device_); });
+    }
+    OnPrimary(const OnPrimary &) = delete;
+    OnPrimary &operator=(const OnPrimary &) = delete;
+
+  private:
+    CUdevice device_;
+    std::optional<contexts::OnTop> current_;
+};
+
+// The devices on which work can be done without making a context there, which would take hundreds of megabytes.
 std::string with_primary_context(int &first) {
     std::string ordinals;
     for (int ordinal = devices::count() - 1; ordinal >= 0; --ordinal)
-        if (PrimaryContext::exists(ordinal)) {
+        if (contexts::primary_is_active(devices::at(ordinal)).value_or(false)) {
             ordinals += std::to_string(ordinal) + " ";
             first = ordinal;
         }
@@ -199,7 +221,7 @@ std::string frameworks() {
         // A thread without a current context works on device 0, and the runtime would make a context there.
         int first = -1;
         const std::string ordinals = with_primary_context(first);
-        const PrimaryContext current(first);
+        const OnPrimary current(first);
         *answer = ask(python, ordinals, collect);
     };
     const auto late = [] {

@@ -3,7 +3,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -127,16 +126,13 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
         trace::step(report.steps.back(), report.trigger);
     }
     report.milliseconds = milliseconds_since(start);
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::in_use(devices::at(ordinal))) devices::reconcile(devices::at(ordinal));
+    for (const int ordinal : in_use()) devices::reconcile(devices::at(ordinal));
     postpone(report.steps);
     process::fall_back();
     idle::released();
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::in_use(devices::at(ordinal)))
-            log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
+    for (const int ordinal : in_use()) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
     under_way.reset();  // whoever is told that it is done must not read that it is not
     for (const Request &request : requests)
         if (request.done) request.done(report);

@@ -2,13 +2,11 @@
 
 #include <unistd.h>
 
-#include <array>
-#include <cstddef>
 #include <ctime>
 #include <memory>
-#include <new>
 
 #include "keep_errno.hpp"
+#include "leaked.hpp"
 #include "log.hpp"
 #include "trace.hpp"
 #include "trace/record.hpp"
@@ -17,11 +15,7 @@
 
 namespace curb::shim::trace {
 
-State &state() noexcept {
-    alignas(State) static std::array<std::byte, sizeof(State)> place;  // leaked: threads may use it until the end
-    static State &made = *new (place.data()) State;
-    return made;
-}
+State &state() noexcept { return leaked<State>(); }
 
 namespace {
 

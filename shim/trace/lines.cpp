@@ -1,7 +1,6 @@
 #include "trace/lines.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 namespace curb::shim::trace {
 namespace {

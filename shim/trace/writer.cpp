@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include "devices.hpp"
-#include "keep_errno.hpp"
 #include "own_thread.hpp"
 #include "policy/words.hpp"
 #include "trace.hpp"

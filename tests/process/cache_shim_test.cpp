@@ -40,7 +40,8 @@ TEST_CASE("a block is not handed out before the device has finished with it") {
 TEST_CASE("kept blocks belong to their context and end with it") {
     const std::string scenario = GENERATE("kept_blocks_go_with_their_context", "a_block_serves_its_own_context_alone",
                                           "a_context_is_not_destroyed_under_a_block_that_is_being_given_up",
-                                          "contexts_end_while_their_blocks_are_being_given_up");
+                                          "contexts_end_while_their_blocks_are_being_given_up",
+                                          "a_context_that_is_made_again_while_it_is_waited_for_has_its_cache");
     CAPTURE(scenario);
     Job job;
     succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "4GiB", "cache": { "max": "256MiB" } } } })")

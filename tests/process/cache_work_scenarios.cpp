@@ -173,6 +173,33 @@ SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) 
     EXPECT_EQ(told_held(), kContext);
 }
 
+// One thread resets the primary context and takes it again, another tries to destroy it, which the driver refuses. Both
+// wait for a third, which has a block of it kept; then one of them finds a newer context under the same handle.
+SCENARIO_NAMED(a_context_that_is_made_again_while_it_is_waited_for_has_its_cache) {
+    const CUcontext primary = start();
+    CUcontext own = nullptr;
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    for (int round = 0; round < 60 && failures == 0; ++round) {
+        MUST(cuCtxSetCurrent(primary));
+        const CUdeviceptr block = take(2 * MiB);
+        run_on(kernel_of(load_module("curb-sim-module\nkernel busy us=2000\n"), "busy"), nullptr, block);
+        std::thread keeps([=] {
+            MUST(cuCtxSetCurrent(own));
+            cuMemFree_v2(block);
+        });
+        std::thread destroys([=] { EXPECT_EQ(cuCtxDestroy_v2(primary), CUDA_ERROR_INVALID_CONTEXT); });
+        std::thread resets([] {
+            MUST(cuDevicePrimaryCtxReset_v2(0));
+            start();
+        });
+        for (std::thread *thread : {&keeps, &destroys, &resets}) thread->join();
+        const CUdeviceptr kept = keep(4 * MiB);
+        EXPECT_EQ(take(4 * MiB), kept);
+        MUST(cuDevicePrimaryCtxReset_v2(0));
+        start();
+    }
+}
+
 // At the cap, with hits, misses, evictions and releases at once.
 SCENARIO_NAMED(threads_with_a_cache_never_hold_more_than_the_cap) {
     const CUcontext context = start();

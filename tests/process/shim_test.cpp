@@ -210,6 +210,10 @@ TEST_CASE("a fork child passes, and dies of the signal as it would without curb"
     succeeds(Job().cap("1GiB").run("a_fork_child_passes_and_the_parent_goes_on"));
 }
 
+TEST_CASE("a fork child waits for nothing that its parent's threads were doing") {
+    succeeds(Job().cap("1GiB").run("a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing"));
+}
+
 TEST_CASE("where NVML cannot see the process the context is still counted") {
     succeeds(Job()
                  .cap("1GiB")

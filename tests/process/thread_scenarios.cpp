@@ -1,4 +1,7 @@
-// Many threads at the cap at once.
+// Many threads at the cap at once, and what they hold when one of them forks.
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -250,4 +253,35 @@ SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_threa
     other.join();
     EXPECT(loading);
     EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing) {
+    const CUcontext context = start();
+    const AllocatingGraph graph(32 * MiB);
+    std::atomic<bool> ending{false};
+    std::vector<std::thread> threads;
+    const auto again_and_again = [&](std::function<void()> what) {
+        threads.emplace_back([&ending, context, what = std::move(what)] {
+            MUST(cuCtxSetCurrent(context));
+            while (!ending) what();
+        });
+    };
+    again_and_again([context] { cuCtxEnablePeerAccess(context, 0); });
+    again_and_again([&graph] { cuGraphUpload(graph.executable, nullptr); });
+    for (int children = 0; children < 300; ++children) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(30);  // ends one that hangs
+            const bool passes = cuGraphExecDestroy(graph.executable) == CUDA_ERROR_NOT_INITIALIZED &&
+                                cuCtxDestroy_v2(context) == CUDA_ERROR_NOT_INITIALIZED &&
+                                cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_INITIALIZED;
+            _exit(passes ? 0 : 1);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        EXPECT_EQ(status, 0);
+        if (status != 0) break;
+    }
+    ending = true;
+    for (std::thread &thread : threads) thread.join();
 }
