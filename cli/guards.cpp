@@ -24,8 +24,9 @@ std::optional<Refusal> not_ours(const std::string &what, const Target &target, u
                        "only that user and root can do this"};
     if (!target.environment)
         return Refusal{what, "its environment cannot be read, so it cannot be seen what it belongs to",
-                       user == 0 ? "root may not look into it from here: try on the machine itself, outside of containers"
-                                 : "try as root (sudo curb ...)"};
+                       user == 0
+                           ? "root may not look into it from here: try on the machine itself, outside of containers"
+                           : "try as root (sudo curb ...)"};
     return std::nullopt;
 }
 
