@@ -55,6 +55,7 @@ class Storm:
         self.write_by_rename(self.policy(self.caps[0])[0])
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
         self.traffic = Traffic(machine, words, {"CURB_POLICY": str(self.file)})
+        self.wait("the control socket", bool)
         self.held = self.books()["held"]
 
     def expect(self, right: bool, otherwise: str) -> None:
