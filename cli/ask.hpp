@@ -1,20 +1,14 @@
-// Capped processes as commands ask them: pids as they are typed, answers as they are expected.
+// Answers of capped processes, as the commands that ask expect them.
 #pragma once
 
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "control/messages.hpp"
 #include "control/proc.hpp"
 #include "policy/result.hpp"
 
 namespace curb::cli {
-
-// The error says that it is none.
-policy::Result<int, std::string> parse_pid(const std::string &word);
-// Each once, in their order.
-policy::Result<std::vector<int>, std::string> parse_pids(const std::vector<std::string> &words);
 
 // The answer, or why it is none of this kind.
 template <class Report>

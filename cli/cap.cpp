@@ -17,25 +17,17 @@ using namespace std::chrono_literals;
 
 constexpr auto kPatience = 5s;
 
-struct Asking {
-    int pid = 0;
-    control::CapRequest request;
-};
-
-policy::Result<Asking, std::string> asking(const CapOptions &options) {
-    const auto pid = parse_pid(options.pid);
-    if (!pid) return pid.error();
+policy::Result<control::CapRequest, std::string> request_of(const CapOptions &options) {
     if (options.reset && options.size) return std::string("write either a size or --reset, not both");
     if (!options.reset && !options.size)
         return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
-    Asking out;
-    out.pid = *pid;
-    out.request.gpu = options.gpu;
+    control::CapRequest out;
+    out.gpu = options.gpu;
     if (const auto key = policy::parse_gpu_key(options.gpu); !key) return "--gpu: " + key.error();
     if (options.reset) return out;
     const auto size = policy::parse_size(*options.size);
     if (!size) return size.error();
-    out.request.cap = *size;
+    out.cap = *size;
     return out;
 }
 
@@ -62,9 +54,9 @@ std::string text_of(const control::CapChange &gpu, const control::CapRequest &re
     return out;
 }
 
-void print(const Asking &asked, const control::CapReport &report) {
+void print(int pid, const control::CapRequest &request, const control::CapReport &report) {
     for (const control::CapChange &gpu : report.gpus)
-        std::printf("process %d: %s\n", asked.pid, text_of(gpu, asked.request).c_str());
+        std::printf("process %d: %s\n", pid, text_of(gpu, request).c_str());
 }
 
 std::string json_of(int pid, const control::CapReport &report) {
@@ -83,17 +75,17 @@ std::string json_of(int pid, const control::CapReport &report) {
 }  // namespace
 
 int cap(const CapOptions &options) {
-    const auto asked = asking(options);
-    if (!asked) {
-        complain("cap: " + asked.error());
+    const auto request = request_of(options);
+    if (!request) {
+        complain("cap: " + request.error());
         return kFailure;
     }
-    const int pid = asked->pid;
-    const auto report = report_in<control::CapReport>(pid, control::ask(pid, asked->request, kPatience));
+    const int pid = options.pid;
+    const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kPatience));
     if (options.json)
         std::printf("%s\n", (report ? json_of(pid, *report) : error_json(pid, report.error())).c_str());
     else if (report)
-        print(*asked, *report);
+        print(pid, *request, *report);
     else
         complain(policy::one_line(report.error()));
     return report ? 0 : 1;

@@ -56,7 +56,7 @@ int policy_explain(const ExplainOptions &options);
 int policy_schema();
 
 struct PsOptions {
-    std::vector<std::string> pids;  // in detail; none: everybody's figures
+    std::vector<int> pids;  // in detail; none: everybody's figures
     bool json = false;
     bool csv = false;
     std::optional<std::string> watch;  // --watch, seconds
@@ -65,7 +65,7 @@ struct PsOptions {
 int ps(const PsOptions &options);
 
 struct ReleaseOptions {
-    std::vector<std::string> pids;
+    std::vector<int> pids;
     bool all = false;
     std::optional<std::string> bytes;  // --bytes
     std::vector<std::string> steps;    // --step, in this order
@@ -76,7 +76,7 @@ struct ReleaseOptions {
 int release(const ReleaseOptions &options);
 
 struct CapOptions {
-    std::string pid;
+    int pid = 0;
     std::optional<std::string> size;
     bool reset = false;     // --reset: the policy's cap again
     std::string gpu = "*";  // --gpu
@@ -86,7 +86,7 @@ struct CapOptions {
 int cap(const CapOptions &options);
 
 struct ReloadOptions {
-    std::string pid;
+    int pid = 0;
     bool json = false;
 };
 // Has a running process read its policy's files again. 0: they are in force, 1: they are wrong, or it could not be

@@ -84,6 +84,7 @@ std::string name_of(const CLI::App *app) {
 bool takes_several(const CLI::Option *option) { return option->get_expected_max() > 1; }
 
 std::string value_name(const CLI::Option *option) {
+    if (option->get_positional()) return option->get_single_name();
     if (option->get_type_size() == 0) return "";  // a flag
     const std::string name = option->get_type_name();
     return name.substr(0, name.find(':'));  // behind it, CLI11 tells of its own checks
@@ -108,8 +109,9 @@ std::string usage_of(const CLI::App *app) {
 std::vector<Row> option_rows(const CLI::App *app, bool positional) {
     std::vector<Row> rows;
     for (const CLI::Option *option : options_of(app, positional)) {
-        std::string left = positional ? value_name(option) : option->get_name(false, true);
-        if (const std::string value = value_name(option); !positional && !value.empty()) left += ' ' + value;
+        const std::string value = value_name(option);
+        std::string left = positional ? value : option->get_name(false, true);
+        if (!positional && !value.empty()) left += ' ' + value;
         if (takes_several(option)) left += "...";
         rows.push_back({left, option->get_description()});
     }

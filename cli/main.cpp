@@ -51,19 +51,22 @@ Split split(const Words &words, const CLI::App &run) {
 }
 
 // What is wrong with the words, and which help is the right one: that of the command that they lead to.
-int refuse(const CLI::App &app, const Words &words, const std::string &why) {
-    std::string name = app.get_name(), unknown;
+int refuse(const CLI::App &app, const Words &words, std::string why) {
+    std::string name = app.get_name();
     const CLI::App *command = &app;
-    for (const std::string &word : words) {
-        const auto named = command->get_subcommands([&](const CLI::App *one) { return one->check_name(word); });
-        if (named.empty()) {
-            if (command->get_require_subcommand_min() > 0 && !word.starts_with("-")) unknown = word;
-            break;
-        }
+    auto word = words.begin();
+    for (; word != words.end(); ++word) {
+        const auto named = command->get_subcommands([&](const CLI::App *one) { return one->check_name(*word); });
+        if (named.empty()) break;
         command = named.front();
-        name += ' ' + word;
+        name += ' ' + *word;
     }
-    complain(unknown.empty() ? why : name + " has no command " + policy::quote(unknown));
+    if (command->get_require_subcommand_min() > 0) {
+        why = name + " needs a command";
+        if (word != words.end())
+            why = name + " has no " + (word->starts_with("-") ? "option " : "command ") + policy::quote(*word);
+    }
+    complain(why);
     complain("see " + name + " --help");
     return kFailure;
 }
@@ -85,6 +88,27 @@ CLI::Option *add_json(CLI::App *command, bool &json) {
     return command->add_flag("--json", json, "Machine-readable answer on standard output");
 }
 
+int pid_in(const std::string &word) {
+    const auto pid = policy::whole_number(word);
+    if (!pid || *pid == 0) throw CLI::ValidationError(policy::quote(word) + " is not the pid of a process");
+    return *pid;
+}
+
+CLI::Option *add_pid(CLI::App *command, int &pid, const char *what) {
+    return command->add_option_function<std::string>(
+        "PID", [&pid](const std::string &word) { pid = pid_in(word); }, what);
+}
+
+// Each once, in their order.
+CLI::Option *add_pids(CLI::App *command, std::vector<int> &pids, const char *what) {
+    const auto take = [&pids](const Words &words) {
+        for (const std::string &word : words)
+            if (const int pid = pid_in(word); std::find(pids.begin(), pids.end(), pid) == pids.end())
+                pids.push_back(pid);
+    };
+    return command->add_option_function<Words>("PID", take, what);
+}
+
 CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "run", "Run a command under a policy: curb run [OPTIONS] -- COMMAND...", help::kRun,
                             options, run, chosen);
@@ -99,7 +123,7 @@ CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
 void add_ps(CLI::App &app, PsOptions &options, Chosen &chosen) {
     CLI::App *command =
         add(app, "ps", "Show who holds what of the GPUs, under curb and otherwise", help::kPs, options, ps, chosen);
-    command->add_option("pid", options.pids, "Process to show in detail")->type_name("PID");
+    add_pids(command, options.pids, "Process to show in detail");
     add_json(command, options.json);
     command->add_flag("--csv", options.csv, "A row for each process and GPU, with a header line");
     command->add_option("--watch", options.watch, "Again every so many seconds, until Ctrl-C")->type_name("SECONDS");
@@ -108,7 +132,7 @@ void add_ps(CLI::App &app, PsOptions &options, Chosen &chosen) {
 void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "release", "Make processes give back memory that they cache", help::kRelease, options,
                             release, chosen);
-    command->add_option("pid", options.pids, "Process that runs under curb")->type_name("PID");
+    add_pids(command, options.pids, "Process that runs under curb");
     command->add_flag("--all", options.all, "All processes that can be asked");
     command->add_option("--bytes", options.bytes, "So much is enough: 2GiB, 512MiB")->type_name("SIZE");
     command->add_option("--step", options.steps, "Take this step instead of the policy's; several in the order given")
@@ -118,10 +142,10 @@ void add_release(CLI::App &app, ReleaseOptions &options, Chosen &chosen) {
 }
 
 void add_cap(CLI::App &app, CapOptions &options, Chosen &chosen) {
-    CLI::App *command =
-        add(app, "cap", "Change the cap of a running process: curb cap PID SIZE", help::kCap, options, cap, chosen);
-    command->add_option("pid", options.pid, "Process that runs under curb")->type_name("PID")->required();
-    command->add_option("size", options.size, "Its cap: 8GiB, 512MiB, 75% of the device")->type_name("SIZE");
+    CLI::App *command = add(app, "cap", "Change the cap of a running process: curb cap [OPTIONS] PID SIZE", help::kCap,
+                            options, cap, chosen);
+    add_pid(command, options.pid, "Process that runs under curb")->required();
+    command->add_option("SIZE", options.size, "Its cap: 8GiB, 512MiB, 75% of the device");
     command->add_flag("--reset", options.reset, "Back to the cap of its policy");
     command->add_option("--gpu", options.gpu, "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a")
         ->type_name("KEY");
@@ -131,7 +155,7 @@ void add_cap(CLI::App &app, CapOptions &options, Chosen &chosen) {
 void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "suspend", "Move a whole process out of its GPUs into host memory", help::kSuspend,
                             options, suspend, chosen);
-    command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
+    add_pid(command, options.pid, "The process")->required();
     command->add_option("--timeout", options.timeout, "How long the process's submitted work may take to end [10s]")
         ->type_name("DURATION");
     command->add_flag("--force", options.force, "Go on where it is only guessed that it might go wrong");
@@ -140,7 +164,7 @@ void add_suspend(CLI::App &app, SuspendOptions &options, Chosen &chosen) {
 
 void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "resume", "Bring a suspended process back", help::kResume, options, resume, chosen);
-    command->add_option("pid", options.pid, "The process")->type_name("PID")->required()->check(CLI::PositiveNumber);
+    add_pid(command, options.pid, "The process")->required();
     command->add_option("--wait", options.wait, "Wait so long for room on its GPUs: 30s, 10m")->type_name("DURATION");
     command->add_option("--bytes", options.bytes, "What it held of each GPU, if no record of that is left")
         ->type_name("SIZE");
@@ -159,7 +183,7 @@ void add_metrics(CLI::App &app, MetricsOptions &options, Chosen &chosen) {
 void add_doctor(CLI::App &app, DoctorOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "doctor", "Say what is wrong with this machine, or why a process is not capped",
                             help::kDoctor, options, doctor, chosen);
-    command->add_option("pid", options.pid, "A process")->type_name("PID")->check(CLI::PositiveNumber);
+    add_pid(command, options.pid, "A process");
     add_json(command, options.json);
 }
 
@@ -175,7 +199,7 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
     policy.footer(help::kPolicy);
     const auto add_file = [](CLI::App *command, auto &file, bool &json) {
         add_json(command, json);
-        return command->add_option("file", file, "Policy file; -: standard input")->type_name("FILE");
+        return command->add_option("FILE", file, "Policy file; -: standard input");
     };
     auto &[check, show, explain, reload] = options;
     add_file(add(policy, "check", "Say whether policies are valid, or every error and its place", help::kCheck, check,
@@ -190,7 +214,7 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
              explain.file, explain.json);
     CLI::App *command = add(policy, "reload", "Have a running process read its policy again", help::kReload, reload,
                             policy_reload, chosen);
-    command->add_option("pid", reload.pid, "Process that runs under curb")->type_name("PID")->required();
+    add_pid(command, reload.pid, "Process that runs under curb")->required();
     add_json(command, reload.json);
     CLI::App *schema = policy.add_subcommand("schema", "Print the JSON Schema of policy files");
     schema->footer(help::kSchema);
@@ -201,9 +225,8 @@ void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
     CLI::App *command =
         add(app, "report", "Show a recorded run: a page, a picture, or lines", help::kReport, options, report, chosen);
     command
-        ->add_option("trace", options.trace,
+        ->add_option("TRACE", options.trace,
                      "Trace that a policy's \"trace\" has written, or RMM's log; -: standard input")
-        ->type_name("TRACE")
         ->required();
     command->add_option("-o,--output", options.output, "Write this file: .html (a page) or .svg (a picture)")
         ->type_name("FILE");
@@ -213,7 +236,7 @@ void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
 void add_replay(CLI::App &app, ReplayOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "replay", "Say what another policy would have done to a recorded run", help::kReplay,
                             options, replay, chosen);
-    command->add_option("trace", options.trace, "Trace, as of curb report")->type_name("TRACE")->required();
+    command->add_option("TRACE", options.trace, "Trace, as of curb report")->required();
     command->add_option("--policy", options.policy, "Policy file; -: standard input")->type_name("FILE");
     command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
         ->type_name("SIZE");

@@ -45,16 +45,12 @@ void print(int pid, const control::ReloadReport &report) {
 }  // namespace
 
 int policy_reload(const ReloadOptions &options) {
-    const auto pid = parse_pid(options.pid);
-    if (!pid) {
-        complain("policy reload: " + pid.error());
-        return kFailure;
-    }
-    const auto report = report_in<control::ReloadReport>(*pid, control::ask(*pid, control::ReloadRequest(), kPatience));
+    const int pid = options.pid;
+    const auto report = report_in<control::ReloadReport>(pid, control::ask(pid, control::ReloadRequest(), kPatience));
     if (options.json)
-        std::printf("%s\n", (report ? json_of(*pid, *report) : error_json(*pid, report.error())).c_str());
+        std::printf("%s\n", (report ? json_of(pid, *report) : error_json(pid, report.error())).c_str());
     else if (report)
-        print(*pid, *report);
+        print(pid, *report);
     else
         complain(policy::one_line(report.error()));
     return report && report->errors.empty() ? 0 : 1;

@@ -31,29 +31,20 @@ policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
     const auto [stop, error] = std::from_chars(text.data(), end, seconds, std::chars_format::fixed);
     if (error != std::errc() || stop != end) {
         const auto span = policy::parse_duration(text);
-        if (!span || *span >= kShortest) return span;
+        if (span && *span >= kShortest) return span;
     } else if (seconds >= 0.1 && seconds <= 1e6) {
         return policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000));
     }
     return policy::quote(text) + " is no time between two looks; write seconds, from 0.1 on, as 2 or 0.5";
 }
 
-struct Asked {
-    std::vector<int> pids;
-    std::optional<policy::Duration> watch;
-};
-policy::Result<Asked, std::string> asked_for(const PsOptions &options) {
-    Asked out;
+// Between two looks, if there is to be more than one.
+policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
     if (options.json && options.csv) return std::string("write either --json or --csv, not both");
-    auto pids = parse_pids(options.pids);
-    if (!pids) return pids.error();
-    out.pids = std::move(pids).value();
-    if (options.watch) {
-        auto every = span_of(*options.watch);
-        if (!every) return "--watch: " + every.error();
-        out.watch = *every;
-    }
-    return out;
+    if (!options.watch) return std::optional<policy::Duration>();
+    const auto span = span_of(*options.watch);
+    if (!span) return "--watch: " + span.error();
+    return std::optional(*span);
 }
 
 struct Looked {
@@ -93,12 +84,12 @@ Looked look_at_these(const std::vector<int> &pids) {
 
 class Ps {
   public:
-    Ps(const PsOptions &options, Asked asked) : options_(options), asked_(std::move(asked)) {}
+    Ps(const PsOptions &options, std::optional<policy::Duration> every) : options_(options), every_(every) {}
 
     int run() {
-        if (asked_.watch)
+        if (every_)
             return watch(
-                *asked_.watch, [this] { return divider(); }, [this](const Screen &screen) { return frame(screen); });
+                *every_, [this] { return divider(); }, [this](const Screen &screen) { return frame(screen); });
         const Frame once = frame(screen_of_stdout());
         print(once.text);
         return once.status;
@@ -107,27 +98,27 @@ class Ps {
   private:
     Frame frame(const Screen &screen) {
         const Looked looked =
-            asked_.pids.empty() ? Looked{look_around(kPatience), {}, false} : look_at_these(asked_.pids);
+            options_.pids.empty() ? Looked{look_around(kPatience), {}, false} : look_at_these(options_.pids);
         Frame out;
         out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
-        out.last = !asked_.pids.empty() && looked.errors.size() == asked_.pids.size();
+        out.last = !options_.pids.empty() && looked.errors.size() == options_.pids.size();
         out.text = text(looked, screen);
         if (options_.json) return out;
         for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
         for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
-            if (!message.empty() && (!asked_.watch || out.last)) complain(policy::one_line(std::exchange(message, "")));
+            if (!message.empty() && (!every_ || out.last)) complain(policy::one_line(std::exchange(message, "")));
         return out;
     }
     std::string text(const Looked &looked, const Screen &screen) {
         const control::UnixMs now = control::unix_now();
         if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
         if (options_.csv) return (std::exchange(headed_, true) ? "" : ps_csv_head()) + ps_csv(looked.view, now);
-        if (asked_.pids.empty()) return ps_table(looked.view, screen, now);
+        if (options_.pids.empty()) return ps_table(looked.view, screen, now);
         std::string out;
         for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
             out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
         for (const PsError &one : looked.errors)
-            if (asked_.watch) out += one.message + "\n";
+            if (every_) out += one.message + "\n";
         return out;
     }
     // Before each answer of several. Lines of JSON and CSV have their own time.
@@ -138,7 +129,7 @@ class Ps {
     }
 
     const PsOptions &options_;
-    Asked asked_;
+    const std::optional<policy::Duration> every_;
     std::map<int, std::string> complaints_;
     bool headed_ = false, divided_ = false;
 };
@@ -146,9 +137,9 @@ class Ps {
 }  // namespace
 
 int ps(const PsOptions &options) {
-    auto asked = asked_for(options);
-    if (!asked) {
-        complain("ps: " + asked.error());
+    const auto between_looks = every(options);
+    if (!between_looks) {
+        complain("ps: " + between_looks.error());
         return kFailure;
     }
     // Without one, its number would go to a socket or to the driver's file, and what is printed with it.
@@ -156,7 +147,7 @@ int ps(const PsOptions &options) {
         complain("ps: standard output is closed");
         return kFailure;
     }
-    return Ps(options, std::move(asked).value()).run();
+    return Ps(options, *between_looks).run();
 }
 
 }  // namespace curb::cli

@@ -61,10 +61,8 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
 policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
     if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
     if (!options.all && options.pids.empty()) return std::string("which process? curb release PID, or --all");
-    const auto typed = parse_pids(options.pids);
-    if (!typed) return typed.error();
     std::vector<Asked> out;
-    for (const int pid : options.all ? control::processes() : *typed) out.push_back({pid});
+    for (const int pid : options.all ? control::processes() : options.pids) out.push_back({pid});
     return out;
 }
 

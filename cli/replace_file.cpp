@@ -56,9 +56,8 @@ bool write_all(int file, const std::string &text) {
     return true;
 }
 
-// Whatever mkostemp and the umask say: others read it.
-bool filled(int file, const std::string &text) {
-    const bool good = ::fchmod(file, 0644) == 0 && write_all(file, text) && ::fsync(file) == 0;
+bool filled(int file, const std::string &text, mode_t mode) {
+    const bool good = ::fchmod(file, mode) == 0 && write_all(file, text) && ::fsync(file) == 0;
     const int error = errno;
     const bool closed = ::close(file) == 0;  // some file systems tell only now that there was no room
     if (!good) errno = error;
@@ -67,7 +66,7 @@ bool filled(int file, const std::string &text) {
 
 }  // namespace
 
-std::optional<std::string> replace_file(const std::string &path, const std::string &text) {
+std::optional<std::string> replace_file(const std::string &path, const std::string &text, mode_t mode) {
     std::error_code error;
     const fs::file_status there = fs::status(path, error);
     if (fs::exists(there) && !fs::is_regular_file(there)) return path + " is there, and is no file";
@@ -80,7 +79,7 @@ std::optional<std::string> replace_file(const std::string &path, const std::stri
     const int file = ::mkostemp(beside.data(), O_CLOEXEC);
     if (file < 0) return why("cannot make a file beside", target, errno);
     std::optional<std::string> wrong;
-    if (!filled(file, text))
+    if (!filled(file, text, mode))
         wrong = why("cannot write", beside, errno);
     else if (::rename(beside.c_str(), target.c_str()) != 0)
         wrong = why("cannot replace", target, errno);

@@ -1,14 +1,12 @@
 // `curb report`: a recorded run as a page, a picture, lines or figures.
-#include <fcntl.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "commands.hpp"
 #include "policy/words.hpp"
+#include "replace_file.hpp"
 #include "report_json.hpp"
 #include "terminal.hpp"
 #include "trace/pages.hpp"
@@ -24,28 +22,11 @@ Form form_of(const std::string &file) {
     return lower.ends_with(".svg") ? Form::svg : Form::unknown;
 }
 
-// Writes a file whole, or leaves what was there. The error is a sentence.
-std::optional<std::string> write_file(const std::string &file, const std::string &text) {
-    const std::string unfinished = file + "." + std::to_string(::getpid()) + ".part";
-    const auto fault = [&](int error) {
-        ::unlink(unfinished.c_str());
-        return policy::quote(policy::one_line(file)) + " cannot be written: " + std::strerror(error);
-    };
-    const int fd = ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return fault(errno);
-    std::string_view rest = text;
-    while (!rest.empty()) {
-        const ssize_t size = ::write(fd, rest.data(), rest.size());
-        if (size < 0 && errno == EINTR) continue;
-        if (size < 0) {
-            const int error = errno;
-            ::close(fd);
-            return fault(error);
-        }
-        rest.remove_prefix(static_cast<std::size_t>(size));
-    }
-    if (::close(fd) != 0 || ::rename(unfinished.c_str(), file.c_str()) != 0) return fault(errno);
-    return std::nullopt;
+// As any program's new files.
+mode_t mode_of_new_files() {
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    return 0666 & ~mask;
 }
 
 }  // namespace
@@ -71,7 +52,7 @@ int report(const ReportOptions &options) {
     const Summary summary = summarise(*recording);
     if (options.output) {
         const std::string text = form == Form::html ? html_page(*recording, summary) : svg_picture(*recording, summary);
-        if (const auto fault = write_file(*options.output, text)) {
+        if (const auto fault = replace_file(*options.output, text, mode_of_new_files())) {
             complain("report: " + *fault);
             return kFailure;
         }

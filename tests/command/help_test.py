@@ -96,11 +96,13 @@ class Help(unittest.TestCase):
                 self.assertEqual(wrong.stdout, "")
                 self.assertTrue(wrong.stderr.endswith(f"curb: see {command.name} --help\n"), wrong.stderr)
 
-    def test_an_unknown_command_is_named(self):
+    def test_a_command_that_is_unknown_or_missing_is_told(self):
         for command in commands():
             if command.commands:
-                wrong = curb(*command.words[1:], "chekc")
-                self.assertEqual(wrong.stderr, f"curb: {command.name} has no command 'chekc'\ncurb: see {command.name} --help\n")
+                wrong = {"chekc": "has no command 'chekc'", "--jsno": "has no option '--jsno'", "": "needs a command"}
+                for word, why in wrong.items():
+                    told = curb(*command.words[1:], *word.split())
+                    self.assertEqual(told.stderr, f"curb: {command.name} {why}\ncurb: see {command.name} --help\n")
 
     def test_usage_begins_with_the_command(self):
         for command in commands():

@@ -430,11 +430,17 @@ TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed
         CHECK(outcome.out.empty());
         return outcome.err;
     };
-    CHECK_THAT(complaint({"cap"}), contains("pid is required"));
+    CHECK_THAT(complaint({"cap"}), contains("PID is required"));
     CHECK_THAT(complaint({"cap", "4711"}), contains("which cap? curb cap PID SIZE, or --reset"));
     CHECK_THAT(complaint({"cap", "x", "1GiB"}), contains("'x' is not the pid of a process"));
     CHECK_THAT(complaint({"cap", "4711", "8Gib"}), contains("is not a size"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
-    CHECK_THAT(complaint({"policy", "reload", "0"}), contains("'0' is not the pid of a process"));
+    for (const Words &command :
+         {Words{"policy", "reload"}, Words{"release"}, Words{"suspend"}, Words{"resume"}, Words{"doctor"}})
+        for (const char *pid : {"0", "x", "99999999999"}) {
+            Words words = command;
+            words.emplace_back(pid);
+            CHECK_THAT(complaint(words), contains("'" + std::string(pid) + "' is not the pid of a process"));
+        }
 }

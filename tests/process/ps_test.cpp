@@ -253,20 +253,22 @@ TEST_CASE("what cannot be shown is said with the reason, and the rest is shown")
     CHECK(json.status == 1);
     CHECK(json.err.empty());
     CHECK_THAT(json.out, contains("\"gpus\":[],\"processes\":[],\"errors\":[{\"pid\":" + bare.id() + ",\"message\":"));
-    for (const Words &words : std::vector<Words>{{"0"},
-                                                 {"x"},
-                                                 {"--", "-1"},
-                                                 {"--json", "--csv"},
-                                                 {"--watch", "0"},
-                                                 {"--watch", "x"},
-                                                 {"--watch", "10ms"}}) {
+    const std::string no_pid = "is not the pid of a process\ncurb: see curb ps --help",
+                      no_time = "is no time between two";
+    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{{{"0"}, no_pid},
+                                                                               {{"x"}, no_pid},
+                                                                               {{"--", "-1"}, no_pid},
+                                                                               {{"--json", "--csv"}, "not both"},
+                                                                               {{"--watch", "0"}, no_time},
+                                                                               {{"--watch", "x"}, no_time},
+                                                                               {{"--watch", "10ms"}, no_time}}) {
         CAPTURE(words.back());
         Words all{"ps"};
         all.insert(all.end(), words.begin(), words.end());
         const Outcome wrong = machine.curb(all);
         CHECK(wrong.status == 125);
         CHECK(wrong.out.empty());
-        CHECK_THAT(wrong.err, contains("curb: ps: "));
+        CHECK_THAT(wrong.err, contains(why));
     }
 }
 

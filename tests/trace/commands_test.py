@@ -117,7 +117,7 @@ class Commands(unittest.TestCase):
         self.assertTrue(out.read_text().startswith("<!DOCTYPE html>"))
         self.assertEqual([path.name for path in out.parent.glob("*.part")], [])
         failed = curb(CURB, "report", self.trace, "-o", "/nonexistent/run.html", status=125)
-        self.assertIn("'/nonexistent/run.html' cannot be written: No such file or directory", failed.stderr)
+        self.assertIn("cannot make a file beside /nonexistent/run.html: No such file or directory", failed.stderr)
 
     def test_a_file_that_says_not_what_to_write_is_refused(self):
         said = curb(CURB, "report", self.trace, "-o", "run.pdf", status=125).stderr
