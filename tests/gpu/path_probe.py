@@ -158,8 +158,7 @@ def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
             freed = session.expect("freed", 60)
             found.goes_on = full["works"] and freed["works"] and freed["again"]
             ask("after the frees")
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             found.peak_mib = _peak_mib(session, path)
             found.sampling = session.watch.sampling()

@@ -92,7 +92,7 @@ def main() -> int:
     build = ROOT / "build"
     with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
-        lab = Lab(device, library_in(build), build / "bin" / "curb", build, folder, quick=False)
+        lab = Lab(device, library_in(build), build, folder, quick=False)
         program(lab)
         table = {column.label: run_column(lab, column, options.only) for column in columns}
     written = paths_report.write(describe(device, ROOT), table, options.out)

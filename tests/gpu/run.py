@@ -122,7 +122,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
-        lab = Lab(device, library, build / "bin" / "curb", build, folder, options.quick, names)
+        lab = Lab(device, library, build, folder, options.quick, names)
         rows = []
         for name in names:
             row = run_case(name, lab)

@@ -182,6 +182,11 @@ class Session:
         """Whether the program has said nothing that was not read yet."""
         return self._events.empty()
 
+    def end(self) -> None:
+        """Has it end, as programs do that wait for commands."""
+        self.tell("end")
+        self.finish()
+
     def finish(self, timeout_s: float = 30) -> None:
         """Waits for the end, which must be with exit status 0."""
         assert self._process.stdin

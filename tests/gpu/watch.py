@@ -30,7 +30,6 @@ class Watch:
 
     def __init__(self, devices: Sequence[Device], root_pid: int) -> None:
         self._devices = devices
-        self._root = root_pid
         self._ours: dict[int, bool] = {root_pid: True}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="watch", daemon=True)

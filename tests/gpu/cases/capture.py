@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lab import Case, Lab
+from lab import Case, Lab, torch_allocator
 from row import CAP, Row
 
 _EVERY_S = 0.1
@@ -14,9 +14,8 @@ def capture_case(conf: str = "") -> Case:
     def case(lab: Lab, row: Row) -> None:
         lab.need("torch")
         job = lab.job(row.name, CAP)
-        env = {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         seconds = 2.0 if lab.quick else 6.0
-        with lab.capped(lab.python("capture_loop.py", str(seconds)), job, env) as session:
+        with lab.capped(lab.python("capture_loop.py", str(seconds)), job, torch_allocator(conf)) as session:
             try:
                 session.expect("warm", 120)
                 session.tell("capture")

@@ -30,8 +30,7 @@ def live_edit(lab: Lab, row: Row) -> None:
             row.expect(_now(session), "a broken policy file took the last good one out of force")
             lowered = _until(session, "refused", lambda: job.policy.write_text(job.text(_LOW)), row)
             raised_again = _until(session, "granted", lambda: job.policy.write_text(job.text(_HIGH)), row)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch)
     row.goes_on = True

@@ -6,6 +6,7 @@ from lab import Case, Lab
 from releasing import release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, Session
+from watch import MIB
 
 _OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
 
@@ -32,7 +33,7 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
         row.error = ", ".join(full["errors"])
         row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
         row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
-        held = session.watch.settle() / 2**20
+        held = session.watch.settle() / MIB
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
         session.tell(next_command)
     filled = row.details["full_async"]["filled_mib"]

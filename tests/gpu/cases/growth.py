@@ -47,8 +47,7 @@ def growth_staircase(lab: Lab, row: Row) -> None:
             session.tell(f"take {_PIECES_AGAIN}")
             again = session.expect("took", 30)
             time.sleep(_SHOWN_S)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, _CAP_MIB)
             changes = allowance.read(job.log.entries(), _START_MIB * MIB)
@@ -185,8 +184,7 @@ def keep_free(lab: Lab, row: Row) -> None:
             taken = waiter.expect("taken", 40)
             row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
             for session in (holder, waiter):
-                session.tell("end")
-                session.finish()
+                session.end()
         finally:
             row.details["least_free_mib"] = least_mib = _least_free_mib(lab.device, holder.watch, waiter.watch)
             for session in (holder, waiter):
@@ -241,8 +239,7 @@ def full_device(lab: Lab, row: Row) -> None:
             taken = waiter.expect("taken", 40)
             row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
             for session in (holder, waiter):
-                session.tell("end")
-                session.finish()
+                session.end()
         finally:
             row.watched(waiter.watch, _JOB_CAP_MIB)
     row.goes_on = True

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab import Lab
+from lab import Lab, torch_allocator
 from releasing import Release, release
 from row import Row
 from session import Session
@@ -31,14 +31,10 @@ class Kind:
     """Whether the framework keeps all it ever took, whatever is asked."""
 
 
-def _torch(conf: str) -> Kind:
-    return Kind("torch", {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {})
-
-
 KINDS = {
-    "PyTorch, native": _torch(""),
-    "PyTorch, expandable segments": _torch("expandable_segments:True"),
-    "PyTorch, cudaMallocAsync": _torch("backend:cudaMallocAsync"),
+    "PyTorch, native": Kind("torch"),
+    "PyTorch, expandable segments": Kind("torch", torch_allocator("expandable_segments:True")),
+    "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync")),
     "JAX, default": Kind("jax", nothing=True),
     "JAX, steered": Kind("jax", policy={"frameworks": {"steer": True}}),
     "CuPy": Kind("cupy"),
@@ -93,8 +89,7 @@ def _one(lab: Lab, row: Row, name: str, kind: Kind) -> dict[str, Any]:
                     "log": [one.log_line for one in tries],
                 }
                 _judge(row, f"{name}, {state}", kind, own_mib, own_ms, tries, max(left))
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, None)
     return {"cached_mib": round((cached - base) / MIB), "own_mib": own_mib, "own_ms": own_ms, "states": states}
@@ -176,8 +171,7 @@ def idle(lab: Lab, row: Row) -> None:
                 if state != "compute":
                     session.tell("stop")
                     session.expect("stopped", 30)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, None)
     row.goes_on = True
@@ -217,8 +211,7 @@ def pressure(lab: Lab, row: Row) -> None:
                 row.expect(session.expect("large", 60)["correct"], f"{name}: computes wrongly after the refusal")
                 more = session.watch.settle() - held
                 found[name] = round(_LARGE_MIB - more / MIB)
-                session.tell("end")
-                session.finish()
+                session.end()
             finally:
                 row.watched(session.watch, None)
         row.details.setdefault("logs", {})[name] = job.log.messages()[seen:]

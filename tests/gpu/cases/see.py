@@ -96,8 +96,7 @@ def cap_live(lab: Lab, row: Row) -> None:
             reset = _json(lab, "cap", str(session.pid), "--reset")
             session.tell("stop")
             row.expect(session.expect("stopped", 30)["correct"], "computes wrongly after its cap was lowered")
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, None)
     row.goes_on = True
@@ -123,8 +122,7 @@ def traced(lab: Lab, row: Row) -> None:
                 done = session.expect("done", 120)
                 found.append(done["steps_per_s"])
                 losses.append(done["losses"])
-                session.tell("end")
-                session.finish()
+                session.end()
     growth = {"start": "1GiB", "step": "512MiB", "every": "1s", "wait": "10s"}
     job = _traced_job(lab, f"{row.name} shown", True, growth)
     with lab.capped(argv, job) as session:
@@ -137,8 +135,7 @@ def traced(lab: Lab, row: Row) -> None:
         seen = len(job.log.messages())
         time.sleep(1)
         status = _json(lab, "ps", str(session.pid))
-        session.tell("end")
-        session.finish()
+        session.end()
         peak = session.watch.peak / MIB
         row.watched(session.watch)
     row.expect(seen > 0, "curb logged nothing")
@@ -179,12 +176,11 @@ def doctor(lab: Lab, row: Row) -> None:
     job = lab.job(row.name, "8GiB")
     with lab.capped(lab.python("release_states.py", "torch"), job) as session:
         _compute(session)
-        one = _run(lab, "doctor", str(session.pid))
-        machine = _run(lab, "doctor")
+        one = lab.curb("doctor", str(session.pid))
+        machine = lab.curb("doctor")
         session.tell("stop")
         session.expect("stopped", 30)
-        session.tell("end")
-        session.finish()
+        session.end()
     row.goes_on = True
     row.expect(one.returncode == 0, f"curb doctor PID finds something wrong with a capped PyTorch: {one.stdout}{one.stderr}")
     row.section = ["```", "$ curb doctor PID", *_plain(one.stdout), "", "$ curb doctor", *_plain(machine.stdout), "```"]
@@ -219,20 +215,14 @@ def _compute(session: Session) -> None:
     session.expect("cached", 60)
 
 
-def _run(lab: Lab, *words: str) -> subprocess.CompletedProcess[str]:
-    if not lab.curb.exists():
-        raise Unavailable(f"there is no {lab.curb}")
-    return subprocess.run([str(lab.curb), *words], capture_output=True, text=True, timeout=120, check=False)
-
-
 def _curb(lab: Lab, row: Row, *words: str) -> str:
-    done = _run(lab, *words)
+    done = lab.curb(*words)
     row.expect(done.returncode == 0, f"curb {' '.join(words)} ended with {done.returncode}: {done.stderr}")
     return done.stdout
 
 
 def _json(lab: Lab, *words: str) -> Any:
-    done = _run(lab, *words, "--json")
+    done = lab.curb(*words, "--json")
     if not done.stdout:
         raise RuntimeError(f"curb {' '.join(words)} --json ended with {done.returncode}: {done.stderr}")
     return json.loads(_here(done.stdout))

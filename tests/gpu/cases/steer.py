@@ -113,8 +113,7 @@ def _jax(row: Row, session: Session, job: Job | None = None) -> Run:
             run.idle = _settled_mib(session)
             if job:
                 _release(row, session, job, run)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, None)
     return run
@@ -184,8 +183,7 @@ def _torch(row: Row, session: Session, job: Job, trains: bool) -> tuple[Run, boo
             _release(row, session, job, run)
             session.tell("again")
             again = session.expect("again", 30)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, None)
     row.expect(fragmented["intact"] and again["intact"], "memory does not hold what was written")

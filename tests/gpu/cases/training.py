@@ -23,8 +23,7 @@ def training(lab: Lab, row: Row) -> None:
         with lab.bare(argv, f"training bare {turn}") as session:
             session.expect("training", 120)
             bare.append(session.expect("done", 120))
-            session.tell("end")
-            session.finish()
+            session.end()
         job = lab.job(f"training capped {turn}", CAP, **REPORT_ONLY)
         with lab.capped(argv, job) as session:
             session.expect("training", 120)
@@ -33,8 +32,7 @@ def training(lab: Lab, row: Row) -> None:
                 books.append(compare(session, job.log))
             except NoBooks as missing:
                 row.expect(False, str(missing))
-            session.tell("end")
-            session.finish()
+            session.end()
             row.watched(session.watch)
     identical = all(run["losses"] == bare[0]["losses"] for run in bare + capped)
     losses = bare[0]["losses"]
@@ -71,8 +69,7 @@ def training_released(lab: Lab, row: Row) -> None:
     with lab.bare(argv, "released bare") as session:
         session.expect("training", 120)
         bare = session.expect("done", 120)
-        session.tell("end")
-        session.finish()
+        session.end()
     job = lab.job("released capped", CAP)
     sent = 0
     with lab.capped(argv, job) as session:
@@ -83,8 +80,7 @@ def training_released(lab: Lab, row: Row) -> None:
                 sent += 1
                 time.sleep(0.1)
             capped = session.expect("done", 120)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch)
     row.goes_on = True

@@ -61,8 +61,7 @@ def caps_case(keys: Keys, order: tuple[int, int], small: int) -> Case:
                 session.expect("freed", 30)
                 session.watch.settle()
                 left = {index: session.watch.held_on[index] / MIB for index in order}
-                session.tell("end")
-                session.finish()
+                session.end()
             finally:
                 _judge(row, session.watch, caps_mib)
         row.goes_on = True
@@ -121,8 +120,7 @@ def other_device(lab: Lab, row: Row) -> None:
                 session.watch.settle()
                 session.tell("go on")
             session.expect("done", 30)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             _judge(row, session.watch, {0: _SMALL_MIB, 1: _LARGE_MIB})
     row.goes_on = True
