@@ -25,9 +25,8 @@ from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import MPS, Mps, Subject, own_subjects, peer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
+from machine import ROOT  # noqa: E402
 from nvml import Device, NvmlError  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -186,7 +185,7 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device, ROOT)}
+    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device)}
     about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 

@@ -36,7 +36,7 @@ class Lab:
     folder: Path
     quick: bool
     names: Sequence[str] = ()
-    """The cases of this run."""
+    """What was chosen: the cases of this run, or its paths."""
     _compiled: dict[str, Path] = field(default_factory=dict)
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
@@ -116,13 +116,6 @@ class Lab:
 def torch_allocator(conf: str) -> dict[str, str]:
     """What chooses PyTorch's allocator. Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9."""
     return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
-
-
-def library_in(build: Path) -> Path:
-    library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()
-    if not library.exists():
-        sys.exit(f"gpu-test: there is no {library}; run scripts/build, or name another one in CURB_LIBRARY")
-    return library
 
 
 def _compile(command: list[str], output: Path) -> Path:

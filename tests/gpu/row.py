@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from session import Session
 from watch import MIB, Watch
 
 CAP_MIB = 4096
@@ -40,6 +43,15 @@ class Row:
         if not right:
             self.verdict = "FAIL"
             self.wrong.append(otherwise)
+
+    @contextmanager
+    def watching(self, session: Session, cap_mib: int | None = CAP_MIB) -> Iterator[Session]:
+        """Runs it, and judges its peak however that goes."""
+        with session:
+            try:
+                yield session
+            finally:
+                self.watched(session.watch, cap_mib)
 
     def watched(self, watch: Watch, cap_mib: int | None = CAP_MIB) -> None:
         """Takes the peak over and holds it against the cap; None: only takes it over."""

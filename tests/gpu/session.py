@@ -19,17 +19,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from machine import ROOT
 from nvml import Device
 from watch import Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
 _STAMP = len("2026-11-21 16:31:00.123")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProgramFailed(RuntimeError):
     """The program ended, or did not say in time what was expected. The text holds the end of its stderr."""
+
+
+def event_of(line: str | bytes) -> Event | None:
+    """What a line of a program's stdout says; None: it is a framework's own chatter."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and "event" in said else None
+
+
+def ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"status {status}"
+
+
+def end_all(leader: subprocess.Popen[Any]) -> None:
+    """Ends a process that began a session, and whatever it has started."""
+    try:
+        os.killpg(leader.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    leader.wait()
 
 
 @dataclass(frozen=True)
@@ -127,6 +149,7 @@ class Session:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
+                errors="replace",
                 bufsize=1,
                 start_new_session=True,
             )
@@ -140,9 +163,7 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.watch.__exit__()
-        if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        end_all(self._process)
 
     def expect(self, event: str, timeout_s: float = 90) -> Event:
         """The next event, which must be this one."""
@@ -201,22 +222,17 @@ class Session:
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue  # a framework's own chatter
-            if isinstance(said, dict) and "event" in said:
-                self._events.put(said)
+            if event := event_of(line):
+                self._events.put(event)
         self._events.put(None)
 
     def _status(self) -> str:
         try:
-            code = self._process.wait(5)
+            return ending(self._process.wait(5))
         except subprocess.TimeoutExpired:
             return "its stdout closed"
-        return signal.Signals(-code).name if code < 0 else f"status {code}"
 
     def _tail(self) -> str:
         lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         # Paths from the repository on: what is reported is kept, and read on other machines.
-        return "".join(f"\n    | {line[:300]}".replace(f"{_ROOT}/", "") for line in lines)
+        return "".join(f"\n    | {line[:300]}".replace(f"{ROOT}/", "") for line in lines)

@@ -15,11 +15,8 @@ def cudart_case(linked: str, by_curb_run: bool = False) -> Case:
     def case(lab: Lab, row: Row) -> None:
         job = lab.job(row.name, CAP)
         argv = lab.compiled("cudart_fill.cu", "-cudart", linked)
-        with (lab.run_by_curb if by_curb_run else lab.capped)(argv, job) as session:
-            try:
-                _go_through(session, job, row)
-            finally:
-                row.watched(session.watch)
+        with row.watching((lab.run_by_curb if by_curb_run else lab.capped)(argv, job)) as session:
+            _go_through(session, job, row)
 
     return case
 

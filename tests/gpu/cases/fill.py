@@ -62,14 +62,13 @@ def fill_case(fill: Fill) -> Case:
         lab.need(fill.module)
         row.note = fill.note
         job = lab.job(row.name, CAP)
-        with lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env) as session:
+        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env)
+        with row.watching(session, CAP_MIB if fill.judged else None):
             try:
                 _go_through(session, job, fill, row)
             except ProgramFailed as failure:
                 row.goes_on = False
                 row.expect(False, str(failure))
-            finally:
-                row.watched(session.watch, CAP_MIB if fill.judged else None)
         if not fill.judged:
             row.verdict = "info"
             row.add_note(f"peak {(row.peak_mib or 0) - CAP_MIB:+.0f} MiB against the cap")

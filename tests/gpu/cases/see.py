@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lab import Case, Lab, Unavailable
+from machine import ROOT
 from row import Row
 from session import Job, Session
 from watch import MIB
 
-ROOT = Path(__file__).resolve().parents[3]
 _CAPS = {"torch": "8GiB", "jax": "6GiB", "cupy": "5GiB"}
 _APART = 0.01
 """What curb's figure and nvidia-smi's may differ by."""
@@ -81,24 +81,21 @@ def cap_live(lab: Lab, row: Row) -> None:
     """Lowers the cap of a program at work below what it caches, and takes that back."""
     lab.need("torch")
     job = lab.job(row.name, "8GiB")
-    with lab.capped(lab.python("release_states.py", "torch"), job) as session:
-        try:
-            _compute(session)
-            held = session.watch.settle() / MIB
-            asked = time.monotonic()
-            answer = _json(lab, "cap", str(session.pid), "2GiB")
-            answered = (time.monotonic() - asked) * 1e3
-            under = _until(session, 2048)
-            row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
-            ms = ((under or asked) - asked) * 1e3
-            row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
-            low = session.watch.settle() / MIB
-            reset = _json(lab, "cap", str(session.pid), "--reset")
-            session.tell("stop")
-            row.expect(session.expect("stopped", 30)["correct"], "computes wrongly after its cap was lowered")
-            session.end()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
+        _compute(session)
+        held = session.watch.settle() / MIB
+        asked = time.monotonic()
+        answer = _json(lab, "cap", str(session.pid), "2GiB")
+        answered = (time.monotonic() - asked) * 1e3
+        under = _until(session, 2048)
+        row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
+        ms = ((under or asked) - asked) * 1e3
+        row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
+        low = session.watch.settle() / MIB
+        reset = _json(lab, "cap", str(session.pid), "--reset")
+        session.tell("stop")
+        row.expect(session.expect("stopped", 30)["correct"], "computes wrongly after its cap was lowered")
+        session.end()
     row.goes_on = True
     row.released_mib, row.released_ms = round(held - low), round(ms, 1)
     row.details = {"answer": answer, "reset": reset, "answered_ms": answered}
@@ -125,7 +122,7 @@ def traced(lab: Lab, row: Row) -> None:
                 session.end()
     growth = {"start": "1GiB", "step": "512MiB", "every": "1s", "wait": "10s"}
     job = _traced_job(lab, f"{row.name} shown", True, growth)
-    with lab.capped(argv, job) as session:
+    with row.watching(lab.capped(argv, job)) as session:
         session.expect("training", 120)
         time.sleep(2)
         session.send()
@@ -137,7 +134,6 @@ def traced(lab: Lab, row: Row) -> None:
         status = _json(lab, "ps", str(session.pid))
         session.end()
         peak = session.watch.peak / MIB
-        row.watched(session.watch)
     row.expect(seen > 0, "curb logged nothing")
     row.expect(all(one == losses[0] for one in losses), "the losses differ from those without a trace")
     trace = _trace_file(job)

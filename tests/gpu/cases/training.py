@@ -25,7 +25,7 @@ def training(lab: Lab, row: Row) -> None:
             bare.append(session.expect("done", 120))
             session.end()
         job = lab.job(f"training capped {turn}", CAP, **REPORT_ONLY)
-        with lab.capped(argv, job) as session:
+        with row.watching(lab.capped(argv, job)) as session:
             session.expect("training", 120)
             capped.append(session.expect("done", 120))
             try:
@@ -33,7 +33,6 @@ def training(lab: Lab, row: Row) -> None:
             except NoBooks as missing:
                 row.expect(False, str(missing))
             session.end()
-            row.watched(session.watch)
     identical = all(run["losses"] == bare[0]["losses"] for run in bare + capped)
     losses = bare[0]["losses"]
     row.expect(all(run["losses"] == losses for run in bare), "the bare runs differ: the script is not deterministic here")
@@ -72,17 +71,14 @@ def training_released(lab: Lab, row: Row) -> None:
         session.end()
     job = lab.job("released capped", CAP)
     sent = 0
-    with lab.capped(argv, job) as session:
-        try:
-            session.expect("training", 120)
-            while session.quiet() and session.running() and sent < 1000:
-                session.send()
-                sent += 1
-                time.sleep(0.1)
-            capped = session.expect("done", 120)
-            session.end()
-        finally:
-            row.watched(session.watch)
+    with row.watching(lab.capped(argv, job)) as session:
+        session.expect("training", 120)
+        while session.quiet() and session.running() and sent < 1000:
+            session.send()
+            sent += 1
+            time.sleep(0.1)
+        capped = session.expect("done", 120)
+        session.end()
     row.goes_on = True
     row.expect(capped["losses"] == bare["losses"], "the losses differ from those without curb")
     ratio = capped["steps_per_s"] / bare["steps_per_s"]
