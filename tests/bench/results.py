@@ -39,17 +39,7 @@ def machine(device: Device | None) -> dict[str, str]:
         "load": load,
         "libc": " ".join(platform.libc_ver()),
     }
-    if device:
-        return describe(device) | here
-    without = describe(_NoDevice())  # type: ignore[arg-type]
-    return {name: value for name, value in without.items() if value != "none"} | here
-
-
-class _NoDevice:
-    def name(self) -> str:
-        return "none"
-
-    driver_version = cuda_version = name
+    return describe(device) | here
 
 
 def _processor() -> str:

@@ -191,7 +191,7 @@ class Run:
     def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
         """What a row is held against, what was said here and there, cast by cast, and what is to be said of that."""
         mine = [one.samples for (one,) in self._casts_of(row.lane)]
-        notes = []
+        notes: list[str] = []
         if row.within:
             missing = {times.no_direct for samples in mine for times in samples if times.direct_ns is None}
             if not missing:

@@ -18,11 +18,10 @@ _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def describe(device: Device) -> dict[str, str]:
+def describe(device: Device | None) -> dict[str, str]:
+    asked = {"gpu": device.name, "driver": device.driver_version, "cuda": device.cuda_version} if device else {}
     return {
-        "gpu": _or_unknown(device.name),
-        "driver": _or_unknown(device.driver_version),
-        "cuda": _or_unknown(device.cuda_version),
+        **{name: _or_unknown(ask) for name, ask in asked.items()},
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": os.environ.get("CURB_COMMIT") or _git_head(),
         "python": platform.python_version(),

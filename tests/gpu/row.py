@@ -15,7 +15,7 @@ CAP_MIB = 4096
 # and less than one unit of a pool (32 MiB).
 UNUSED_MIB = 194
 CAP = f"{CAP_MIB}MiB"
-_ONE_GRANULE_MIB = 2
+GRANULE_MIB = 2
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Row:
         self.sampling = watch.sampling()
         self.expect(peak > 0, "NVML never showed the process: it was not watched")
         if cap_mib is not None:
-            over = peak - cap_mib - _ONE_GRANULE_MIB
+            over = peak - cap_mib - GRANULE_MIB
             self.expect(over <= 0, f"held {peak:.0f} MiB under a cap of {cap_mib} MiB")
 
     def add_note(self, text: str) -> None:

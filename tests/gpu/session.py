@@ -71,15 +71,13 @@ class Log:
 
     def messages(self) -> list[str]:
         """Its lines without the date, the pid and the level."""
-        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
-        return [line.split(": ", 1)[-1] for line in lines]
+        return [line.split(": ", 1)[-1] for line in self._lines()]
 
     def entries(self) -> list[Entry]:
         """The lines with their times."""
-        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
         ahead = time.time() - time.monotonic()  # the log is written by the wall clock
         found = []
-        for line in lines:
+        for line in self._lines():
             try:
                 at = datetime.datetime.strptime(line[:_STAMP], "%Y-%m-%d %H:%M:%S.%f").timestamp() - ahead
             except ValueError:
@@ -96,6 +94,9 @@ class Log:
                     return message
             time.sleep(0.005)
         return None
+
+    def _lines(self) -> list[str]:
+        return self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
 
 
 @dataclass
@@ -140,6 +141,7 @@ class Session:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / "stderr.txt"
         self._events: queue.Queue[Event | None] = queue.Queue()
+        used_before = devices[0].used()
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 argv,
@@ -154,7 +156,7 @@ class Session:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.watch = Watch(devices, self.pid)
+        self.watch = Watch(devices, self.pid, used_before)
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Session:

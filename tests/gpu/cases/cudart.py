@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab import Case, Lab
-from releasing import release
+from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, Session
 from watch import MIB
@@ -37,9 +37,7 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
     idle = session.expect("idle", 30)
     row.expect(idle["correct"], "computes wrongly after the refusal")
     back = release(session, job.log)
-    row.released_mib, row.released_ms = back.mib, back.ms
-    row.details["log"] = back.log_line
-    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    record(row, back)
     row.expect(back.mib >= 0.9 * filled, f"{back.mib:.0f} of {filled} MiB came back")
     session.tell("again")
     done = session.expect("done", 30)

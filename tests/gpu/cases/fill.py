@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lab import Case, Lab, torch_allocator
-from releasing import release
+from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, ProgramFailed, Session
 from watch import MIB
@@ -98,9 +98,8 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     # when one more block is refused.
     back_already = max(0.0, held - session.watch.settle() / MIB)
     back = release(session, job.log)
-    row.released_mib, row.released_ms = back.mib, back.ms
-    row.details |= {"cached_mib": idle["cached_mib"], "log": back.log_line}
-    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    row.details["cached_mib"] = idle["cached_mib"]
+    record(row, back)
     if fill.gives_back:
         share = (back.mib + back_already) / full["filled_mib"]
         row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")

@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
+from books import Comparison
 from lab import Case, Lab, Unavailable
 from machine import ROOT
 from row import Row
@@ -25,6 +25,7 @@ _APART = 0.01
 """What curb's figure and nvidia-smi's may differ by."""
 _LOOKS = 10
 _WITHIN_MS = 1000.0
+_TRACE = "curb.trace.json"
 
 
 def ps(lab: Lab, row: Row) -> None:
@@ -135,35 +136,32 @@ def traced(lab: Lab, row: Row) -> None:
         session.end()
         peak = session.watch.peak / MIB
     row.expect(seen > 0, "curb logged nothing")
-    row.expect(all(one == losses[0] for one in losses), "the losses differ from those without a trace")
-    trace = _trace_file(job)
+    same = all(one == losses[0] for one in losses)
+    row.expect(same, "the losses differ from those without a trace")
+    trace = job.folder / _TRACE
     page, picture = trace.with_suffix(".html"), trace.with_suffix(".svg")
     summary = _json(lab, "report", str(trace))
+    told = Comparison(round(summary["gpus"][0]["peak"]["bytes"] / MIB, 1), round(peak, 1), "the peak of curb report")
+    row.expect(told.agrees, told.said)
     _curb(lab, row, "report", str(trace), "-o", str(page))
     _curb(lab, row, "report", str(trace), "-o", str(picture))
-    told = _curb(lab, row, "report", str(trace))
+    text = _curb(lab, row, "report", str(trace))
     replayed = _curb(lab, row, "replay", str(trace), "--cap", "1GiB")
     ratio = sorted(a / b for a, b in zip(speeds["traced"], speeds["capped"], strict=True))
     row.goes_on = True
     row.details = {"summary": summary, "status": status, "speeds": speeds, "bytes": trace.stat().st_size}
     row.figures = {"training": _here(picture.read_text()), "training.html": _here(page.read_text())}
-    row.section = ["```", "$ curb report curb.trace.json", *_plain(told), "", "$ curb replay curb.trace.json --cap 1GiB"]
+    row.section = ["```", "$ curb report curb.trace.json", *_plain(text), "", "$ curb replay curb.trace.json --cap 1GiB"]
     row.section += [*_plain(replayed), "```"]
     row.add_note(
-        f"{steps} losses identical; steps/s with a trace {ratio[len(ratio) // 2]:.3f} of those without "
-        f"({ratio[0]:.3f} to {ratio[-1]:.3f}); NVML's peak {peak:,.0f} MiB"
+        f"{steps} losses {'identical' if same else 'DIFFERENT'}; steps/s with a trace {ratio[len(ratio) // 2]:.3f} of those "
+        f"without ({ratio[0]:.3f} to {ratio[-1]:.3f}); NVML's peak {peak:,.0f} MiB"
     )
 
 
 def _traced_job(lab: Lab, name: str, with_trace: bool, growth: dict[str, str] | None = None) -> Job:
-    job = lab.job(name, "4GiB", growth)
-    if not with_trace:
-        return job
-    return lab.job(name, "4GiB", growth, trace={"file": str(_trace_file(job))})
-
-
-def _trace_file(job: Job) -> Path:
-    return job.folder / "curb.trace.json"
+    trace = {"trace": {"file": str(lab.folder_of(name) / _TRACE)}} if with_trace else {}
+    return lab.job(name, "4GiB", growth, **trace)
 
 
 def doctor(lab: Lab, row: Row) -> None:

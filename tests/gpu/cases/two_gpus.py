@@ -9,12 +9,11 @@ from collections.abc import Callable
 from books import REPORT_ONLY, NoBooks, compare
 from lab import Case, Lab, Unavailable
 from nvml import Device, NvmlError
-from row import CAP, CAP_MIB, UNUSED_MIB, Row
+from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB, Row
 from session import Event, Job, Session
 from watch import MIB, Watch
 
 _SMALL_MIB, _LARGE_MIB = 4096, 6144
-_GRANULE_MIB = 2
 _STEPS = 50
 
 Keys = Callable[[list[Device]], list[str]]
@@ -35,7 +34,7 @@ def _judge(row: Row, watch: Watch, caps_mib: dict[int, int]) -> None:
     for index, cap_mib in caps_mib.items():
         peak = watch.peak_on(index) / MIB
         row.expect(peak > 0, f"NVML never showed the process on device {index}")
-        row.expect(peak <= cap_mib + _GRANULE_MIB, f"held {peak:,.0f} MiB of device {index} under a cap of {cap_mib:,}")
+        row.expect(peak <= cap_mib + GRANULE_MIB, f"held {peak:,.0f} MiB of device {index} under a cap of {cap_mib:,}")
 
 
 def _caps(names: list[str]) -> dict[str, dict[str, str]]:
@@ -97,7 +96,7 @@ def _books(row: Row, session: Session, job: Job, ordinal: int, index: int) -> No
         row.expect(False, str(missing))
         return
     row.details.setdefault("books", {})[device] = one.line
-    row.expect(one.agrees, f"{device}: the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}")
+    row.expect(one.agrees, one.said)
 
 
 def other_device(lab: Lab, row: Row) -> None:
