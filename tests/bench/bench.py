@@ -20,13 +20,9 @@ from pathlib import Path
 
 import measures
 import results as written
+from gpu_tests import ROOT, Device, NvmlError, Unavailable, of_toolkit
 from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import MPS, Mps, Subject, own_subjects, peer
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from lab import Unavailable, of_toolkit  # noqa: E402
-from machine import ROOT  # noqa: E402
-from nvml import Device, NvmlError  # noqa: E402
 
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:

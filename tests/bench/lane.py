@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from session import end_all, ending, event_of  # noqa: E402
+from gpu_tests import end_all, ending, event_of
 
 
 class LaneFailed(RuntimeError):

@@ -7,17 +7,13 @@ Elsewhere it is what is added, by powers of ten, since a ratio to a driver that 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
+from gpu_tests import svg
 from pairs import Spread
 from running import Result
 from subjects import BARE, CACHED, CURB, TRACE
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from figure import svg  # noqa: E402
 
 _LEFT, _PLOT, _RIGHT, _TOP, _LINE, _GAP = 480, 420, 56, 64, 13, 9
 _STYLE = """

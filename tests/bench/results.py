@@ -6,21 +6,16 @@ import datetime
 import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import plot
+from gpu_tests import Device, describe, markdown_table
 from pairs import Spread
 from running import Result
 from subjects import DIRECT, Subject
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from machine import describe  # noqa: E402
-from nvml import Device  # noqa: E402
-from report import markdown_table  # noqa: E402
 
 DRIVERS = {
     "noop": "a driver that does nothing: what is left is the subject's own cost",

@@ -17,13 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_tests import Device, NvmlError
 from lane import Lane, LaneFailed, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from nvml import Device, NvmlError  # noqa: E402
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _NVML_EVERY_S = 0.02

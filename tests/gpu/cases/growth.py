@@ -166,27 +166,20 @@ def keep_free(lab: Lab, row: Row) -> None:
     # A device of its own for the second watch: one buffer of processes serves one thread.
     beside = [Device(lab.device.index)]
     argv = lab.python("grab.py")
-    with lab.capped(argv, first) as holder, lab.capped(argv, second, devices=beside) as waiter:
+    with (
+        row.watching(lab.capped(argv, first), _JOB_CAP_MIB) as holder,
+        row.watching(lab.capped(argv, second, devices=beside), _JOB_CAP_MIB) as waiter,
+    ):
         try:
             holder.expect("ready", 30)
             waiter.expect("ready", 30)
             with_contexts_mib = lab.device.free() / MIB
             held = _taken(row, holder, "the first job", _FIRST_PIECES)
-            waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
-            waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
-            time.sleep(_HOLD_S)  # how long the one is made to wait for the other, not how long for something to happen
-            row.expect(waiter.quiet() and waiter.running(), "the second job did not wait for the first")
+            _must_wait(row, waiter, "the first")
             beforehand_mib = waiter.watch.held / MIB
-            holder.tell(f"give {_GIVEN_PIECES}")
-            given = holder.expect("given", 10)
-            taken = waiter.expect("taken", 40)
-            row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
-            for session in (holder, waiter):
-                session.end()
+            given, taken = _given_back(row, holder, waiter, _GIVEN_PIECES)
         finally:
             row.details["least_free_mib"] = least_mib = _least_free_mib(lab.device, holder.watch, waiter.watch)
-            for session in (holder, waiter):
-                row.watched(session.watch, _JOB_CAP_MIB)
     row.goes_on = True
     after_s = taken["end"] - given["end"]
     row.details |= {
@@ -221,25 +214,17 @@ def full_device(lab: Lab, row: Row) -> None:
     job = lab.job(f"{row.name} waiting", f"{_JOB_CAP_MIB}MiB", {"wait": "30s"})
     beside = [Device(lab.device.index)]
     argv = lab.python("grab.py")
-    with lab.bare(argv, f"{row.name} bare") as holder, lab.capped(argv, job, devices=beside) as waiter:
-        try:
-            holder.expect("ready", 30)
-            waiter.expect("ready", 30)
-            pieces = int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB
-            held = _taken(row, holder, "the job without curb", pieces)
-            waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
-            waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
-            time.sleep(_HOLD_S)
-            row.expect(waiter.quiet() and waiter.running(), "the second job did not wait for the device")
-            left_mib = lab.device.free() / MIB
-            holder.tell(f"give {pieces}")
-            given = holder.expect("given", 30)
-            taken = waiter.expect("taken", 40)
-            row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
-            for session in (holder, waiter):
-                session.end()
-        finally:
-            row.watched(waiter.watch, _JOB_CAP_MIB)
+    with (
+        lab.bare(argv, f"{row.name} bare") as holder,
+        row.watching(lab.capped(argv, job, devices=beside), _JOB_CAP_MIB) as waiter,
+    ):
+        holder.expect("ready", 30)
+        waiter.expect("ready", 30)
+        pieces = int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB
+        held = _taken(row, holder, "the job without curb", pieces)
+        _must_wait(row, waiter, "the device")
+        left_mib = lab.device.free() / MIB
+        given, taken = _given_back(row, holder, waiter, pieces)
     row.goes_on = True
     after_s = taken["end"] - given["end"]
     row.details |= {
@@ -262,6 +247,24 @@ def _taken(row: Row, session: Session, who: str, pieces: int) -> Event:
     taken = session.expect("taken", 40)
     row.expect(taken["refused"] == 0, f"{who} was refused {taken['refused']} times")
     return taken
+
+
+def _must_wait(row: Row, waiter: Session, for_what: str) -> None:
+    waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
+    waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
+    time.sleep(_HOLD_S)  # how long the one is made to wait for the other, not how long for something to happen
+    row.expect(waiter.quiet() and waiter.running(), f"the second job did not wait for {for_what}")
+
+
+def _given_back(row: Row, holder: Session, waiter: Session, pieces: int) -> tuple[Event, Event]:
+    """What both said when the one had given so many back, and the other had what it wanted."""
+    holder.tell(f"give {pieces}")
+    given = holder.expect("given", 30)
+    taken = waiter.expect("taken", 40)
+    row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
+    for session in (holder, waiter):
+        session.end()
+    return given, taken
 
 
 def _least_free_mib(device: Device, *watches: Watch) -> float:
