@@ -12,10 +12,8 @@ from pathlib import Path
 
 from nvml import Device, NvmlError
 
-_PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
-
-
 ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
 
 
 def describe(device: Device | None) -> dict[str, str]:
