@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,9 @@ from pathlib import Path
 
 import measures
 import results as written
+from gpu_tests import ROOT, Device, NvmlError, Unavailable, of_toolkit
 from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import MPS, Mps, Subject, own_subjects, peer
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from nvml import Device, NvmlError  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -106,12 +101,14 @@ class Thrust:
         source = Path(__file__).parent / "programs" / "thrust_loop.cu"
         self._program = build / "tests" / "bench_thrust"
         self._compiler: subprocess.Popen[str] | None = None
-        usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-        nvcc = shutil.which("nvcc") or (str(usual) if usual.exists() else None)
         up_to_date = self._program.exists() and self._program.stat().st_mtime >= source.stat().st_mtime
-        if wanted and nvcc and not up_to_date:
-            command = [nvcc, "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(self._program)]
-            self._compiler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if not wanted or up_to_date:
+            return
+        try:
+            command = [of_toolkit("nvcc"), "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(self._program)]
+        except Unavailable:
+            return  # the setting says so
+        self._compiler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def put_into(self, setting: Setting) -> None:
         if self._compiler:
@@ -186,7 +183,7 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device, ROOT)}
+    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device)}
     about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 

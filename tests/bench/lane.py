@@ -7,15 +7,15 @@ lines of its stdout are a framework's own and passed over.
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
-import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpu_tests import end_all, ending, event_of
 
 
 class LaneFailed(RuntimeError):
@@ -75,11 +75,7 @@ class Lane:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
             pass
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
+        end_all(self._process)
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin
@@ -94,8 +90,8 @@ class Lane:
             line, found, rest = self._unread.partition(b"\n")
             if found:
                 self._unread = rest
-                said = _event(line)
-                if said and said.get("event") == event:
+                said = event_of(line)
+                if said and said["event"] == event:
                     return said
                 continue
             left = deadline - time.monotonic()
@@ -109,17 +105,8 @@ class Lane:
 
     def _end(self) -> str:
         try:
-            code = self._process.wait(5)
+            how = ending(self._process.wait(5))
         except subprocess.TimeoutExpired:
             return "its stdout is closed"
-        how = signal.Signals(-code).name if code < 0 else f"status {code}"
         lines = self._stderr.read_text(errors="replace").strip().splitlines()
         return f"ended with {how}" + (f": {lines[-1][:200]}" if lines else "")
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        said = json.loads(line)
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) else None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from gpu_tests import svg
 from pairs import Spread
 from running import Result
 from subjects import BARE, CACHED, CURB, TRACE
@@ -39,12 +40,7 @@ def beside(results: Sequence[Result], title: str) -> str:
     names = list(dict.fromkeys(result.row.name for result, _ in drawn))
     rows = {name: [both for both in drawn if both[0].row.name == name] for name in names}
     bottom = _TOP + sum(_LINE * len(row) + _GAP for row in rows.values())
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _PLOT + _RIGHT} {bottom + 32}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{_STYLE}</style>",
-        f'<text class="title" x="12" y="20">{escape(title)}</text>',
-    ]
+    lines: list[str] = []
     place = 12
     for subject in dict.fromkeys(result.subject for result, _ in drawn):
         lines.append(f'<text class="{_STYLES.get(subject, "peer")} mark" x="{place}" y="40">{escape(subject)}</text>')
@@ -68,7 +64,7 @@ def beside(results: Sequence[Result], title: str) -> str:
                 lines.append(f'<text class="{style} mark" x="{middle + 8:.1f}" y="{y + 4}">{spread.median:,.3g}</text>')
             y += _LINE
         y += _GAP
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return svg(title, (_LEFT + _PLOT + _RIGHT, bottom + 32), _STYLE, 12, lines)
 
 
 class _Powers:

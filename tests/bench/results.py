@@ -6,20 +6,16 @@ import datetime
 import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import plot
+from gpu_tests import Device, describe, markdown_table
 from pairs import Spread
 from running import Result
 from subjects import DIRECT, Subject
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from machine import describe  # noqa: E402
-from nvml import Device  # noqa: E402
 
 DRIVERS = {
     "noop": "a driver that does nothing: what is left is the subject's own cost",
@@ -29,7 +25,7 @@ DRIVERS = {
 _HEAD = ("what", "subject", "against", "there", "here", "ratio (quartiles)", "added", "pairs", "target", "met")
 
 
-def machine(device: Device | None, root: Path) -> dict[str, str]:
+def machine(device: Device | None) -> dict[str, str]:
     # The load: others that run here meanwhile are seen in it.
     load = f"{os.getloadavg()[0]:.1f}"
     here = {
@@ -38,17 +34,7 @@ def machine(device: Device | None, root: Path) -> dict[str, str]:
         "load": load,
         "libc": " ".join(platform.libc_ver()),
     }
-    if device:
-        return describe(device, root) | here
-    without = describe(_NoDevice(), root)  # type: ignore[arg-type]
-    return {name: value for name, value in without.items() if value != "none"} | here
-
-
-class _NoDevice:
-    def name(self) -> str:
-        return "none"
-
-    driver_version = cuda_version = name
+    return describe(device) | here
 
 
 def _processor() -> str:
@@ -146,8 +132,7 @@ def markdown(
         lines += ["", f"## On {says}", ""]
         if driver in pictures:
             lines += [f"![{says}]({pictures[driver]})", ""]
-        lines += ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
-        lines += ["| " + " | ".join(cells(result)) + " |" for result in some]
+        lines += markdown_table([_HEAD, *(cells(result) for result in some)])
         if remarks := _remarks(some):
             lines += ["", *(f"- {remark}" for remark in remarks)]
     return "\n".join(lines) + "\n"

@@ -17,13 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_tests import Device, NvmlError
 from lane import Lane, LaneFailed, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from nvml import Device, NvmlError  # noqa: E402
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _NVML_EVERY_S = 0.02
@@ -191,7 +189,7 @@ class Run:
     def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
         """What a row is held against, what was said here and there, cast by cast, and what is to be said of that."""
         mine = [one.samples for (one,) in self._casts_of(row.lane)]
-        notes = []
+        notes: list[str] = []
         if row.within:
             missing = {times.no_direct for samples in mine for times in samples if times.direct_ns is None}
             if not missing:

@@ -50,6 +50,10 @@ class Comparison:
         return round(self.books_mib - self.device_mib, 1)
 
     @property
+    def said(self) -> str:
+        return f"the books say {self.books_mib:,.0f} MiB, the device {self.device_mib:,.0f}: {self.line}"
+
+    @property
     def agrees(self) -> bool:
         return abs(self.off_mib) <= max(_CLOSE_MIB, _CLOSE_SHARE * self.device_mib)
 

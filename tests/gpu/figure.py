@@ -45,20 +45,15 @@ def held_and_allowed(
     most = max([cap_gib, *(amount for _, amount in [*held, *allowance])])
     frame = _Frame(end_s, math.ceil(most + 0.01))
     steps = frame.steps(held, end_s)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{_STYLE}</style>",
-        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
+    drawn = [
         *frame.axes(),
         f'<path class="held" d="{steps} L{frame.x(end_s):.1f} {frame.y(0):.1f} L{frame.x(0):.1f} {frame.y(0):.1f} Z"/>',
         f'<path class="cap" d="M{frame.x(0):.1f} {frame.y(cap_gib):.1f} H{frame.x(end_s):.1f}"/>',
         f'<path class="allowance" d="{frame.steps(allowance, end_s)}"/>',
         *(line for at, word in marks for line in frame.mark(at, word)),
         *frame.names([("cap", cap_gib), ("allowance", _last(allowance)), ("held", _last(held))]),
-        "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    return svg(title, (_WIDTH, _HEIGHT), _STYLE, _LEFT, drawn)
 
 
 Line = tuple[str, str, Sequence[tuple[int, float]]]
@@ -94,13 +89,20 @@ def times_by_size(title: str, lines: Sequence[Line], name_of: Callable[[int], st
         drawn.append(
             f'<text class="{style} line" x="{_LEFT}" y="{_TOP - 4 + _LABEL_GAP * number}">{escape(name)}</text>'
         )
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+    return svg(title, (_WIDTH, _HEIGHT), _STYLE, _LEFT, drawn)
+
+
+def svg(title: str, size: tuple[int, int], style: str, left: int, drawn: Sequence[str]) -> str:
+    """The whole text of a picture, whose title begins at `left`."""
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img">',
         f"<title>{escape(title)}</title>",
-        f"<style>{_STYLE}</style>",
-        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
+        f"<style>{style}</style>",
+        f'<text class="title" x="{left}" y="20">{escape(title)}</text>',
+        *drawn,
+        "</svg>",
     ]
-    return "\n".join([*head, *drawn, "</svg>"]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _last(series: Series) -> float:

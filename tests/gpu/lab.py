@@ -1,4 +1,4 @@
-"""What every case is given: the machine, where curb is, a folder, and how to start a program bare or under curb."""
+"""What every case is given: the machine, the build, a folder, and how to start a program bare or under curb."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class Unavailable(RuntimeError):
 class Lab:
     device: Device
     library: Path
-    curb: Path
     build: Path
     folder: Path
     quick: bool
     names: Sequence[str] = ()
-    """The cases of this run."""
+    """What was chosen: the cases of this run, or its paths."""
     _compiled: dict[str, Path] = field(default_factory=dict)
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
@@ -66,9 +65,7 @@ class Lab:
 
     def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
         """`curb run`, which becomes the program."""
-        if not self.curb.exists():
-            raise Unavailable(f"there is no {self.curb}")
-        command = [str(self.curb), "run", "--policy", str(job.policy), "--", *argv]
+        command = [str(self.built("bin/curb")), "run", "--policy", str(job.policy), "--", *argv]
         environment = self.environment(env) | {"CURB_LIBRARY": str(self.library)}
         return Session(command, environment, [self.device], job.folder)
 
@@ -95,6 +92,17 @@ class Lab:
         output = self.folder / Path(source).with_suffix(".cubin").name
         return _compile([of_toolkit("nvcc"), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
 
+    def built(self, name: str) -> Path:
+        path = self.build / name
+        if not path.exists():
+            raise Unavailable(f"there is no {name} in the build")
+        return path
+
+    def curb(self, *words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """The command, as somebody types it beside the programs."""
+        command = [str(self.built("bin/curb")), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
     def folder_of(self, name: str) -> Path:
         return self.folder / "".join(c if c.isalnum() else "-" for c in name)
 
@@ -105,11 +113,9 @@ class Lab:
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
 
 
-def library_in(build: Path) -> Path:
-    library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()
-    if not library.exists():
-        sys.exit(f"gpu-test: there is no {library}; run scripts/build, or name another one in CURB_LIBRARY")
-    return library
+def torch_allocator(conf: str) -> dict[str, str]:
+    """What chooses PyTorch's allocator. Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9."""
+    return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
 
 
 def _compile(command: list[str], output: Path) -> Path:

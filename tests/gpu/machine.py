@@ -12,16 +12,16 @@ from pathlib import Path
 
 from nvml import Device, NvmlError
 
+ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
 
 
-def describe(device: Device, root: Path) -> dict[str, str]:
+def describe(device: Device | None) -> dict[str, str]:
+    asked = {"gpu": device.name, "driver": device.driver_version, "cuda": device.cuda_version} if device else {}
     return {
-        "gpu": _or_unknown(device.name),
-        "driver": _or_unknown(device.driver_version),
-        "cuda": _or_unknown(device.cuda_version),
+        **{name: _or_unknown(ask) for name, ask in asked.items()},
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "commit": os.environ.get("CURB_COMMIT") or _git_head(root),
+        "commit": os.environ.get("CURB_COMMIT") or _git_head(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         **_versions(),
@@ -45,9 +45,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _git_head(root: Path) -> str:
+def _git_head() -> str:
     try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -9,12 +9,11 @@ from typing import Any
 
 from books import REPORT_ONLY, Comparison, NoBooks, compare, worst
 from lab import PROGRAMS, Lab, Unavailable
-from row import CAP, CAP_MIB, UNUSED_MIB
+from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB
 from session import Event, Session
 from watch import MIB
 
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-_GRANULE_MIB = 2
 # What the walk must have met, or it was not near the cap: refusals, and a peak so close.
 _WALK_REFUSALS, _WALK_SHORT_MIB = 100, 256
 
@@ -158,8 +157,7 @@ def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
             freed = session.expect("freed", 60)
             found.goes_on = full["works"] and freed["works"] and freed["again"]
             ask("after the frees")
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             found.peak_mib = _peak_mib(session, path)
             found.sampling = session.watch.sampling()
@@ -171,10 +169,7 @@ def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
     if column.is_curb:
         _judge(found, path, full, warm_mib)
         for when, one in books.items():
-            found.expect(
-                one.agrees,
-                f"{when} the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}: {one.line}",
-            )
+            found.expect(one.agrees, f"{when} {one.said}")
 
 
 def _take_over(found: Found, full: Event) -> None:
@@ -194,7 +189,7 @@ def _peak_mib(session: Session, path: Path) -> float:
 
 def _judge_peak(found: Found, path: Path) -> None:
     found.expect(found.peak_mib > 0, "NVML never showed the process: it was not watched")
-    over = found.peak_mib - CAP_MIB - _GRANULE_MIB - path.over_mib
+    over = found.peak_mib - CAP_MIB - GRANULE_MIB - path.over_mib
     found.expect(over <= 0, f"held {found.peak_mib:,.0f} MiB under a cap of {CAP_MIB:,} MiB")
 
 
@@ -222,7 +217,7 @@ def _least(path: Path, full: Event, warm_mib: float) -> int:
     if path.row == "contexts":
         piece_mib = warm_mib  # that is a context, and little else
     elif piece_mib > 1:
-        piece_mib = math.ceil(piece_mib / _GRANULE_MIB) * _GRANULE_MIB
+        piece_mib = math.ceil(piece_mib / GRANULE_MIB) * GRANULE_MIB
     if piece_mib == 0:
         return 1  # nothing was served, so nothing is known of a piece
     return int((CAP_MIB - UNUSED_MIB - warm_mib) / piece_mib)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import paths_report
-from lab import Lab, library_in
+from lab import Lab
 from machine import describe
-from nvml import Device, NvmlError
 from path_probe import BARE, CURB, PATHS, Column, Found, probe, program
-
-ROOT = Path(__file__).resolve().parents[2]
+from starting import chosen, lab_for, parser_of
 
 
 class _Preload(argparse.Action):
@@ -48,25 +45,19 @@ class _Preload(argparse.Action):
 
 
 def options_of(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu-test paths", description=(__doc__ or "").splitlines()[0])
+    parser = parser_of("gpu-test paths", __doc__, "path")
     parser.set_defaults(columns=[])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="paths whose name contains one of these")
-    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     parser.add_argument("--bare", action="store_true", help="also without any preload")
     parser.add_argument("--preload", action=_Preload, metavar="LIB", help="also under this library; may be repeated")
     parser.add_argument("--env", action=_Preload, metavar="NAME=VALUE", help="set for the --preload before it")
     parser.add_argument("--label", action=_Preload, metavar="NAME", help="heads the column of the --preload before it")
-    parser.add_argument("--strict", action="store_true", help="exit 77 where there is no GPU")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the programs' stderr and curb's logs there")
-    parser.add_argument("--list", action="store_true", help="name the paths and exit")
     return parser.parse_args(words)
 
 
-def run_column(lab: Lab, column: Column, words: list[str]) -> dict[str, Found]:
+def run_column(lab: Lab, column: Column) -> dict[str, Found]:
     table = {}
     for path in PATHS:
-        if words and not any(word in path.name for word in words):
+        if path.name not in lab.names:
             continue
         start = time.monotonic()
         found = table[path.name] = probe(lab, path, column)
@@ -77,25 +68,18 @@ def run_column(lab: Lab, column: Column, words: list[str]) -> dict[str, Found]:
 
 def main() -> int:
     options = options_of()
+    names = chosen((path.name for path in PATHS), options.only, "path")
     if options.list:
-        print("\n".join(path.name for path in PATHS))
+        print("\n".join(names))
         return 0
     columns = [CURB, *([BARE] if options.bare else []), *options.columns]
     labels = [column.label for column in columns]
     if len(set(labels)) < len(labels):
         sys.exit(f"gpu-test: two columns have one name ({', '.join(labels)}); --label tells them apart")
-    try:
-        device = Device(options.gpu)
-    except NvmlError:
-        print("skipped: no NVIDIA GPU here (nvidia-smi not found or no device)")
-        return 77 if options.strict else 0
-    build = ROOT / "build"
-    with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
-        folder = (options.keep or Path(temporary)).resolve()
-        lab = Lab(device, library_in(build), build / "bin" / "curb", build, folder, quick=False)
+    with lab_for(options, names) as lab:
         program(lab)
-        table = {column.label: run_column(lab, column, options.only) for column in columns}
-    written = paths_report.write(describe(device, ROOT), table, options.out)
+        table = {column.label: run_column(lab, column) for column in columns}
+        written = paths_report.write(describe(lab.device), table, options.out)
     print("\n" + "\n".join([*paths_report.lines(table), "", *paths_report.beside(table)]))
     print(*(f"written: {path}" for path in written), sep="\n")
     return 1 if any(found.wrong for found in table[CURB.label].values()) else 0

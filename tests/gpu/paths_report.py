@@ -61,7 +61,7 @@ def lines(columns: Columns) -> list[str]:
     ]
     wrong = [f"* {name}: {said.splitlines()[0]}" for name, found in ours.items() for said in found.wrong]
     skipped = [f"* {name}: skipped, {found.skipped}" for name, found in ours.items() if found.skipped]
-    return [*_markdown(rows), "", furthest(ours), *([""] if wrong or skipped else []), *wrong, *skipped]
+    return [*report.markdown_table(rows), "", furthest(ours), *([""] if wrong or skipped else []), *wrong, *skipped]
 
 
 def furthest(table: dict[str, Found]) -> str:
@@ -81,7 +81,7 @@ def beside(columns: Columns) -> list[str]:
         if any(path.name in column for column in columns.values()):
             ran = [_peak(columns[label].get(path.name)) for label in labels]
             rows.append((path.name, *ran, *_READ.get(path.row, ("",) * len(_READ_HEAD))))
-    return _markdown(rows)
+    return report.markdown_table(rows)
 
 
 def write(machine: dict[str, str], columns: Columns, folder: Path) -> list[Path]:
@@ -118,8 +118,3 @@ def _yes(value: bool | None) -> str:
 
 def _off(found: Found) -> str:
     return "" if found.worst_off_mib is None else f"{found.worst_off_mib:+.1f}"
-
-
-def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
-    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return [body[0], "|" + " --- |" * len(rows[0]), *body[1:]]

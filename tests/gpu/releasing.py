@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from row import Row
 from session import Log, Session
 from watch import MIB
 
@@ -18,6 +19,12 @@ class Release:
     """From the signal to the last of it, as NVML showed it; None: nothing came back."""
     log_line: str | None
     """curb's own account; None: it gave none."""
+
+
+def record(row: Row, back: Release) -> None:
+    row.released_mib, row.released_ms = back.mib, back.ms
+    row.details["log"] = back.log_line
+    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
 
 
 def release(session: Session, log: Log) -> Release:

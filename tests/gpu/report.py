@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def _figure_file(machine: dict[str, str], name: str) -> str:
     return f"{_base(machine, stem)}.{ending if dot else 'svg'}"
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first row is the head."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
+
+
 def versions(machine: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in machine.items() if name not in ("gpu", "date")) + "."
 
@@ -74,8 +81,7 @@ def _markdown(result: Result) -> str:
     machine = result.machine
     lines = [f"# {machine['gpu']}, {machine['date']}", "", _EXPLANATION]
     lines += [versions(machine), ""]
-    lines += ["| " + " | ".join(_HEAD) + " |", "|" + " --- |" * len(_HEAD)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for row in result.rows]
+    lines += markdown_table([_HEAD, *(_cells(row) for row in result.rows)])
     failed = [row for row in result.rows if row.wrong]
     if failed:
         lines += ["", "## What is wrong", ""]

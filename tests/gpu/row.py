@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from session import Session
 from watch import MIB, Watch
 
 CAP_MIB = 4096
@@ -12,7 +15,7 @@ CAP_MIB = 4096
 # and less than one unit of a pool (32 MiB).
 UNUSED_MIB = 194
 CAP = f"{CAP_MIB}MiB"
-_ONE_GRANULE_MIB = 2
+GRANULE_MIB = 2
 
 
 @dataclass
@@ -41,6 +44,15 @@ class Row:
             self.verdict = "FAIL"
             self.wrong.append(otherwise)
 
+    @contextmanager
+    def watching(self, session: Session, cap_mib: int | None = CAP_MIB) -> Iterator[Session]:
+        """Runs it, and judges its peak however that goes."""
+        with session:
+            try:
+                yield session
+            finally:
+                self.watched(session.watch, cap_mib)
+
     def watched(self, watch: Watch, cap_mib: int | None = CAP_MIB) -> None:
         """Takes the peak over and holds it against the cap; None: only takes it over."""
         peak = watch.peak / MIB
@@ -48,7 +60,7 @@ class Row:
         self.sampling = watch.sampling()
         self.expect(peak > 0, "NVML never showed the process: it was not watched")
         if cap_mib is not None:
-            over = peak - cap_mib - _ONE_GRANULE_MIB
+            over = peak - cap_mib - GRANULE_MIB
             self.expect(over <= 0, f"held {peak:.0f} MiB under a cap of {cap_mib} MiB")
 
     def add_note(self, text: str) -> None:

@@ -7,11 +7,8 @@ never stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import report
 from cases.cache import CACHE
@@ -29,13 +26,11 @@ from cases.steer import STEER
 from cases.suspend import SUSPEND
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
-from lab import Case, Lab, Unavailable, library_in
+from lab import Case, Lab, Unavailable
 from machine import describe
-from nvml import Device, NvmlError
 from row import Row
 from session import ProgramFailed
-
-ROOT = Path(__file__).resolve().parents[2]
+from starting import chosen, lab_for, parser_of
 
 CASES: dict[str, Case] = {
     **{name: fill_case(fill) for name, fill in FILLS.items()},
@@ -85,44 +80,18 @@ def run_case(name: str, lab: Lab) -> Row:
     return row
 
 
-def chosen(words: list[str]) -> list[str]:
-    names = [name for name in CASES if not words or any(word in name for word in words)]
-    if not names:
-        sys.exit(f"gpu-test: no case is called {' or '.join(words)}; --list names them")
-    return names
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="gpu-test",
-        description=__doc__.splitlines()[0],
-        epilog="`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help.",
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
+    parser = parser_of("gpu-test", __doc__, "case")
+    parser.epilog = "`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help."
     parser.add_argument("--name", default="gpu", help="results are called NAME-DATE-GPU (default gpu)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one of these")
-    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
-    parser.add_argument("--strict", action="store_true", help="exit 77 where there is no GPU")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the programs' stderr and curb's logs there")
-    parser.add_argument("--list", action="store_true", help="name the cases and exit")
     options = parser.parse_args()
-    names = chosen(options.only)
+    names = chosen(CASES, options.only, "case")
     if options.list:
         print("\n".join(names))
         return 0
-    try:
-        device = Device(options.gpu)
-    except NvmlError:
-        print("skipped: no NVIDIA GPU here (nvidia-smi not found or no device)")
-        return 77 if options.strict else 0
-    build = ROOT / "build"
-    library = library_in(build)
-    machine = describe(device, ROOT)
-
-    with tempfile.TemporaryDirectory(prefix="curb-gpu-test-") as temporary:
-        folder = (options.keep or Path(temporary)).resolve()
-        lab = Lab(device, library, build / "bin" / "curb", build, folder, options.quick, names)
+    with lab_for(options, names, options.quick) as lab:
+        machine = describe(lab.device)
         rows = []
         for name in names:
             row = run_case(name, lab)

@@ -19,17 +19,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from machine import ROOT
 from nvml import Device
 from watch import Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
 _STAMP = len("2026-11-21 16:31:00.123")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProgramFailed(RuntimeError):
     """The program ended, or did not say in time what was expected. The text holds the end of its stderr."""
+
+
+def event_of(line: str | bytes) -> Event | None:
+    """What a line of a program's stdout says; None: it is a framework's own chatter."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and "event" in said else None
+
+
+def ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"status {status}"
+
+
+def end_all(leader: subprocess.Popen[Any]) -> None:
+    """Ends a process that began a session, and whatever it has started."""
+    try:
+        os.killpg(leader.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    leader.wait()
 
 
 @dataclass(frozen=True)
@@ -49,15 +71,13 @@ class Log:
 
     def messages(self) -> list[str]:
         """Its lines without the date, the pid and the level."""
-        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
-        return [line.split(": ", 1)[-1] for line in lines]
+        return [line.split(": ", 1)[-1] for line in self._lines()]
 
     def entries(self) -> list[Entry]:
         """The lines with their times."""
-        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
         ahead = time.time() - time.monotonic()  # the log is written by the wall clock
         found = []
-        for line in lines:
+        for line in self._lines():
             try:
                 at = datetime.datetime.strptime(line[:_STAMP], "%Y-%m-%d %H:%M:%S.%f").timestamp() - ahead
             except ValueError:
@@ -74,6 +94,9 @@ class Log:
                     return message
             time.sleep(0.005)
         return None
+
+    def _lines(self) -> list[str]:
+        return self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
 
 
 @dataclass
@@ -118,6 +141,7 @@ class Session:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / "stderr.txt"
         self._events: queue.Queue[Event | None] = queue.Queue()
+        used_before = devices[0].used()
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 argv,
@@ -127,11 +151,12 @@ class Session:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
+                errors="replace",
                 bufsize=1,
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.watch = Watch(devices, self.pid)
+        self.watch = Watch(devices, self.pid, used_before)
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Session:
@@ -140,9 +165,7 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.watch.__exit__()
-        if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        end_all(self._process)
 
     def expect(self, event: str, timeout_s: float = 90) -> Event:
         """The next event, which must be this one."""
@@ -182,6 +205,11 @@ class Session:
         """Whether the program has said nothing that was not read yet."""
         return self._events.empty()
 
+    def end(self) -> None:
+        """Has it end, as programs do that wait for commands."""
+        self.tell("end")
+        self.finish()
+
     def finish(self, timeout_s: float = 30) -> None:
         """Waits for the end, which must be with exit status 0."""
         assert self._process.stdin
@@ -196,22 +224,17 @@ class Session:
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue  # a framework's own chatter
-            if isinstance(said, dict) and "event" in said:
-                self._events.put(said)
+            if event := event_of(line):
+                self._events.put(event)
         self._events.put(None)
 
     def _status(self) -> str:
         try:
-            code = self._process.wait(5)
+            return ending(self._process.wait(5))
         except subprocess.TimeoutExpired:
             return "its stdout closed"
-        return signal.Signals(-code).name if code < 0 else f"status {code}"
 
     def _tail(self) -> str:
         lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         # Paths from the repository on: what is reported is kept, and read on other machines.
-        return "".join(f"\n    | {line[:300]}".replace(f"{_ROOT}/", "") for line in lines)
+        return "".join(f"\n    | {line[:300]}".replace(f"{ROOT}/", "") for line in lines)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from lab import Case, Lab, Unavailable, of_toolkit
 from row import Row
-from session import Event, Job
+from session import Event, Job, end_all, ending, event_of
 
 BARE = "bare"
 ROOM = "32GiB"
@@ -62,10 +61,7 @@ class Outcome:
     @property
     def how(self) -> str:
         """How it ended, with the end of what it said on stderr."""
-        if isinstance(self.status, int) and self.status < 0:
-            ended = f"died of {signal.Signals(-self.status).name}"
-        else:
-            ended = f"ended with status {self.status}" if self.status != "hangs" else f"hung for {self.run.limit_s:g} s"
+        ended = f"ended with {ending(self.status)}" if isinstance(self.status, int) else f"hung for {self.run.limit_s:g} s"
         return "\n    | ".join([ended, *(line[:300] for line in self.stderr.splitlines()[-_TAIL_LINES:])])
 
 
@@ -129,14 +125,10 @@ def _outcome(run: Run) -> Outcome:
             outcome.status = process.wait(run.limit_s)
         except subprocess.TimeoutExpired:
             _write_stacks(process.pid, run.folder / f"{run.name}.stacks.txt")
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # whatever it has left, too
-        except ProcessLookupError:
-            pass
-        process.wait()
+        end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
-    outcome.said = [event for line in outcome.stdout.splitlines() if (event := _event(line))]
+    outcome.said = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
     return outcome
 
 
@@ -155,14 +147,6 @@ def _write_stacks(group: int, into: Path) -> None:
                 subprocess.run(attach, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=_STACKS_S, check=False)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
-
-
-def _event(line: str) -> Event | None:
-    try:
-        said = json.loads(line)
-    except ValueError:
-        return None  # a framework's own chatter
-    return said if isinstance(said, dict) and "event" in said else None
 
 
 def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:

@@ -25,12 +25,11 @@ class Watch:
 
     Both are sums over the devices and the processes. By NVML's index: `held_on` has what is held of each device, `peak_of`
     the most that each process held there. `peak_used` is the most that was in use on the first device, whoever had it, and
-    `used_before` what was in use at first.
+    `used_before` what was in use before the process began.
     """
 
-    def __init__(self, devices: Sequence[Device], root_pid: int) -> None:
+    def __init__(self, devices: Sequence[Device], root_pid: int, used_before: int) -> None:
         self._devices = devices
-        self._root = root_pid
         self._ours: dict[int, bool] = {root_pid: True}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="watch", daemon=True)
@@ -41,8 +40,7 @@ class Watch:
         self.peak = 0
         self.held_on: dict[int, int] = {}
         self.peak_of: dict[tuple[int, int], int] = {}
-        self.used_before = devices[0].used()
-        self.peak_used = self.used_before
+        self.used_before = self.peak_used = used_before
 
     def __enter__(self) -> Watch:
         self._thread.start()

@@ -8,21 +8,6 @@ namespace bench {
 
 namespace {
 
-constexpr int kDevice = 0;
-
-CUmemoryPool default_pool() {
-    CUmemoryPool pool = nullptr;
-    must(driver().cuDeviceGetDefaultMemPool(&pool, kDevice), "cuDeviceGetDefaultMemPool");
-    return pool;
-}
-
-// The default pool keeps everything that is freed, as frameworks set it.
-void keep_in_pool() {
-    std::uint64_t all = ~std::uint64_t{0};
-    must(driver().cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
-         "cuMemPoolSetAttribute");
-}
-
 CUstream new_stream() {
     CUstream stream = nullptr;
     must(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -82,7 +67,7 @@ Sample mapped(Words words) {
     must(driver().cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
     CUmemAllocationProp kind{};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, kDevice};
+    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     return both([size, place, kind, access](const Driver &cuda) {
         return loop([&cuda, size, place, kind, access] {

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
+
 namespace bench {
 
 namespace {
@@ -30,6 +32,18 @@ const Driver &driver() {
     }();
     static_cast<void>(current);
     return found;
+}
+
+CUmemoryPool default_pool() {
+    CUmemoryPool pool = nullptr;
+    must(driver().cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
+    return pool;
+}
+
+void keep_in_pool() {
+    std::uint64_t all = ~std::uint64_t{0};
+    must(driver().cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
+         "cuMemPoolSetAttribute");
 }
 
 }  // namespace bench

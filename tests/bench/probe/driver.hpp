@@ -53,6 +53,10 @@ struct Driver {
 // Loaded, initialised and with its context current in the calling thread. Throws Cannot.
 const Driver &driver();
 
+// Device 0's default pool; told to keep everything that is freed, as frameworks set it.
+CUmemoryPool default_pool();
+void keep_in_pool();
+
 // The driver's own functions (direct.cpp), whatever is preloaded; with nothing before the driver they are the same.
 // What is allocated by them is freed by them.
 struct Direct {

@@ -15,10 +15,7 @@ namespace {
 struct Blocks {
     explicit Blocks(Words words)
         : ordered(words[0] == "pools"), blocks(static_cast<std::size_t>(number(words[1]))), size(bytes(words[2])) {
-        CUmemoryPool pool = nullptr;
-        std::uint64_t all = ~std::uint64_t{0};
-        must(driver().cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
-        must(driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "cuMemPoolSetAttribute");
+        keep_in_pool();
     }
 
     void take() {
@@ -39,10 +36,8 @@ struct Blocks {
 
     // What is freed in order is kept by the pool until it is trimmed.
     static void trim() {
-        CUmemoryPool pool = nullptr;
         must(driver().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
-        must(driver().cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
-        must(driver().cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
+        must(driver().cuMemPoolTrimTo(default_pool(), 0), "cuMemPoolTrimTo");
     }
 
     bool ordered;

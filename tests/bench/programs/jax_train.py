@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import turns  # noqa: I001  (where jax_step.py is found)
-from jax_step import step
+from jax_step import start_of, step
 import jax
-import jax.numpy as jnp
 
 _WIDTH, _LAYERS, _BATCH = 2048, 8, 2048
 _FIRST_STEPS = 3
 
 
 def main() -> None:
-    keys = jax.random.split(jax.random.key(1), _LAYERS + 2)
-    layers = [jax.random.normal(key, (_WIDTH, _WIDTH)) * 0.01 for key in keys[:_LAYERS]]
-    momenta = [jnp.zeros_like(weights) for weights in layers]
-    x, y = (jax.random.normal(key, (_BATCH, _WIDTH)) for key in keys[_LAYERS:])
+    layers, momenta, x, y = start_of(_WIDTH, _LAYERS, _BATCH)
     jitted = jax.jit(step)
     losses: list[jax.Array] = []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import figure
+import report
 from lab import Lab
 from row import Row
 from session import Session
@@ -78,11 +79,10 @@ def _line(name: str, style: str, runs: list[dict[str, Any]], key: str) -> Line:
 
 def _report(row: Row, title: str, name: str, lines: list[Line]) -> None:
     row.details["lines"] = [line.record() for line in lines]
-    row.section = ["Microseconds for a pair: median, and 99th percentile.", ""]
-    row.section += ["| size | " + " | ".join(line.name for line in lines) + " |", "|" + " --- |" * (len(lines) + 1)]
+    table = [["size", *(line.name for line in lines)]]
     for size in lines[0].median_us:
-        cells = [f"{line.median_us[size]:,.2f} ({line.p99_us[size]:,.2f})" for line in lines]
-        row.section.append(f"| {_size(size)} | " + " | ".join(cells) + " |")
+        table.append([_size(size), *(f"{line.median_us[size]:,.2f} ({line.p99_us[size]:,.2f})" for line in lines)])
+    row.section = ["Microseconds for a pair: median, and 99th percentile.", "", *report.markdown_table(table)]
     series = [(line.name, line.style, sorted(line.median_us.items())) for line in lines]
     row.figures[name] = figure.times_by_size(f"{title}: median of a pair", series, _size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lab import Case, Lab
+from lab import Case, Lab, torch_allocator
 from row import CAP, Row
 
 _EVERY_S = 0.1
@@ -14,22 +14,19 @@ def capture_case(conf: str = "") -> Case:
     def case(lab: Lab, row: Row) -> None:
         lab.need("torch")
         job = lab.job(row.name, CAP)
-        env = {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         seconds = 2.0 if lab.quick else 6.0
-        with lab.capped(lab.python("capture_loop.py", str(seconds)), job, env) as session:
-            try:
-                session.expect("warm", 120)
-                session.tell("capture")
-                sent: list[float] = []
-                while session.quiet() and session.running() and len(sent) < 10 * seconds / _EVERY_S:
-                    sent.append(session.send())
-                    time.sleep(_EVERY_S)
-                spans = session.expect("captured", 60)["spans"]
-                session.tell("compare")
-                done = session.expect("done", 60)
-                session.finish()
-            finally:
-                row.watched(session.watch)
+        program = lab.python("capture_loop.py", str(seconds))
+        with row.watching(lab.capped(program, job, torch_allocator(conf))) as session:
+            session.expect("warm", 120)
+            session.tell("capture")
+            sent: list[float] = []
+            while session.quiet() and session.running() and len(sent) < 10 * seconds / _EVERY_S:
+                sent.append(session.send())
+                time.sleep(_EVERY_S)
+            spans = session.expect("captured", 60)["spans"]
+            session.tell("compare")
+            done = session.expect("done", 60)
+            session.finish()
         within = sum(any(begin <= moment <= end for begin, end in spans) for moment in sent)
         releases = [message for message in job.log.messages() if message.startswith("released")]
         row.details = done | {"signals": len(sent), "signals_within_captures": within, "releases": len(releases)}

@@ -18,22 +18,18 @@ _LOW, _HIGH = "1GiB", "4GiB"
 def live_edit(lab: Lab, row: Row) -> None:
     """Raises the cap as an editor does (a new file renamed over the old), breaks the file, lowers the cap in place."""
     job = lab.job(row.name, _LOW)
-    with lab.capped(lab.python("live_edit.py"), job) as session:
-        try:
-            ready = session.expect("ready", 30)
-            row.expect(ready["total_mib"] == 1024, f"the program is told {ready['total_mib']} MiB at a cap of 1024")
-            row.expect(not _now(session), "2 GiB were granted under a cap of 1 GiB")
-            raised = _until(session, "granted", lambda: _rename_over(job, job.text(_HIGH)), row)
-            job.policy.write_text(job.text(_LOW)[:-20])
-            complaint = job.log.wait_for("policy stays in force", 0, 2.0)
-            row.expect(complaint is not None, "a broken policy file was not reported within 2 s")
-            row.expect(_now(session), "a broken policy file took the last good one out of force")
-            lowered = _until(session, "refused", lambda: job.policy.write_text(job.text(_LOW)), row)
-            raised_again = _until(session, "granted", lambda: job.policy.write_text(job.text(_HIGH)), row)
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch)
+    with row.watching(lab.capped(lab.python("live_edit.py"), job)) as session:
+        ready = session.expect("ready", 30)
+        row.expect(ready["total_mib"] == 1024, f"the program is told {ready['total_mib']} MiB at a cap of 1024")
+        row.expect(not _now(session), "2 GiB were granted under a cap of 1 GiB")
+        raised = _until(session, "granted", lambda: _rename_over(job, job.text(_HIGH)), row)
+        job.policy.write_text(job.text(_LOW)[:-20])
+        complaint = job.log.wait_for("policy stays in force", 0, 2.0)
+        row.expect(complaint is not None, "a broken policy file was not reported within 2 s")
+        row.expect(_now(session), "a broken policy file took the last good one out of force")
+        lowered = _until(session, "refused", lambda: job.policy.write_text(job.text(_LOW)), row)
+        raised_again = _until(session, "granted", lambda: job.policy.write_text(job.text(_HIGH)), row)
+        session.end()
     row.goes_on = True
     row.details = {"raised_ms": raised, "lowered_ms": lowered, "raised_again_ms": raised_again}
     row.add_note(
@@ -71,19 +67,16 @@ def handler_case(kind: str, moment: str) -> Case:
 
     def case(lab: Lab, row: Row) -> None:
         job = lab.job(row.name, "1GiB")
-        with lab.capped(lab.python("handlers.py", kind, moment), job) as session:
-            try:
-                session.expect("ready", 30)
-                for turn in range(2):
-                    seen = len(job.log.messages())
-                    session.send()
-                    line = job.log.wait_for("released", seen, 5.0)
-                    row.expect(line is not None, f"curb did not release on signal {turn + 1}")
-                session.tell("count")
-                done = session.expect("done", 10)
-                session.finish()
-            finally:
-                row.watched(session.watch, 1024)
+        with row.watching(lab.capped(lab.python("handlers.py", kind, moment), job), 1024) as session:
+            session.expect("ready", 30)
+            for turn in range(2):
+                seen = len(job.log.messages())
+                session.send()
+                line = job.log.wait_for("released", seen, 5.0)
+                row.expect(line is not None, f"curb did not release on signal {turn + 1}")
+            session.tell("count")
+            done = session.expect("done", 10)
+            session.finish()
         row.goes_on = done["allocated"]
         row.details = done
         row.expect(done["calls"] >= 2, f"the program's handler ran {done['calls']} times for 2 signals")

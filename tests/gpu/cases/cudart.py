@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from lab import Case, Lab
-from releasing import release
+from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, Session
+from watch import MIB
 
 _OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
 
@@ -14,11 +15,8 @@ def cudart_case(linked: str, by_curb_run: bool = False) -> Case:
     def case(lab: Lab, row: Row) -> None:
         job = lab.job(row.name, CAP)
         argv = lab.compiled("cudart_fill.cu", "-cudart", linked)
-        with (lab.run_by_curb if by_curb_run else lab.capped)(argv, job) as session:
-            try:
-                _go_through(session, job, row)
-            finally:
-                row.watched(session.watch)
+        with row.watching((lab.run_by_curb if by_curb_run else lab.capped)(argv, job)) as session:
+            _go_through(session, job, row)
 
     return case
 
@@ -32,16 +30,14 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
         row.error = ", ".join(full["errors"])
         row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
         row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
-        held = session.watch.settle() / 2**20
+        held = session.watch.settle() / MIB
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
         session.tell(next_command)
     filled = row.details["full_async"]["filled_mib"]
     idle = session.expect("idle", 30)
     row.expect(idle["correct"], "computes wrongly after the refusal")
     back = release(session, job.log)
-    row.released_mib, row.released_ms = back.mib, back.ms
-    row.details["log"] = back.log_line
-    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    record(row, back)
     row.expect(back.mib >= 0.9 * filled, f"{back.mib:.0f} of {filled} MiB came back")
     session.tell("again")
     done = session.expect("done", 30)

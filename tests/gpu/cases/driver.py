@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab import Lab, Unavailable
+from lab import Lab
 from row import Row
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
@@ -15,7 +15,7 @@ import under_curb  # noqa: E402
 
 def contract(lab: Lab, row: Row) -> None:
     """The suite that says what the driver does, which the simulated driver passes too, on the real one and without curb."""
-    suite = _contract_suite(lab)
+    suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     failed = {case.name: case.said for case in under_curb.run(suite, names, None) if not case.holds}
     row.details = {"cases": len(names), "failed": failed}
@@ -26,7 +26,7 @@ def contract(lab: Lab, row: Row) -> None:
 
 def contract_under_curb(lab: Lab, row: Row) -> None:
     """The same with curb in front and nothing to refuse: what the driver does, it still does, and the books agree."""
-    suite = _contract_suite(lab)
+    suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     job = lab.job(row.name, "100%")
     job.policy.write_text(under_curb.policy(job.log_file))
@@ -55,20 +55,9 @@ def contract_under_curb(lab: Lab, row: Row) -> None:
 
 def conformance(lab: Lab, row: Row) -> None:
     """Every entry point by every way to reach it, bare and under curb."""
-    program = lab.build / "tests" / "conformance"
-    if not program.exists():
-        raise Unavailable("there is no tests/conformance in the build")
-    done = subprocess.run(
-        [program, "--curb", lab.library], capture_output=True, text=True, errors="replace", timeout=300, check=False
-    )
+    command = [str(lab.built("tests/conformance")), "--curb", str(lab.library)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
     lines = done.stdout.strip().splitlines()
     row.details = {"output": lines[-200:]}
     row.expect(done.returncode == 0, f"status {done.returncode}: " + "; ".join([*lines[-5:], done.stderr.strip()[-300:]]))
     row.add_note(lines[-1] if lines else "it said nothing")
-
-
-def _contract_suite(lab: Lab) -> Path:
-    suite = lab.build / "tests" / "driver_contract"
-    if not suite.exists():
-        raise Unavailable("there is no tests/driver_contract in the build")
-    return suite

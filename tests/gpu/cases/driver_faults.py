@@ -26,9 +26,7 @@ _START = "the_start"
 
 def environment(lab: Lab, folder: Path) -> dict[str, str]:
     """Of a program that is to find that driver: the real one behind it has another name."""
-    between = lab.build / "tests" / "between" / "libcuda.so.1"
-    if not between.exists():
-        raise Unavailable("there is no tests/between in the build")
+    between = lab.built("tests/between/libcuda.so.1")
     folder.mkdir(parents=True, exist_ok=True)
     for link, name in (("libcuda-behind.so.1", "libcuda.so.1"), ("libnvidia-ml.so.1", "libnvidia-ml.so.1")):
         path = folder / link
@@ -49,10 +47,7 @@ def _where_loaded(name: str) -> Path:
 
 
 def plan(lab: Lab, name: str) -> list[Run]:
-    tests = lab.build / "tests"
-    faults, cases = tests / "driver_faults", tests / "driver_cases"
-    if not faults.exists() or not cases.exists():
-        raise Unavailable("there are no tests/driver_faults and tests/driver_cases in the build")
+    faults, cases = lab.built("tests/driver_faults"), lab.built("tests/driver_cases")
     folder = lab.folder_of(name)
     job = lab.job(name, None)
     env = lab.capped_environment(job, environment(lab, folder) | {"CURB_FAULT_SLACK": _SLACK_MIB})

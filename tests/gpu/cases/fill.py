@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lab import Case, Lab
-from releasing import release
+from lab import Case, Lab, torch_allocator
+from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, ProgramFailed, Session
+from watch import MIB
 
 # What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
 _SHARE_BACK = 0.9
@@ -30,9 +31,8 @@ class Fill:
 
 
 def _torch(conf: str, **more: object) -> Fill:
-    # Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9.
-    env = {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
-    return Fill("torch_fill.py", "torch", ("torch.OutOfMemoryError",), "out of memory", env, **more)  # type: ignore[arg-type]
+    errors = ("torch.OutOfMemoryError",)
+    return Fill("torch_fill.py", "torch", errors, "out of memory", torch_allocator(conf), **more)  # type: ignore[arg-type]
 
 
 def _jax(allocator: str, **more: object) -> Fill:
@@ -62,14 +62,13 @@ def fill_case(fill: Fill) -> Case:
         lab.need(fill.module)
         row.note = fill.note
         job = lab.job(row.name, CAP)
-        with lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env) as session:
+        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env)
+        with row.watching(session, CAP_MIB if fill.judged else None):
             try:
                 _go_through(session, job, fill, row)
             except ProgramFailed as failure:
                 row.goes_on = False
                 row.expect(False, str(failure))
-            finally:
-                row.watched(session.watch, CAP_MIB if fill.judged else None)
         if not fill.judged:
             row.verdict = "info"
             row.add_note(f"peak {(row.peak_mib or 0) - CAP_MIB:+.0f} MiB against the cap")
@@ -79,7 +78,7 @@ def fill_case(fill: Fill) -> Case:
 
 def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     session.expect("warm", 120)
-    row.details["warm_mib"] = round(session.watch.held / 2**20)
+    row.details["warm_mib"] = round(session.watch.held / MIB)
     session.tell("fill")
     full = session.expect("full", 120)
     row.details["full"] = full
@@ -88,7 +87,7 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     row.expect(set(full["errors"]) <= set(fill.errors), f"unexpected error {row.error}: {full['message'][:200]}")
     row.expect(fill.says in full["message"], f"'{fill.says}' is not in the error's text: {full['message'][:200]}")
     row.expect(full["intact"], "memory does not hold what was written")
-    held = session.watch.settle() / 2**20
+    held = session.watch.settle() / MIB
     if fill.fills_to_the_cap and fill.judged:
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
     session.tell("go on")
@@ -97,11 +96,10 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     row.expect(idle["correct"], "computes wrongly after the refusal")
     # Some give a part back by themselves once it is free: a pool, down to its release threshold; PyTorch, its whole cache
     # when one more block is refused.
-    back_already = max(0.0, held - session.watch.settle() / 2**20)
+    back_already = max(0.0, held - session.watch.settle() / MIB)
     back = release(session, job.log)
-    row.released_mib, row.released_ms = back.mib, back.ms
-    row.details |= {"cached_mib": idle["cached_mib"], "log": back.log_line}
-    row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
+    row.details["cached_mib"] = idle["cached_mib"]
+    record(row, back)
     if fill.gives_back:
         share = (back.mib + back_already) / full["filled_mib"]
         row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")

@@ -10,7 +10,7 @@ import allowance
 import figure
 from lab import Lab
 from nvml import Device
-from releasing import release
+from releasing import record, release
 from row import Row
 from session import Event, Job, Session
 from watch import MIB, Watch
@@ -47,14 +47,12 @@ def growth_staircase(lab: Lab, row: Row) -> None:
             session.tell(f"take {_PIECES_AGAIN}")
             again = session.expect("took", 30)
             time.sleep(_SHOWN_S)
-            session.tell("end")
-            session.finish()
+            session.end()
         finally:
             row.watched(session.watch, _CAP_MIB)
             changes = allowance.read(job.log.entries(), _START_MIB * MIB)
             _record(row, session.watch, job, changes, begin)
-    row.released_mib, row.released_ms = back.mib, back.ms
-    row.details["log"] = back.log_line
+    record(row, back)
     row.goes_on = took["intact"] and again["intact"]
     for said in (took, again):
         row.expect(said["refused"] == 0, f"the program saw {said['refused']} out-of-memory errors")
@@ -83,7 +81,6 @@ def _release_at(job: Job) -> float | None:
 def _judge_steps(row: Row, job: Job, changes: list[allowance.Change], first_use: float) -> None:
     """At most one step in every so many seconds, counted from the first use of CUDA, the last step or the release."""
     released_at = _release_at(job)
-    row.expect(released_at is not None, "curb logged no release after SIGUSR1")
     climbs = [change.at for change in changes if not change.fell]
     before = [at for at in climbs if released_at is None or at < released_at]
     row.expect(len(before) >= _STEPS, f"{len(before)} steps before the release, {_STEPS} are needed")
@@ -169,28 +166,20 @@ def keep_free(lab: Lab, row: Row) -> None:
     # A device of its own for the second watch: one buffer of processes serves one thread.
     beside = [Device(lab.device.index)]
     argv = lab.python("grab.py")
-    with lab.capped(argv, first) as holder, lab.capped(argv, second, devices=beside) as waiter:
+    with (
+        row.watching(lab.capped(argv, first), _JOB_CAP_MIB) as holder,
+        row.watching(lab.capped(argv, second, devices=beside), _JOB_CAP_MIB) as waiter,
+    ):
         try:
             holder.expect("ready", 30)
             waiter.expect("ready", 30)
             with_contexts_mib = lab.device.free() / MIB
             held = _taken(row, holder, "the first job", _FIRST_PIECES)
-            waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
-            waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
-            time.sleep(_HOLD_S)  # how long the one is made to wait for the other, not how long for something to happen
-            row.expect(waiter.quiet() and waiter.running(), "the second job did not wait for the first")
+            _must_wait(row, waiter, "the first")
             beforehand_mib = waiter.watch.held / MIB
-            holder.tell(f"give {_GIVEN_PIECES}")
-            given = holder.expect("given", 10)
-            taken = waiter.expect("taken", 40)
-            row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
-            for session in (holder, waiter):
-                session.tell("end")
-                session.finish()
+            given, taken = _given_back(row, holder, waiter, _GIVEN_PIECES)
         finally:
             row.details["least_free_mib"] = least_mib = _least_free_mib(lab.device, holder.watch, waiter.watch)
-            for session in (holder, waiter):
-                row.watched(session.watch, _JOB_CAP_MIB)
     row.goes_on = True
     after_s = taken["end"] - given["end"]
     row.details |= {
@@ -225,26 +214,17 @@ def full_device(lab: Lab, row: Row) -> None:
     job = lab.job(f"{row.name} waiting", f"{_JOB_CAP_MIB}MiB", {"wait": "30s"})
     beside = [Device(lab.device.index)]
     argv = lab.python("grab.py")
-    with lab.bare(argv, f"{row.name} bare") as holder, lab.capped(argv, job, devices=beside) as waiter:
-        try:
-            holder.expect("ready", 30)
-            waiter.expect("ready", 30)
-            pieces = int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB
-            held = _taken(row, holder, "the job without curb", pieces)
-            waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
-            waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
-            time.sleep(_HOLD_S)
-            row.expect(waiter.quiet() and waiter.running(), "the second job did not wait for the device")
-            left_mib = lab.device.free() / MIB
-            holder.tell(f"give {pieces}")
-            given = holder.expect("given", 30)
-            taken = waiter.expect("taken", 40)
-            row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
-            for session in (holder, waiter):
-                session.tell("end")
-                session.finish()
-        finally:
-            row.watched(waiter.watch, _JOB_CAP_MIB)
+    with (
+        lab.bare(argv, f"{row.name} bare") as holder,
+        row.watching(lab.capped(argv, job, devices=beside), _JOB_CAP_MIB) as waiter,
+    ):
+        holder.expect("ready", 30)
+        waiter.expect("ready", 30)
+        pieces = int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB
+        held = _taken(row, holder, "the job without curb", pieces)
+        _must_wait(row, waiter, "the device")
+        left_mib = lab.device.free() / MIB
+        given, taken = _given_back(row, holder, waiter, pieces)
     row.goes_on = True
     after_s = taken["end"] - given["end"]
     row.details |= {
@@ -267,6 +247,24 @@ def _taken(row: Row, session: Session, who: str, pieces: int) -> Event:
     taken = session.expect("taken", 40)
     row.expect(taken["refused"] == 0, f"{who} was refused {taken['refused']} times")
     return taken
+
+
+def _must_wait(row: Row, waiter: Session, for_what: str) -> None:
+    waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
+    waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
+    time.sleep(_HOLD_S)  # how long the one is made to wait for the other, not how long for something to happen
+    row.expect(waiter.quiet() and waiter.running(), f"the second job did not wait for {for_what}")
+
+
+def _given_back(row: Row, holder: Session, waiter: Session, pieces: int) -> tuple[Event, Event]:
+    """What both said when the one had given so many back, and the other had what it wanted."""
+    holder.tell(f"give {pieces}")
+    given = holder.expect("given", 30)
+    taken = waiter.expect("taken", 40)
+    row.expect(taken["refused"] == 0, f"the second job was refused {taken['refused']} times")
+    for session in (holder, waiter):
+        session.end()
+    return given, taken
 
 
 def _least_free_mib(device: Device, *watches: Watch) -> float:

@@ -37,10 +37,10 @@ _OWN = {
 
 def plan(lab: Lab, name: str) -> list[Run]:
     sanitizer = of_toolkit("compute-sanitizer")
-    suite = lab.build / "tests" / "driver_contract"
-    names = under_curb.names(suite, lab.environment(None), _TAGS) if suite.exists() else []
+    suite = lab.built("tests/driver_contract")
+    names = under_curb.names(suite, lab.environment(None), _TAGS)
     if not names:
-        raise Unavailable("there is no tests/driver_contract in the build")
+        raise Unavailable(f"{suite.name} lists no cases")
     runs = []
     for part in range(_PARTS):
         cases = ",".join(map(under_curb.chosen, names[part::_PARTS]))

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab import Lab
+import report
+from lab import Lab, torch_allocator
 from releasing import Release, release
 from row import Row
 from session import Session
@@ -31,14 +32,10 @@ class Kind:
     """Whether the framework keeps all it ever took, whatever is asked."""
 
 
-def _torch(conf: str) -> Kind:
-    return Kind("torch", {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {})
-
-
 KINDS = {
-    "PyTorch, native": _torch(""),
-    "PyTorch, expandable segments": _torch("expandable_segments:True"),
-    "PyTorch, cudaMallocAsync": _torch("backend:cudaMallocAsync"),
+    "PyTorch, native": Kind("torch"),
+    "PyTorch, expandable segments": Kind("torch", torch_allocator("expandable_segments:True")),
+    "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync")),
     "JAX, default": Kind("jax", nothing=True),
     "JAX, steered": Kind("jax", policy={"frameworks": {"steer": True}}),
     "CuPy": Kind("cupy"),
@@ -47,16 +44,14 @@ KINDS = {
 
 def release_by_framework(lab: Lab, row: Row) -> None:
     """No cap: JAX's default takes three quarters of the device, and all of it is to be seen to stay."""
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
     found: dict[str, Any] = {}
     for name, kind in KINDS.items():
         lab.need(kind.framework)
         found[name] = _one(lab, row, name, kind)
-        lines.append(_line(name, found[name]))
     row.goes_on = True
     row.details["frameworks"] = found
     row.section = [
-        *lines,
+        *report.markdown_table([_COLUMNS, *(_cells(name, one) for name, one in found.items())]),
         "",
         "MiB that NVML showed less for the process, and ms: of the own call as the program timed it; of a release from the "
         "signal until NVML showed the last of it (median of the states' three), and in brackets by curb's own account.",
@@ -66,37 +61,33 @@ def release_by_framework(lab: Lab, row: Row) -> None:
 def _one(lab: Lab, row: Row, name: str, kind: Kind) -> dict[str, Any]:
     job = lab.job(f"{row.name} {name}", None, **kind.policy)
     states: dict[str, Any] = {}
-    with lab.capped(lab.python("release_states.py", kind.framework), job, kind.env) as session:
-        try:
-            base = _begin(session)
-            cached = session.watch.settle()
-            session.tell("own")
-            own_ms = session.expect("own", 30)["ms"]
-            own_mib = round((cached - session.watch.settle()) / MIB)
-            for state in _STATES:
-                tries: list[Release] = []
-                left: list[int] = []
-                for _ in range(3):
-                    session.tell(state)
-                    session.expect("cached", 60)
-                    held = session.watch.settle()
-                    tries.append(release(session, job.log))
-                    left.append(round((session.watch.settle() - base) / MIB))
-                    session.tell("stop")
-                    stopped = session.expect("stopped", 30)
-                    row.expect(stopped["correct"], f"{name}: computes wrongly after a release while it {state}s")
-                states[state] = {
-                    "cached_mib": round((held - base) / MIB),
-                    "left_mib": left,
-                    "mib": [one.mib for one in tries],
-                    "ms": [one.ms for one in tries],
-                    "log": [one.log_line for one in tries],
-                }
-                _judge(row, f"{name}, {state}", kind, own_mib, own_ms, tries, max(left))
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env), None) as session:
+        base = _begin(session)
+        cached = session.watch.settle()
+        session.tell("own")
+        own_ms = session.expect("own", 30)["ms"]
+        own_mib = round((cached - session.watch.settle()) / MIB)
+        for state in _STATES:
+            tries: list[Release] = []
+            left: list[int] = []
+            for _ in range(3):
+                session.tell(state)
+                session.expect("cached", 60)
+                held = session.watch.settle()
+                tries.append(release(session, job.log))
+                left.append(round((session.watch.settle() - base) / MIB))
+                session.tell("stop")
+                stopped = session.expect("stopped", 30)
+                row.expect(stopped["correct"], f"{name}: computes wrongly after a release while it {state}s")
+            states[state] = {
+                "cached_mib": round((held - base) / MIB),
+                "left_mib": left,
+                "mib": [one.mib for one in tries],
+                "ms": [one.ms for one in tries],
+                "log": [one.log_line for one in tries],
+            }
+            _judge(row, f"{name}, {state}", kind, own_mib, own_ms, tries, max(left))
+        session.end()
     return {"cached_mib": round((cached - base) / MIB), "own_mib": own_mib, "own_ms": own_ms, "states": states}
 
 
@@ -125,7 +116,7 @@ def _judge(
         row.expect(ms <= limit, f"{what}: took {ms:.1f} ms, the own call {own_ms:.1f}")
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
+def _cells(name: str, found: dict[str, Any]) -> list[str]:
     own = "has none" if found["own_ms"] is None else f"{found['own_mib']:,} MiB, {found['own_ms']:.1f} ms"
     cells = [name, f"{found['states']['sleep']['cached_mib']:,}", own]
     for state in _STATES:
@@ -133,7 +124,7 @@ def _line(name: str, found: dict[str, Any]) -> str:
         times = [ms for ms in one["ms"] if ms is not None]
         mib = statistics.median(one["mib"])
         cells.append(f"{mib:,.0f} MiB" + (f", {statistics.median(times):.1f} ms ({_curbs(one['log'])})" if times else ""))
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def _curbs(lines: list[str | None]) -> str:
@@ -151,35 +142,31 @@ def idle(lab: Lab, row: Row) -> None:
     """Once in an idle period, and not while a kernel runs on or steps are made. NVML samples once a second."""
     lab.need("torch")
     job = lab.job(row.name, None, release={"idle": f"{_IDLE_S:g}s"})
-    with lab.capped(lab.python("release_states.py", "torch"), job) as session:
-        try:
-            _begin(session)
-            found: dict[str, float | None] = {}
-            for state, busy_s in (("sleep", 0.0), ("compute", 6.0), ("kernel", 8.0)):
-                session.tell(state)
-                session.expect("cached", 60)
-                held, start, seen = session.watch.settle(), time.monotonic(), len(job.log.messages())
-                if state == "compute":
-                    early = job.log.wait_for("released", seen, busy_s)
-                    row.expect(early is None, f"released while it computes: {early}")
-                    session.tell("stop")
-                    session.expect("stopped", 30)
-                    start = time.monotonic()
-                line = job.log.wait_for("on idle for", seen, busy_s + _IDLE_S + 6.0)
-                took = time.monotonic() - start
-                row.expect(line is not None, f"{state}: no release within {took:.0f} s")
-                row.expect(took >= busy_s * (state == "kernel") + _IDLE_S - 0.5, f"{state}: released after {took:.1f} s already")
-                row.expect(held - session.watch.settle() > 3000 * MIB, f"{state}: the cache is still held")
-                found[state] = round(took, 1)
-                again = job.log.wait_for("released", len(job.log.messages()), 2 * _IDLE_S)
-                row.expect(again is None, f"{state}: released a second time in the same idle period: {again}")
-                if state != "compute":
-                    session.tell("stop")
-                    session.expect("stopped", 30)
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
+        _begin(session)
+        found: dict[str, float | None] = {}
+        for state, busy_s in (("sleep", 0.0), ("compute", 6.0), ("kernel", 8.0)):
+            session.tell(state)
+            session.expect("cached", 60)
+            held, start, seen = session.watch.settle(), time.monotonic(), len(job.log.messages())
+            if state == "compute":
+                early = job.log.wait_for("released", seen, busy_s)
+                row.expect(early is None, f"released while it computes: {early}")
+                session.tell("stop")
+                session.expect("stopped", 30)
+                start = time.monotonic()
+            line = job.log.wait_for("on idle for", seen, busy_s + _IDLE_S + 6.0)
+            took = time.monotonic() - start
+            row.expect(line is not None, f"{state}: no release within {took:.0f} s")
+            row.expect(took >= busy_s * (state == "kernel") + _IDLE_S - 0.5, f"{state}: released after {took:.1f} s already")
+            row.expect(held - session.watch.settle() > 3000 * MIB, f"{state}: the cache is still held")
+            found[state] = round(took, 1)
+            again = job.log.wait_for("released", len(job.log.messages()), 2 * _IDLE_S)
+            row.expect(again is None, f"{state}: released a second time in the same idle period: {again}")
+            if state != "compute":
+                session.tell("stop")
+                session.expect("stopped", 30)
+        session.end()
     row.goes_on = True
     row.details["released_after_s"] = found
     row.add_note(
@@ -205,22 +192,18 @@ def pressure(lab: Lab, row: Row) -> None:
         lab.need(kind.framework)
         policy = {**kind.policy, "release": {"steps": ["pressure"]}}
         job = lab.job(f"{row.name} {name}", None, **policy)
-        with lab.capped(lab.python("release_states.py", kind.framework), job, kind.env) as session:
-            try:
-                _begin(session)
-                session.tell("large")
-                session.expect("cached", 60)
-                held, seen = session.watch.settle(), len(job.log.messages())
-                session.send()
-                row.expect(job.log.wait_for("released", seen, 10) is not None, f"{name}: no release was logged")
-                session.tell("go on")
-                row.expect(session.expect("large", 60)["correct"], f"{name}: computes wrongly after the refusal")
-                more = session.watch.settle() - held
-                found[name] = round(_LARGE_MIB - more / MIB)
-                session.tell("end")
-                session.finish()
-            finally:
-                row.watched(session.watch, None)
+        with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env), None) as session:
+            _begin(session)
+            session.tell("large")
+            session.expect("cached", 60)
+            held, seen = session.watch.settle(), len(job.log.messages())
+            session.send()
+            row.expect(job.log.wait_for("released", seen, 10) is not None, f"{name}: no release was logged")
+            session.tell("go on")
+            row.expect(session.expect("large", 60)["correct"], f"{name}: computes wrongly after the refusal")
+            more = session.watch.settle() - held
+            found[name] = round(_LARGE_MIB - more / MIB)
+            session.end()
         row.details.setdefault("logs", {})[name] = job.log.messages()[seen:]
         if answers:
             row.expect(found[name] > 3000, f"{name}: all but {found[name]} of {_LARGE_MIB} MiB came on top of what was cached")

@@ -11,20 +11,21 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
+from books import Comparison
 from lab import Case, Lab, Unavailable
+from machine import ROOT
 from row import Row
 from session import Job, Session
 from watch import MIB
 
-ROOT = Path(__file__).resolve().parents[3]
 _CAPS = {"torch": "8GiB", "jax": "6GiB", "cupy": "5GiB"}
 _APART = 0.01
 """What curb's figure and nvidia-smi's may differ by."""
 _LOOKS = 10
 _WITHIN_MS = 1000.0
+_TRACE = "curb.trace.json"
 
 
 def ps(lab: Lab, row: Row) -> None:
@@ -81,25 +82,21 @@ def cap_live(lab: Lab, row: Row) -> None:
     """Lowers the cap of a program at work below what it caches, and takes that back."""
     lab.need("torch")
     job = lab.job(row.name, "8GiB")
-    with lab.capped(lab.python("release_states.py", "torch"), job) as session:
-        try:
-            _compute(session)
-            held = session.watch.settle() / MIB
-            asked = time.monotonic()
-            answer = _json(lab, "cap", str(session.pid), "2GiB")
-            answered = (time.monotonic() - asked) * 1e3
-            under = _until(session, 2048)
-            row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
-            ms = ((under or asked) - asked) * 1e3
-            row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
-            low = session.watch.settle() / MIB
-            reset = _json(lab, "cap", str(session.pid), "--reset")
-            session.tell("stop")
-            row.expect(session.expect("stopped", 30)["correct"], "computes wrongly after its cap was lowered")
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
+        _compute(session)
+        held = session.watch.settle() / MIB
+        asked = time.monotonic()
+        answer = _json(lab, "cap", str(session.pid), "2GiB")
+        answered = (time.monotonic() - asked) * 1e3
+        under = _until(session, 2048)
+        row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
+        ms = ((under or asked) - asked) * 1e3
+        row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
+        low = session.watch.settle() / MIB
+        reset = _json(lab, "cap", str(session.pid), "--reset")
+        session.tell("stop")
+        row.expect(session.expect("stopped", 30)["correct"], "computes wrongly after its cap was lowered")
+        session.end()
     row.goes_on = True
     row.released_mib, row.released_ms = round(held - low), round(ms, 1)
     row.details = {"answer": answer, "reset": reset, "answered_ms": answered}
@@ -123,11 +120,10 @@ def traced(lab: Lab, row: Row) -> None:
                 done = session.expect("done", 120)
                 found.append(done["steps_per_s"])
                 losses.append(done["losses"])
-                session.tell("end")
-                session.finish()
+                session.end()
     growth = {"start": "1GiB", "step": "512MiB", "every": "1s", "wait": "10s"}
     job = _traced_job(lab, f"{row.name} shown", True, growth)
-    with lab.capped(argv, job) as session:
+    with row.watching(lab.capped(argv, job)) as session:
         session.expect("training", 120)
         time.sleep(2)
         session.send()
@@ -137,40 +133,35 @@ def traced(lab: Lab, row: Row) -> None:
         seen = len(job.log.messages())
         time.sleep(1)
         status = _json(lab, "ps", str(session.pid))
-        session.tell("end")
-        session.finish()
+        session.end()
         peak = session.watch.peak / MIB
-        row.watched(session.watch)
     row.expect(seen > 0, "curb logged nothing")
-    row.expect(all(one == losses[0] for one in losses), "the losses differ from those without a trace")
-    trace = _trace_file(job)
+    same = all(one == losses[0] for one in losses)
+    row.expect(same, "the losses differ from those without a trace")
+    trace = job.folder / _TRACE
     page, picture = trace.with_suffix(".html"), trace.with_suffix(".svg")
     summary = _json(lab, "report", str(trace))
+    told = Comparison(round(summary["gpus"][0]["peak"]["bytes"] / MIB, 1), round(peak, 1), "the peak of curb report")
+    row.expect(told.agrees, told.said)
     _curb(lab, row, "report", str(trace), "-o", str(page))
     _curb(lab, row, "report", str(trace), "-o", str(picture))
-    told = _curb(lab, row, "report", str(trace))
+    text = _curb(lab, row, "report", str(trace))
     replayed = _curb(lab, row, "replay", str(trace), "--cap", "1GiB")
     ratio = sorted(a / b for a, b in zip(speeds["traced"], speeds["capped"], strict=True))
     row.goes_on = True
     row.details = {"summary": summary, "status": status, "speeds": speeds, "bytes": trace.stat().st_size}
     row.figures = {"training": _here(picture.read_text()), "training.html": _here(page.read_text())}
-    row.section = ["```", "$ curb report curb.trace.json", *_plain(told), "", "$ curb replay curb.trace.json --cap 1GiB"]
+    row.section = ["```", "$ curb report curb.trace.json", *_plain(text), "", "$ curb replay curb.trace.json --cap 1GiB"]
     row.section += [*_plain(replayed), "```"]
     row.add_note(
-        f"{steps} losses identical; steps/s with a trace {ratio[len(ratio) // 2]:.3f} of those without "
-        f"({ratio[0]:.3f} to {ratio[-1]:.3f}); NVML's peak {peak:,.0f} MiB"
+        f"{steps} losses {'identical' if same else 'DIFFERENT'}; steps/s with a trace {ratio[len(ratio) // 2]:.3f} of those "
+        f"without ({ratio[0]:.3f} to {ratio[-1]:.3f}); NVML's peak {peak:,.0f} MiB"
     )
 
 
 def _traced_job(lab: Lab, name: str, with_trace: bool, growth: dict[str, str] | None = None) -> Job:
-    job = lab.job(name, "4GiB", growth)
-    if not with_trace:
-        return job
-    return lab.job(name, "4GiB", growth, trace={"file": str(_trace_file(job))})
-
-
-def _trace_file(job: Job) -> Path:
-    return job.folder / "curb.trace.json"
+    trace = {"trace": {"file": str(lab.folder_of(name) / _TRACE)}} if with_trace else {}
+    return lab.job(name, "4GiB", growth, **trace)
 
 
 def doctor(lab: Lab, row: Row) -> None:
@@ -179,12 +170,11 @@ def doctor(lab: Lab, row: Row) -> None:
     job = lab.job(row.name, "8GiB")
     with lab.capped(lab.python("release_states.py", "torch"), job) as session:
         _compute(session)
-        one = _run(lab, "doctor", str(session.pid))
-        machine = _run(lab, "doctor")
+        one = lab.curb("doctor", str(session.pid))
+        machine = lab.curb("doctor")
         session.tell("stop")
         session.expect("stopped", 30)
-        session.tell("end")
-        session.finish()
+        session.end()
     row.goes_on = True
     row.expect(one.returncode == 0, f"curb doctor PID finds something wrong with a capped PyTorch: {one.stdout}{one.stderr}")
     row.section = ["```", "$ curb doctor PID", *_plain(one.stdout), "", "$ curb doctor", *_plain(machine.stdout), "```"]
@@ -219,20 +209,14 @@ def _compute(session: Session) -> None:
     session.expect("cached", 60)
 
 
-def _run(lab: Lab, *words: str) -> subprocess.CompletedProcess[str]:
-    if not lab.curb.exists():
-        raise Unavailable(f"there is no {lab.curb}")
-    return subprocess.run([str(lab.curb), *words], capture_output=True, text=True, timeout=120, check=False)
-
-
 def _curb(lab: Lab, row: Row, *words: str) -> str:
-    done = _run(lab, *words)
+    done = lab.curb(*words)
     row.expect(done.returncode == 0, f"curb {' '.join(words)} ended with {done.returncode}: {done.stderr}")
     return done.stdout
 
 
 def _json(lab: Lab, *words: str) -> Any:
-    done = _run(lab, *words, "--json")
+    done = lab.curb(*words, "--json")
     if not done.stdout:
         raise RuntimeError(f"curb {' '.join(words)} --json ended with {done.returncode}: {done.stderr}")
     return json.loads(_here(done.stdout))

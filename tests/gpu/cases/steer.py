@@ -6,6 +6,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import report
 from lab import Lab
 from releasing import release
 from row import Row
@@ -104,19 +105,15 @@ def steer_variables(lab: Lab, row: Row) -> None:
 
 def _jax(row: Row, session: Session, job: Job | None = None) -> Run:
     """`job`: that of curb; None: the program runs bare, and no signal is sent, which would kill it."""
-    with session:
-        try:
-            trained = session.expect("trained", 120)
-            run = Run(_settled_mib(session), losses=trained["losses"], speed=trained["ms_per_step"])
-            session.tell("delete")
-            session.expect("deleted", 30)
-            run.idle = _settled_mib(session)
-            if job:
-                _release(row, session, job, run)
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(session, None):
+        trained = session.expect("trained", 120)
+        run = Run(_settled_mib(session), losses=trained["losses"], speed=trained["ms_per_step"])
+        session.tell("delete")
+        session.expect("deleted", 30)
+        run.idle = _settled_mib(session)
+        if job:
+            _release(row, session, job, run)
+        session.end()
     return run
 
 
@@ -172,22 +169,18 @@ def steer_torch(lab: Lab, row: Row) -> None:
 def _torch(row: Row, session: Session, job: Job, trains: bool) -> tuple[Run, bool]:
     """What was found, and whether PyTorch had expandable segments."""
     run = Run()
-    with session:
-        try:
-            if trains:
-                session.expect("training", 60)
-                trained = session.expect("done", 60)
-                run = Run(_settled_mib(session), losses=trained["losses"], speed=trained["steps_per_s"])
-                session.tell("go on")
-            fragmented = session.expect("fragmented", 60)
-            run.idle = _settled_mib(session)
-            _release(row, session, job, run)
-            session.tell("again")
-            again = session.expect("again", 30)
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch, None)
+    with row.watching(session, None):
+        if trains:
+            session.expect("training", 60)
+            trained = session.expect("done", 60)
+            run = Run(_settled_mib(session), losses=trained["losses"], speed=trained["steps_per_s"])
+            session.tell("go on")
+        fragmented = session.expect("fragmented", 60)
+        run.idle = _settled_mib(session)
+        _release(row, session, job, run)
+        session.tell("again")
+        again = session.expect("again", 30)
+        session.end()
     row.expect(fragmented["intact"] and again["intact"], "memory does not hold what was written")
     return run, bool(fragmented["expandable"])
 
@@ -235,11 +228,10 @@ def _table(columns: tuple[str, ...], runs: dict[str, Run]) -> list[str]:
     def cell(value: float | None, form: str = ",.0f") -> str:
         return "" if value is None else format(value, form)
 
-    lines = ["| | " + " | ".join(columns) + " |", "|" + " --- |" * (len(columns) + 1)]
-    for name, run in runs.items():
-        cells = [name, cell(run.during), cell(run.idle), cell(run.released), cell(run.speed, ".2f")]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    rows = [
+        (name, cell(run.during), cell(run.idle), cell(run.released), cell(run.speed, ".2f")) for name, run in runs.items()
+    ]
+    return report.markdown_table([("", *columns), *rows])
 
 
 STEER = {

@@ -5,11 +5,10 @@ whether it learns the same to the last bit. Without room for it, it stays out un
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from typing import Any
 
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from row import Row
 from session import Event, Session
 from watch import MIB
@@ -25,15 +24,13 @@ _STEPS = 400
 def suspend_case(framework: str, capped: bool = True) -> Case:
     def case(lab: Lab, row: Row) -> None:
         lab.need(framework)
-        if not lab.curb.exists():
-            raise Unavailable(f"there is no {lab.curb}")
+        lab.built("bin/curb")
         steps = _STEPS // 2 if lab.quick else _STEPS
         argv = lab.python(f"suspend_{framework}.py", str(steps))
         with lab.bare(argv, f"{row.name} undisturbed") as session:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
-            session.tell("end")
-            session.finish()
+            session.end()
         started = (
             lab.capped(argv, lab.job(row.name, _CAP))
             if capped
@@ -55,8 +52,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
             back = _curb(lab, "resume", session, "--wait", "30s")
             held_again = session.watch.settle() / MIB
             disturbed = session.expect("done", 300)
-            session.tell("end")
-            session.finish()
+            session.end()
         row.goes_on = True
         row.expect(out["suspended"], f"curb suspend: {out.get('message')}")
         row.expect(back["resumed"], f"curb resume: {back.get('message')}")
@@ -75,8 +71,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
 def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
     """curb's answer, with its exit status as `status` and all the time that it took as `whole_s`."""
     start = time.monotonic()
-    words = [str(lab.curb), command, "--json", *options, str(session.pid)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -108,8 +103,7 @@ def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: f
         refused = _curb(lab, "resume", session)
         row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
         row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
-        filler.tell("end")
-        filler.finish()
+        filler.end()
     return str(refused.get("message", ""))
 
 

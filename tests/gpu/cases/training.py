@@ -23,26 +23,23 @@ def training(lab: Lab, row: Row) -> None:
         with lab.bare(argv, f"training bare {turn}") as session:
             session.expect("training", 120)
             bare.append(session.expect("done", 120))
-            session.tell("end")
-            session.finish()
+            session.end()
         job = lab.job(f"training capped {turn}", CAP, **REPORT_ONLY)
-        with lab.capped(argv, job) as session:
+        with row.watching(lab.capped(argv, job)) as session:
             session.expect("training", 120)
             capped.append(session.expect("done", 120))
             try:
                 books.append(compare(session, job.log))
             except NoBooks as missing:
                 row.expect(False, str(missing))
-            session.tell("end")
-            session.finish()
-            row.watched(session.watch)
+            session.end()
     identical = all(run["losses"] == bare[0]["losses"] for run in bare + capped)
     losses = bare[0]["losses"]
     row.expect(all(run["losses"] == losses for run in bare), "the bare runs differ: the script is not deterministic here")
     row.expect(all(run["losses"] == losses for run in capped), "the losses differ from those without curb")
     row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
     for one in books:
-        row.expect(one.agrees, f"the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}: {one.line}")
+        row.expect(one.agrees, one.said)
     ratios = [b["steps_per_s"] / a["steps_per_s"] for a, b in zip(bare, capped, strict=True)]
     without, with_curb = (statistics.median(run["steps_per_s"] for run in runs) for runs in (bare, capped))
     row.goes_on = True
@@ -71,24 +68,24 @@ def training_released(lab: Lab, row: Row) -> None:
     with lab.bare(argv, "released bare") as session:
         session.expect("training", 120)
         bare = session.expect("done", 120)
-        session.tell("end")
-        session.finish()
+        session.end()
     job = lab.job("released capped", CAP)
     sent = 0
-    with lab.capped(argv, job) as session:
-        try:
-            session.expect("training", 120)
-            while session.quiet() and session.running() and sent < 1000:
-                session.send()
-                sent += 1
-                time.sleep(0.1)
-            capped = session.expect("done", 120)
-            session.tell("end")
-            session.finish()
-        finally:
-            row.watched(session.watch)
+    with row.watching(lab.capped(argv, job)) as session:
+        session.expect("training", 120)
+        while session.quiet() and session.running() and sent < 1000:
+            session.send()
+            sent += 1
+            time.sleep(0.1)
+        capped = session.expect("done", 120)
+        session.end()
     row.goes_on = True
+    releases = sum(message.startswith("released") for message in job.log.messages())
+    row.expect(releases > 0, f"no release for {sent} signals: nothing was tested")
     row.expect(capped["losses"] == bare["losses"], "the losses differ from those without curb")
     ratio = capped["steps_per_s"] / bare["steps_per_s"]
     row.details = {"signals": sent, "ratio": ratio}
-    row.add_note(f"{sent} signals, 200 losses {'identical' if not row.wrong else 'compared'}; steps/s ratio {ratio:.3f}")
+    row.add_note(
+        f"{sent} signals, {releases} releases, 200 losses {'identical' if not row.wrong else 'compared'}; "
+        f"steps/s ratio {ratio:.3f}"
+    )

@@ -4,17 +4,17 @@ device while a context of the other is current.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from books import REPORT_ONLY, NoBooks, compare
 from lab import Case, Lab, Unavailable
 from nvml import Device, NvmlError
-from row import CAP, CAP_MIB, UNUSED_MIB, Row
+from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB, Row
 from session import Event, Job, Session
-from watch import MIB, Watch
+from watch import MIB
 
 _SMALL_MIB, _LARGE_MIB = 4096, 6144
-_GRANULE_MIB = 2
 _STEPS = 50
 
 Keys = Callable[[list[Device]], list[str]]
@@ -28,14 +28,19 @@ def _both() -> list[Device]:
         raise Unavailable("one GPU") from None
 
 
-def _judge(row: Row, watch: Watch, caps_mib: dict[int, int]) -> None:
+@contextmanager
+def _watching(row: Row, session: Session, caps_mib: dict[int, int]) -> Iterator[Session]:
     """No process may hold more of a device than its cap there. `caps_mib` by NVML's index."""
-    row.watched(watch, None)
-    row.details["peaks_mib"] = {index: round(watch.peak_on(index) / MIB, 1) for index in caps_mib}
-    for index, cap_mib in caps_mib.items():
-        peak = watch.peak_on(index) / MIB
-        row.expect(peak > 0, f"NVML never showed the process on device {index}")
-        row.expect(peak <= cap_mib + _GRANULE_MIB, f"held {peak:,.0f} MiB of device {index} under a cap of {cap_mib:,}")
+    try:
+        with row.watching(session, None):
+            yield session
+    finally:
+        peaks = {index: session.watch.peak_on(index) / MIB for index in caps_mib}
+        row.details["peaks_mib"] = {index: round(peak, 1) for index, peak in peaks.items()}
+        for index, cap_mib in caps_mib.items():
+            peak = peaks[index]
+            row.expect(peak > 0, f"NVML never showed the process on device {index}")
+            row.expect(peak <= cap_mib + GRANULE_MIB, f"held {peak:,.0f} MiB of device {index} under a cap of {cap_mib:,}")
 
 
 def _caps(names: list[str]) -> dict[str, dict[str, str]]:
@@ -50,21 +55,17 @@ def caps_case(keys: Keys, order: tuple[int, int], small: int) -> Case:
         caps_mib = {small: _SMALL_MIB, 1 - small: _LARGE_MIB}
         job = lab.job(row.name, CAP, gpu=_caps(keys(devices)), **REPORT_ONLY)
         env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, order))}
-        with lab.capped(lab.python("two_devices_fill.py"), job, env, devices) as session:
-            try:
-                full = session.expect("full", 60)
-                session.watch.settle()
-                held = {index: session.watch.held_on[index] / MIB for index in order}
-                for ordinal, index in enumerate(order):
-                    _books(row, session, job, ordinal, index)
-                session.tell("free")
-                session.expect("freed", 30)
-                session.watch.settle()
-                left = {index: session.watch.held_on[index] / MIB for index in order}
-                session.tell("end")
-                session.finish()
-            finally:
-                _judge(row, session.watch, caps_mib)
+        with _watching(row, lab.capped(lab.python("two_devices_fill.py"), job, env, devices), caps_mib) as session:
+            full = session.expect("full", 60)
+            session.watch.settle()
+            held = {index: session.watch.held_on[index] / MIB for index in order}
+            for ordinal, index in enumerate(order):
+                _books(row, session, job, ordinal, index)
+            session.tell("free")
+            session.expect("freed", 30)
+            session.watch.settle()
+            left = {index: session.watch.held_on[index] / MIB for index in order}
+            session.end()
         row.goes_on = True
         row.details |= {"pieces": full["pieces"], "held_mib": held, "left_mib": left}
         for ordinal, index in enumerate(order):
@@ -98,7 +99,7 @@ def _books(row: Row, session: Session, job: Job, ordinal: int, index: int) -> No
         row.expect(False, str(missing))
         return
     row.details.setdefault("books", {})[device] = one.line
-    row.expect(one.agrees, f"{device}: the books say {one.books_mib:,.0f} MiB, the device {one.device_mib:,.0f}")
+    row.expect(one.agrees, one.said)
 
 
 def other_device(lab: Lab, row: Row) -> None:
@@ -107,24 +108,21 @@ def other_device(lab: Lab, row: Row) -> None:
     job = lab.job(row.name, CAP, gpu=_caps(["cuda:0", "cuda:1"]))
     env = {"CUDA_VISIBLE_DEVICES": "0,1"}
     pieces = {}
-    with lab.capped(lab.python("other_device.py"), job, env, devices) as session:
-        try:
-            session.expect("warm", 30)
+    started = lab.capped(lab.python("other_device.py"), job, env, devices)
+    with _watching(row, started, {0: _SMALL_MIB, 1: _LARGE_MIB}) as session:
+        session.expect("warm", 30)
+        session.watch.settle()
+        least = int((_LARGE_MIB - UNUSED_MIB - session.watch.held_on[1] / MIB) / 256)
+        session.tell("go on")
+        for way in ("plain", "pool", "created"):
+            said = session.expect(way, 30)
+            pieces[way] = said["pieces"]
+            if way == "plain":
+                row.expect(said["copied"], "the copy from one device to the other is wrong")
             session.watch.settle()
-            least = int((_LARGE_MIB - UNUSED_MIB - session.watch.held_on[1] / MIB) / 256)
             session.tell("go on")
-            for way in ("plain", "pool", "created"):
-                said = session.expect(way, 30)
-                pieces[way] = said["pieces"]
-                if way == "plain":
-                    row.expect(said["copied"], "the copy from one device to the other is wrong")
-                session.watch.settle()
-                session.tell("go on")
-            session.expect("done", 30)
-            session.tell("end")
-            session.finish()
-        finally:
-            _judge(row, session.watch, {0: _SMALL_MIB, 1: _LARGE_MIB})
+        session.expect("done", 30)
+        session.end()
     row.goes_on = True
     row.details["pieces"] = pieces
     for way, served in pieces.items():
@@ -143,12 +141,9 @@ def distributed(lab: Lab, row: Row) -> None:
     with lab.bare(argv, "ddp bare", env) as session:
         bare = session.expect("done", 180)
         session.finish(60)
-    with lab.capped(argv, lab.job(row.name, CAP), env, devices) as session:
-        try:
-            capped = session.expect("done", 180)
-            session.finish(60)
-        finally:
-            _judge(row, session.watch, {0: CAP_MIB, 1: CAP_MIB})
+    with _watching(row, lab.capped(argv, lab.job(row.name, CAP), env, devices), {0: CAP_MIB, 1: CAP_MIB}) as session:
+        capped = session.expect("done", 180)
+        session.finish(60)
     row.goes_on = True
     _compare_losses(row, bare, capped)
 

@@ -36,11 +36,17 @@ def step(layers: Layers, momenta: Layers, x: jax.Array, y: jax.Array) -> tuple[L
     return [w - _RATE * momentum for w, momentum in zip(layers, momenta, strict=True)], momenta, loss
 
 
-def main(steps: int) -> None:
-    keys = jax.random.split(jax.random.key(1), _LAYERS + 2)
-    layers = [jax.random.normal(key, (_WIDTH, _WIDTH)) * 0.01 for key in keys[:_LAYERS]]
+def start_of(width: int, many: int, batch: int) -> tuple[Layers, Layers, jax.Array, jax.Array]:
+    """So many layers of that width, their momenta, inputs and targets."""
+    keys = jax.random.split(jax.random.key(1), many + 2)
+    layers = [jax.random.normal(key, (width, width)) * 0.01 for key in keys[:many]]
     momenta = [jnp.zeros_like(weights) for weights in layers]
-    x, y = (jax.random.normal(key, (_BATCH, _WIDTH)) for key in keys[_LAYERS:])
+    x, y = (jax.random.normal(key, (batch, width)) for key in keys[many:])
+    return layers, momenta, x, y
+
+
+def main(steps: int) -> None:
+    layers, momenta, x, y = start_of(_WIDTH, _LAYERS, _BATCH)
     jitted = jax.jit(step)
     losses = []
     start = 0.0

@@ -31,7 +31,7 @@ def main() -> None:
         while what != "now" and answer != (what == "granted") and time.monotonic() < deadline:
             time.sleep(0.001)
             answer = granted(cuda, int(mib))
-        say("answer", granted=answer, at=time.monotonic(), total_mib=cuda.total_mib())
+        say("answer", granted=answer, at=time.monotonic())
 
 
 main()
