@@ -736,6 +736,16 @@ TEST_CASE("A watch stops without a descriptor, within its time between looks, wh
     thread.join();
 }
 
+TEST_CASE("A watch stops when it is told to by a function while a file does not stand still") {
+    const TempDir dir;
+    const Restless restless(dir, "p.json");
+    Watch watch({(dir / "p.json").string()});
+    int asked = 0;
+    const Clock::time_point begin = Clock::now();
+    CHECK(watch.next(-1, [&] { return ++asked > 1; }) == std::nullopt);
+    CHECK(Clock::now() - begin < kLimit);
+}
+
 TEST_CASE("What a watch has caught up with is not returned, and what is written later is") {
     const TempDir dir;
     Watch watch({dir.write("p.json", "one")});
