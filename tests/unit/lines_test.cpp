@@ -123,7 +123,17 @@ TEST_CASE("Lines that say what is missing are no events of the program's") {
 TEST_CASE("What came before a trace began is written as of its beginning") {
     Lines lines(1, 100);
     lines.add(alloc(40, Kind::plain, 1, 1));
-    CHECK(events_of(lines)[0].ns == 0);
+    Record step{};  // under way when the trace began
+    step.ns = 130;
+    step.what = What::step;
+    step.duration_ns = 70;
+    lines.add(step);
+    const std::vector<Event> events = events_of(lines);
+    REQUIRE(events.size() == 2);
+    CHECK(events[0].ns == 0);
+    CHECK(events[1].ns == 30);
+    CHECK(events[1].duration_ns == 30);
+    CHECK_THAT(lines.text(), contains("\"ts\":0.000,\"dur\":0.030,"));
 }
 
 TEST_CASE("A file takes lines until others have changed it") {
