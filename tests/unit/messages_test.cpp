@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "catch.hpp"
+#include "control/status.hpp"
 #include "policy/size.hpp"
 
 using namespace curb;
@@ -279,4 +280,12 @@ TEST_CASE("Every beginning of a line, and every line with one byte changed, is r
     };
     for (const Request &request : kRequests) try_all(text(request), parse_request);
     for (const Reply &reply : kReplies) try_all(text(reply), parse_reply);
+}
+
+TEST_CASE("What was refused and what was released of a device are sums") {
+    CHECK(control::refused(gpu(0, "", 0)) == 0);
+    CHECK(control::released(gpu(0, "", 0)) == 0);
+    const GpuStatus full = everything_set().gpus.back();
+    CHECK(control::refused(full) == 15);
+    CHECK(control::released(full) == 42);
 }
