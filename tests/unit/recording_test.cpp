@@ -3,6 +3,7 @@
 #include <fstream>
 #include <random>
 
+#include "lines_of.hpp"
 #include "policy/words.hpp"
 #include "recordings.hpp"
 #include "temp_dir.hpp"
@@ -43,16 +44,6 @@ bool agrees(std::string_view line) {
     Moment moment;
     std::string_view text;
     return scan(line, moment, text);
-}
-
-std::vector<std::string> lines_of(const std::string &text) {
-    std::vector<std::string> out;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = text.find('\n', at);
-        out.push_back(text.substr(at, end - at));
-        at = end + 1;
-    }
-    return out;
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "catch.hpp"
@@ -21,11 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string contents(const fs::path &path) {
-    std::ostringstream out;
-    out << std::ifstream(path).rdbuf();
-    return out.str();
-}
 std::ptrdiff_t files_in(const fs::path &folder) {
     return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
 }
@@ -42,7 +35,7 @@ TEST_CASE("others may read the file whatever the umask, and nothing else is left
     struct stat found {};
     REQUIRE(::stat(path.c_str(), &found) == 0);
     CHECK((found.st_mode & 07777) == 0644);
-    CHECK(contents(path) == "two\n");
+    CHECK(dir.read("curb.prom") == "two\n");
     CHECK(files_in(dir.path()) == 1);
 }
 
@@ -55,7 +48,7 @@ TEST_CASE("a reader finds one version or the other, never a part") {
     std::atomic<int> parts = 0, reads = 0;
     std::thread reader([&] {
         while (!end) {
-            const std::string text = contents(path);
+            const std::string text = dir.read("curb.prom");
             ++reads;
             if (text != texts[0] && text != texts[1]) ++parts;
         }
@@ -80,7 +73,7 @@ TEST_CASE("when there is no room for it, the file stays as it was") {
     int status = -1;
     REQUIRE(::waitpid(child, &status, 0) == child);
     CHECK(status == 0);  // told, and not ended by SIGXFSZ
-    CHECK(contents(path) == "before\n");
+    CHECK(dir.read("curb.prom") == "before\n");
     CHECK(files_in(dir.path()) == 1);
 }
 
@@ -113,7 +106,7 @@ TEST_CASE("a symbolic link stays, and what it points to is replaced") {
     fs::create_symlink(dir / "real" / "curb.prom", dir / "link.prom");
     CHECK_FALSE(replace_file(dir / "link.prom", "two\n"));
     CHECK(fs::is_symlink(dir / "link.prom"));
-    CHECK(contents(dir / "real" / "curb.prom") == "two\n");
+    CHECK(dir.read("real/curb.prom") == "two\n");
 }
 
 TEST_CASE("what cannot be replaced is told of by name") {
