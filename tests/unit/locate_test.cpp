@@ -1,10 +1,8 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 
 #include "catch.hpp"
 #include "config/load.hpp"
+#include "local_socket.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb;
@@ -174,12 +173,9 @@ TEST_CASE("A FIFO is refused at once, with or without a writer") {
 
 TEST_CASE("A socket is refused") {
     const TempDir dir;
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
     const std::string path = (dir / "socket").string();
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    REQUIRE(::bind(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0);
+    const int fd = bound_socket(path);
+    REQUIRE(fd >= 0);
     CHECK_THAT(why_unreadable(path), contains("not a regular file"));
     ::close(fd);
 }
