@@ -91,6 +91,7 @@ void become_daemon() {
     for (std::size_t i = 0; i < own_files.size(); ++i) {
         const std::string name = "own-" + std::to_string(i);
         own_files[i] = open(name.c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+        if (own_files[i] < 0) std::exit(5);
     }
 }
 bool own_files_are_empty() {
