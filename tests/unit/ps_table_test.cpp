@@ -275,6 +275,9 @@ TEST_CASE("refused requests are said with the last one's time, size and reason, 
     CHECK_THAT(refuse(policy::Obstacle::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
     CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
     CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
+    // Programs try with absurd sizes, too.
+    for (const Bytes bytes : {81 * GiB, ~Bytes{0}})
+        CHECK_THAT(refuse(policy::Obstacle::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     CHECK_THAT(refuse(policy::Obstacle::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
     CHECK_THAT(refuse(policy::Obstacle::keep_free, GiB), contains("help: others have to give memory back"));
     CHECK_THAT(refuse(policy::Obstacle::device, GiB), contains("met a full device; help: make room"));
