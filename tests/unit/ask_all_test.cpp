@@ -11,6 +11,7 @@
 #include "catch.hpp"
 #include "connect.hpp"
 #include "control/client.hpp"
+#include "in_child.hpp"
 #include "stand_in.hpp"
 
 using namespace curb;
@@ -145,34 +146,26 @@ TEST_CASE("a process of another user in the user's folder is not believed") {
     });
     ::chmod(socket_of(runtime, foreign.pid()).c_str(), 0777);
     fs::permissions(runtime.folder(), fs::perms::owner_all);
-    const pid_t asking = ::fork();
-    if (asking == 0) {
-        if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) ::_exit(97);
-        for (const control::Answer &one : control::ask_all(StatusRequest(), 5s))
-            if (const auto *failure = std::get_if<Failure>(&one.reply); failure && one.pid == foreign.pid())
-                ::_exit(failure->message.find("belongs to user 54332") != std::string::npos ? 0 : 2);
-        ::_exit(1);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(asking, &status, 0) == asking);
-    CHECK(status == 0);
+    CHECK(in_child([&] {
+              if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) return 97;
+              for (const control::Answer &one : control::ask_all(StatusRequest(), 5s))
+                  if (const auto *failure = std::get_if<Failure>(&one.reply); failure && one.pid == foreign.pid())
+                      return failure->message.find("belongs to user 54332") != std::string::npos ? 0 : 2;
+              return 1;
+          }) == 0);
 }
 
 TEST_CASE("more processes than files may be open are asked all the same") {
     const Runtime runtime;
     std::deque<StandIn> processes;
     for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answers);
-    const pid_t asking = ::fork();
-    if (asking == 0) {
-        const rlimit few{32, 32};
-        ::close_range(3, ~0U, 0);
-        ::setrlimit(RLIMIT_NOFILE, &few);
-        std::size_t answered = 0;
-        for (const control::Answer &one : control::ask_all(StatusRequest(), 10s))
-            answered += std::holds_alternative<Status>(one.reply) ? 1U : 0U;
-        ::_exit(answered >= 40 ? 0 : 1);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(asking, &status, 0) == asking);
-    CHECK(status == 0);
+    CHECK(in_child([] {
+              const rlimit few{32, 32};
+              ::close_range(3, ~0U, 0);
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              std::size_t answered = 0;
+              for (const control::Answer &one : control::ask_all(StatusRequest(), 10s))
+                  answered += std::holds_alternative<Status>(one.reply) ? 1U : 0U;
+              return answered >= 40 ? 0 : 1;
+          }) == 0);
 }

@@ -9,6 +9,7 @@
 #include "connect.hpp"
 #include "control/client.hpp"
 #include "exchange.hpp"
+#include "in_child.hpp"
 #include "stand_in.hpp"
 
 using namespace curb;
@@ -108,15 +109,11 @@ TEST_CASE("a process of another user is said to be that user's, and one that may
     });
     // Forked, since a thread that has been root does not become it again.
     const auto says = [](int pid, const std::string &part) {
-        const pid_t asking = ::fork();
-        if (asking == 0) {
-            ::unsetenv("XDG_RUNTIME_DIR");
-            if (::setuid(kUser) != 0) ::_exit(97);
-            ::_exit(failure(pid).find(part) != std::string::npos ? 0 : 1);
-        }
-        int status = 0;
-        ::waitpid(asking, &status, 0);
-        return status == 0;
+        return in_child([&] {
+                   ::unsetenv("XDG_RUNTIME_DIR");
+                   if (::setuid(kUser) != 0) return 97;
+                   return failure(pid).find(part) != std::string::npos ? 0 : 1;
+               }) == 0;
     };
     CHECK(says(foreign.pid(), "belongs to user 54334: ask as that user, or as root"));
     CHECK(says(::getpid(), "belongs to user 0: ask as that user, or as root"));

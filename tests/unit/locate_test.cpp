@@ -3,13 +3,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <map>
 
 #include "catch.hpp"
 #include "config/load.hpp"
+#include "in_child.hpp"
 #include "local_socket.hpp"
 #include "temp_dir.hpp"
 
@@ -111,14 +111,8 @@ TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
     fs::copy_file("/proc/self/exe", copy);
     REQUIRE(::chown(copy.c_str(), kNobody, kNobody) == 0);
     REQUIRE(::chmod(copy.c_str(), 04755) == 0);
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::execl(copy.c_str(), copy.c_str(), "[.secure]", static_cast<char *>(nullptr));
-        ::_exit(127);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+    CHECK(in_child([&] { return ::execl(copy.c_str(), copy.c_str(), "[.secure]", static_cast<char *>(nullptr)); }) ==
+          0);
 }
 
 TEST_CASE("A file is read whole") {

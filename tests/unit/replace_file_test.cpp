@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 using curb::cli::replace_file;
@@ -63,16 +64,12 @@ TEST_CASE("when there is no room for it, the file stays as it was") {
     const TempDir dir;
     const fs::path path = dir / "curb.prom";
     REQUIRE_FALSE(replace_file(path, "before\n"));
-    const pid_t child = ::fork();
-    if (child == 0) {
-        const rlimit little{4096, 4096};
-        ::setrlimit(RLIMIT_FSIZE, &little);
-        const auto wrong = replace_file(path, std::string(10'000, 'x'));
-        ::_exit(wrong && wrong->find("cannot write") == 0 ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);  // told, and not ended by SIGXFSZ
+    CHECK(in_child([&] {
+              const rlimit little{4096, 4096};
+              ::setrlimit(RLIMIT_FSIZE, &little);
+              const auto wrong = replace_file(path, std::string(10'000, 'x'));
+              return wrong && wrong->find("cannot write") == 0 ? 0 : 1;
+          }) == 0);  // told, and not ended by SIGXFSZ
     CHECK(dir.read("curb.prom") == "before\n");
     CHECK(files_in(dir.path()) == 1);
 }
