@@ -172,6 +172,13 @@ class Commands(unittest.TestCase):
                 again = self.answer("replay", self.trace, "--cap", str(gpu["smallest_cap"] - less))
                 self.assertEqual(again["gpus"][gpu["gpu"]]["refused"]["count"] > 0, refuses)
 
+    def test_a_key_that_is_the_beginning_of_several_uuids_is_not_applied(self):
+        rules = {"*": {"cap": "20GiB"}, "GPU-0000000": {"cap": "1GiB"}, "GPU-00000001": {"cap": "2GiB"}}
+        policy = self.file("several.json", json.dumps({"version": 1, "gpu": rules}))
+        answer = self.answer("replay", self.trace, "--policy", policy)
+        self.assertEqual([gpu["cap"] for gpu in answer["gpus"]], [20 * GiB, 2 * GiB])
+        self.assertTrue(any("beginning of several UUIDs" in note for note in answer["notes"]))
+
     def test_a_cap_is_laid_over_the_policy(self):
         answer = self.answer("replay", self.trace, "--policy", self.policy, "--cap", "3GiB")
         self.assertEqual({gpu["cap"] for gpu in answer["gpus"]}, {3 * GiB})
