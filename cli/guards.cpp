@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver.hpp"
+#include "policy/growth.hpp"
 
 namespace curb::cli {
 namespace {
@@ -212,7 +213,7 @@ bool only_room_is_lacking(const ResumeFacts &facts) {
 
 Bytes room_for(Bytes held, Bytes free, Bytes left) {
     // No more than there was: what filled a device has to be able to come back to it.
-    return held - std::min(held, left) + std::min(free, 64 * policy::MiB);
+    return policy::added(held - std::min(held, left), std::min(free, 64 * policy::MiB));
 }
 
 const char *state_name(CUprocessState state) {

@@ -23,6 +23,7 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
     const std::string id = std::to_string(pid);
     switch (last.why) {
         case Obstacle::cap:
+            if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
             if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
             return "help: raise it: curb cap " + id + " " + enough(last);
         case Obstacle::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";

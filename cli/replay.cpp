@@ -110,12 +110,16 @@ std::optional<config::Loaded> load(const ReplayOptions &options, const Recording
 }
 
 Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome out) {
-    const policy::Policy &policy = loaded.policy;
+    policy::Policy policy = loaded.policy;
     out.rule = loaded.rule;
     const auto gpus = identities(recording);
-    const policy::Matched matched = policy::match(policy.gpu, gpus);
-    for (const std::string &one : matched.unmatched)
-        out.notes.push_back(one + "; a trace tells ordinals and UUIDs alone");
+    for (auto *rules : {&policy.gpu, &policy.ceiling}) {
+        policy::Matched matched = policy::match(*rules, gpus);
+        for (const std::string &one : matched.unmatched)
+            if (rules == &policy.gpu) out.notes.push_back(one + "; a trace tells ordinals and UUIDs alone");
+        for (std::string &one : matched.ambiguous) out.notes.push_back(std::move(one));
+        *rules = std::move(matched.rules);
+    }
     const Summary summary = summarise(recording);
     bool keeps_free = false, caches = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) {

@@ -161,10 +161,10 @@ std::optional<Watch::Texts> Watch::without_restless(const Texts &before, Texts n
 }
 
 // The new texts, once they have stood still for kSettle; none: nothing is new, or the wait for it was stopped.
-std::optional<Watch::Texts> Watch::settle(int stop_fd) {
+std::optional<Watch::Texts> Watch::settle(int stop_fd, const std::function<bool()> &stopped) {
     const Clock::time_point end = Clock::now() + kPatience;
     for (Texts seen = read(); seen != texts_;) {
-        if (wait(-1, stop_fd, kSettle) == Woken::by_stop) return std::nullopt;
+        if (wait(-1, stop_fd, kSettle) == Woken::by_stop || (stopped && stopped())) return std::nullopt;
         Texts now = read();
         if (now == seen) return now;
         if (Clock::now() >= end) {
@@ -186,7 +186,7 @@ std::optional<Watch::Texts> Watch::next(int stop_fd, const std::function<bool()>
         if (stopped && stopped()) return std::nullopt;
         try {
             arm();  // before the look: what changes after it will wake us
-            if (auto texts = settle(stop_fd)) {
+            if (auto texts = settle(stop_fd, stopped)) {
                 Texts known = *texts;  // all or nothing: a copy that fails half-way would hide a change
                 texts_.swap(known);
                 return texts;

@@ -165,13 +165,15 @@ std::string text(const Header &header) {
 
 void append(std::string &out, const Event &event, int pid) {
     const bool lasted = event.what == What::step;
+    // One that was under way when the trace began has begun with it.
+    const std::uint64_t duration_ns = lasted ? std::min(event.duration_ns, event.ns) : event.duration_ns;
     out += lasted ? R"({"ph":"X","name":")" : R"({"ph":"i","s":"t","name":")";
     out += name_of(event.what);
     out += "\",\"ts\":";
-    append_us(out, lasted ? event.ns - event.duration_ns : event.ns);
-    if (event.duration_ns != 0) {
+    append_us(out, lasted ? event.ns - duration_ns : event.ns);
+    if (duration_ns != 0) {
         out += ",\"dur\":";
-        append_us(out, event.duration_ns);
+        append_us(out, duration_ns);
     }
     out += ",\"pid\":";
     append_number(out, pid);

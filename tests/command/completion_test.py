@@ -26,12 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMPLETION = ROOT / "completion" / "curb.bash"
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
 
-# A curb of later days, for options whose commands this one may not have.
+# A curb of later days, whose commands this one does not know.
 FUTURE = """\
 #!/bin/bash
 case "$*" in
 --help) printf 'All.\\n\\nUsage: curb COMMAND\\n\\nCommands:\\n  cap    Change it\\n  paint  Red\\n' ;;
-'cap --help') printf 'Change it.\\n\\nUsage: curb cap PID SIZE\\n\\nArguments:\\n  PID   The process\\n  SIZE  8GiB\\n\\nOptions:\\n  -h,--help  Help\\n  --gpu KEY  That one\\n' ;;
 'paint --help') printf 'Red.\\n\\nUsage: curb paint\\n\\nOptions:\\n  -h,--help          Help\\n  --colour-of-it NAME\\n                     A name\\n' ;;
 *) exit 125 ;;
 esac
@@ -52,7 +51,16 @@ def words_of(line):
     return re.findall(r"[:=]+|(?:\\.|[^\s:=])+", line)
 
 
-def completed(line, point=None, curb=None, before="set -u", kind="9", environment=None):
+def driven(words, at, text, point, before="set -u", kind="9", environment=None, script=DRIVE):
+    """What the function offers for the word number `at`, as bash calls it with the line's text and words."""
+    command = ["bash", "-c", f"{before}\n{script}", "bash", COMPLETION, text, str(point), str(at), kind, *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
+    if run.returncode or run.stderr:
+        raise AssertionError(f"{text!r}: {run.returncode}: {run.stderr}")
+    return run.stdout.splitlines()
+
+
+def completed(line, point=None, curb=None, **options):
     point = len(line) if point is None else point
     words = words_of(line)
     up_to = words_of(line[:point])
@@ -65,11 +73,14 @@ def completed(line, point=None, curb=None, before="set -u", kind="9", environmen
             words.insert(at, "")
     words[0] = str(curb or CURB)
     shift = len(words[0]) - len("curb")
-    command = ["bash", "-c", f"{before}\n{DRIVE}", "bash", COMPLETION, words[0] + line[4:], str(point + shift), str(at), kind, *words]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
-    if run.returncode or run.stderr:
-        raise AssertionError(f"{line!r}: {run.returncode}: {run.stderr}")
-    return run.stdout.splitlines()
+    return driven(words, at, words[0] + line[4:], point + shift, **options)
+
+
+def unbroken(line, **options):
+    """The same at the end of a line that is broken at blanks alone."""
+    words = [str(CURB), *line.split()[1:], *([""] if line.endswith(" ") else [])]
+    text = " ".join(words)
+    return driven(words, len(words) - 1, text, len(text), **options)
 
 
 class Words(unittest.TestCase):
@@ -97,25 +108,14 @@ class Words(unittest.TestCase):
             self.assertEqual(sorted(completed("curb paint --", curb=future)), ["--colour-of-it", "--help"])
 
     def test_keys_of_gpus(self):
-        with tempfile.TemporaryDirectory() as folder:
-            future = Path(folder, "curb")
-            future.write_text(FUTURE)
-            future.chmod(0o755)
-            self.assertTrue({"cuda:0", "nvml:0", "\\*"} <= set(completed("curb cap 1 8GiB --gpu ", curb=future)))
-            # Readline replaces what stands behind the colon alone.
-            self.assertEqual(completed("curb cap 1 8GiB --gpu nvml:", curb=future)[:1], ["0"])
-            self.assertEqual(completed("curb cap 1 8GiB --gpu=nv", curb=future)[:1], ["nvml:0"])
-            self.assertEqual(completed("curb cap 1 8GiB --gpu=nvml:", curb=future)[:1], ["0"])
-            self.assertEqual(completed("curb cap 1 ", curb=future), [])  # a size
-            no_breaks = "set -u; COMP_WORDBREAKS=$' \\t\\n'"
-            line = "curb cap 1 8GiB --gpu="
-            self.assertIn("--gpu=nvml:0", self.unbroken(line, future, no_breaks))
-
-    def unbroken(self, line, curb, before):
-        words = [str(curb), *line.split()[1:]]
-        text = " ".join(words)
-        command = ["bash", "-c", f"{before}\n{DRIVE}", "bash", COMPLETION, text, str(len(text)), str(len(words) - 1), "9", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertTrue({"cuda:0", "nvml:0", "\\*"} <= set(completed("curb cap 1 8GiB --gpu ")))
+        # Readline replaces what stands behind the colon alone.
+        self.assertEqual(completed("curb cap 1 8GiB --gpu nvml:")[:1], ["0"])
+        self.assertEqual(completed("curb cap 1 8GiB --gpu=nv")[:1], ["nvml:0"])
+        self.assertEqual(completed("curb cap 1 8GiB --gpu=nvml:")[:1], ["0"])
+        self.assertEqual(completed("curb cap 1 "), [])  # a size
+        no_breaks = "set -u; COMP_WORDBREAKS=$' \\t\\n'"
+        self.assertIn("--gpu=nvml:0", unbroken("curb cap 1 8GiB --gpu=", before=no_breaks))
 
     def test_release_steps(self):
         steps = re.findall(r"^CURB_STEP\((\w+)", (ROOT / "policy/include/policy/release_steps.def").read_text(), re.MULTILINE)
@@ -197,12 +197,9 @@ class Processes(unittest.TestCase):
 class Speed(unittest.TestCase):
     def test_a_completion_takes_less_than_50_ms_of_work(self):
         for line in ("curb ", "curb policy check --j", "curb release --step "):
-            words = [str(CURB), *line.split()[1:], *([""] if line.endswith(" ") else [])]
             script = DRIVE.replace("_curb \"", "for i in {1..10}; do COMPREPLY=(); _curb \"").replace(" ''\n", " ''; done\n")
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            text = " ".join(words)
-            command = ["bash", "-c", script, "bash", COMPLETION, text, str(len(text)), str(len(words) - 1), "9", *words]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            unbroken(line, script=script)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             each = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 10
             self.assertLess(each, 0.05, line)

@@ -16,7 +16,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from curb_help import commands_of, misuse  # noqa: E402
 
 WIDTH = 80
-VALUES = {"SIZE", "FILE", "NAME", "DURATION", "TIME", "KEY", "PATH", "PID", "N", "S", "SECONDS", "DIR", "HTML", "TRACE"}
 
 
 def curb(*words):

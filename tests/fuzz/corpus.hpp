@@ -1,4 +1,5 @@
-// The files that a fuzzer begins with, read by tests. Files that a fuzzer found stand in folders named `found`.
+// The files that a fuzzer begins with, held by tests against what must hold of any text (`broken`: what does not).
+// Files that a fuzzer found stand in folders named `found`.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,9 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "catch.hpp"
+#include "matrix.hpp"
 
 namespace curb::fuzz {
 
@@ -29,6 +33,29 @@ inline std::vector<Input> corpus(std::initializer_list<std::filesystem::path> fo
     }
     std::sort(out.begin(), out.end(), [](const Input &a, const Input &b) { return a.name < b.name; });
     return out;
+}
+
+template <class Broken>
+void check_all(const std::vector<Input> &files, std::size_t least, Broken broken) {
+    REQUIRE(files.size() >= least);
+    for (const auto &[name, text] : files) {
+        INFO(name);
+        CHECK(broken(text) == "");
+    }
+    matrix::report(matrix::Name::fuzz_inputs, files.size());
+}
+
+template <class Broken>
+void check_all_cut_off(const std::vector<Input> &files, std::size_t longest, Broken broken) {
+    for (const auto &[name, text] : files) {
+        if (name.find("/found/") != std::string::npos) continue;
+        for (std::size_t length = 0; length < std::min(text.size(), longest); length += 3) {
+            const std::string wrong = broken(text.substr(0, length));
+            if (wrong.empty()) continue;  // Catch2's assertions are slow for so many rounds
+            INFO(name << " cut off at " << length);
+            FAIL(wrong);
+        }
+    }
 }
 
 }  // namespace curb::fuzz

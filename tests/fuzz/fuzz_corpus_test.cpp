@@ -1,26 +1,12 @@
 // What the fuzzer of policies began with and what it found, with any compiler; and what tests of the parser hold.
 #include "../unit/bad_policies.hpp"
-#include "catch.hpp"
 #include "corpus.hpp"
-#include "matrix.hpp"
 #include "policy_parse_checks.hpp"
 
 using namespace curb;
 
-namespace {
-
-std::vector<fuzz::Input> corpus() { return fuzz::corpus({CURB_CORPUS, CURB_EXAMPLES}); }
-
-}  // namespace
-
 TEST_CASE("Of every file of the corpus all holds that must hold of any text") {
-    const auto files = corpus();
-    REQUIRE(files.size() >= 30);
-    for (const auto &[name, text] : files) {
-        INFO(name);
-        CHECK(fuzz::broken(text) == "");
-    }
-    matrix::report(matrix::Name::fuzz_inputs, files.size());
+    fuzz::check_all(fuzz::corpus({CURB_CORPUS "/policy", CURB_EXAMPLES}), 30, fuzz::broken);
 }
 
 TEST_CASE("Of every wrong policy all holds too, and it is none") {

@@ -6,9 +6,7 @@
 #include <set>
 
 #include "../unit/bad_policies.hpp"
-#include "catch.hpp"
 #include "corpus.hpp"
-#include "matrix.hpp"
 #include "policy/fields.hpp"
 #include "policy_parse_checks.hpp"
 
@@ -30,7 +28,7 @@ std::uint64_t seed() {
 
 std::vector<std::string> beginnings() {
     std::set<std::string> out;
-    for (const auto &[name, text] : fuzz::corpus({CURB_CORPUS, CURB_EXAMPLES})) out.insert(text);
+    for (const auto &[name, text] : fuzz::corpus({CURB_CORPUS "/policy", CURB_EXAMPLES})) out.insert(text);
     for (const Bad &bad : kBad) out.insert(bad.text);
     std::erase_if(out, [](const std::string &text) { return text.size() > kLongest; });
     return {out.begin(), out.end()};

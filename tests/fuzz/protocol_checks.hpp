@@ -63,7 +63,7 @@ inline policy::Result<control::Reply, std::string> read_reply(std::string_view l
 }
 
 // What does not hold of these bytes; empty: all does.
-inline std::string broken_protocol(std::string_view bytes) {
+inline std::string broken(std::string_view bytes) {
     const Framed whole = framed(bytes, bytes.size() + 1);
     for (const std::size_t block : {std::size_t{3}, kLine - 1, bytes.size() / 2 + 1})
         if (framed(bytes, block) != whole) return "cut into pieces it is other lines";

@@ -1,40 +1,17 @@
 // What the fuzzer of the control protocol began with and what it found, with any compiler.
-#include <algorithm>
 #include <ctime>
 
-#include "catch.hpp"
 #include "corpus.hpp"
-#include "matrix.hpp"
 #include "protocol_checks.hpp"
 
 using namespace curb;
 
-namespace {
-
-std::vector<fuzz::Input> corpus() { return fuzz::corpus({CURB_PROTOCOL_CORPUS}); }
-
-}  // namespace
-
 TEST_CASE("Of every text of the corpus all holds that must hold of whatever comes over the socket") {
-    const auto files = corpus();
-    REQUIRE(files.size() >= 40);
-    for (const auto &[name, text] : files) {
-        INFO(name);
-        CHECK(fuzz::broken_protocol(text) == "");
-    }
-    matrix::report(matrix::Name::fuzz_inputs, files.size());
+    fuzz::check_all(fuzz::corpus({CURB_CORPUS "/protocol"}), 40, fuzz::broken);
 }
 
 TEST_CASE("Of every text of the corpus cut off anywhere all holds too") {
-    for (const auto &[name, text] : corpus()) {
-        if (name.find("/found/") != std::string::npos) continue;
-        for (std::size_t length = 0; length < std::min<std::size_t>(text.size(), 1'200); length += 3) {
-            const std::string wrong = fuzz::broken_protocol(text.substr(0, length));
-            if (wrong.empty()) continue;  // Catch2's assertions are slow for so many rounds
-            INFO(name << " cut off at " << length);
-            FAIL(wrong);
-        }
-    }
+    fuzz::check_all_cut_off(fuzz::corpus({CURB_CORPUS "/protocol"}), 1'200, fuzz::broken);
 }
 
 TEST_CASE("Lines come out whole, however they came in, and no longer than they may be") {

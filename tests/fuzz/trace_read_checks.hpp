@@ -4,17 +4,45 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "pages.hpp"
 #include "replay.hpp"
 
 namespace curb::fuzz {
 
-inline policy::Result<cli::Recording, std::string> read_trace_text(std::string_view text, std::size_t piece) {
-    cli::TraceReader reader("fuzz.json");
+// As if it were a file "t.json" that is read in pieces of so many bytes.
+inline policy::Result<cli::Recording, std::string> read_text(std::string_view text, std::size_t piece = 1 << 20) {
+    cli::TraceReader reader("t.json");
     for (std::size_t at = 0; at < text.size(); at += piece)
         if (!reader.take(text.substr(at, piece))) break;
     return std::move(reader).done();
+}
+
+// The member of an event that a Moment does not keep as it is; empty: none.
+inline std::string lost(const control::trace::Event &event, const cli::Moment &moment) {
+    using control::trace::What;
+    const bool memory = moment.moves_memory(), stop = event.what == What::refuse || event.what == What::wait;
+    const std::pair<const char *, bool> kept[] = {
+        {"what", moment.what == event.what},
+        {"ns", moment.ns == event.ns},
+        {"kind", moment.kind == event.kind},
+        {"gpu", int{moment.gpu} == event.gpu},
+        {"thread", moment.thread == event.thread},
+        {"bytes", moment.bytes == event.bytes},
+        {"of_kind", moment.of_kind == event.of_kind},
+        {"held", moment.held == event.held},
+        {"pointer", !memory || moment.pointer == event.pointer},
+        {"charge", !memory || moment.charge == event.charge},
+        {"reused", !memory || (moment.detail != 0) == event.reused},
+        {"duration_ns", memory || moment.duration_ns() == event.duration_ns},
+        {"limit", memory || moment.limit() == event.limit},
+        {"why", !stop || moment.why() == event.why},
+        {"step", event.what != What::step || moment.step() == event.step},
+    };
+    for (const auto &[name, is_kept] : kept)
+        if (!is_kept) return name;
+    return {};
 }
 
 // Empty: on this line both agree, or the fast one leaves it to the other.
@@ -24,20 +52,15 @@ inline std::string disagreement(std::string_view line) {
     if (!cli::scan(line, fast, text)) return {};
     const auto parsed = control::trace::parse(line);
     if (!parsed || !parsed->event) return "the parser refuses what the fast reader reads: " + std::string(line);
-    const control::trace::Event &event = *parsed->event;
-    const bool memory = fast.moves_memory();
-    const bool same = fast.ns == event.ns && fast.what == event.what && fast.kind == event.kind &&
-                      fast.bytes == event.bytes && fast.of_kind == event.of_kind && fast.held == event.held &&
-                      fast.thread == event.thread && int{fast.gpu} == event.gpu && text == event.text &&
-                      (memory ? fast.pointer == event.pointer && fast.charge == event.charge
-                              : fast.duration_ns() == event.duration_ns && fast.limit() == event.limit);
-    return same ? std::string() : "the two readers read this line differently: " + std::string(line);
+    const std::string member = text == parsed->event->text ? lost(*parsed->event, fast) : "text";
+    return member.empty() ? member
+                          : "the two readers read " + member + " of this line differently: " + std::string(line);
 }
 
 // What does not hold of this file; empty: all does.
-inline std::string broken_trace(std::string_view text) {
-    const auto whole = read_trace_text(text, text.size() + 1);
-    const auto pieces = read_trace_text(text, 7);
+inline std::string broken(std::string_view text) {
+    const auto whole = read_text(text, text.size() + 1);
+    const auto pieces = read_text(text, 7);
     if (whole.ok() != pieces.ok()) return "in pieces it is read otherwise than whole";
     if (!whole) return whole.error().empty() || whole.error() != pieces.error() ? "not one word of why" : std::string();
     if (whole->events != pieces->events || whole->missing != pieces->missing || whole->texts != pieces->texts)

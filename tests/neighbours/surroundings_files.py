@@ -131,13 +131,13 @@ IN_ROOT = {"LD_LIBRARY_PATH": "/t", "CURB_LIBRARY": "/t/libcurb.so"}
 UNDER_CURB_IN_ROOT = {"LD_PRELOAD": "/t/libcurb.so", "CURB_POLICY": "/job.json"}
 
 
-def locale_cases(here: Here) -> None:
+def turkish_locale(here: Here) -> None:
     require_program("localedef")
     (here.folder / "locales").mkdir()
-    for name in ("tr_TR",):
-        words = ["localedef", "--no-archive", "-i", name, "-f", "UTF-8", str(here.folder / "locales" / f"{name}.UTF-8")]
-        if subprocess.run(words, capture_output=True).returncode not in (0, 1):
-            raise Skip("localedef has no sources of locales (package locales)")
+    made = here.folder / "locales" / "tr_TR.UTF-8"
+    words = ["localedef", "--no-archive", "-i", "tr_TR", "-f", "UTF-8", str(made)]
+    if subprocess.run(words, capture_output=True).returncode not in (0, 1):
+        raise Skip("localedef has no sources of locales (package locales)")
     growth = {"start": "512MiB", "factor": 1.5}
     here.set_policy(gpu={"*": {"cap": CAP, "growth": growth}}, trace={"file": f"{here.folder}/trace"})
 
@@ -164,10 +164,6 @@ def odd_umask() -> None:
 
 def traced_by_user(here: Here) -> None:
     trace_to("@/trace")(here)
-    give_to_user(here)
-
-
-def writable(here: Here) -> None:
     give_to_user(here)
 
 

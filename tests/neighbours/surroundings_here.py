@@ -169,11 +169,11 @@ def give_to_user(here: Here) -> None:
 
 NUMBERS = {
     "socket": 41, "connect": 42, "bind": 49, "listen": 50, "socketpair": 53, "getdents64": 217, "readlink": 89,
-    "unshare": 272, "eventfd2": 290, "inotify_init1": 294, "inotify_add_watch": 254, "prctl": 157, "accept4": 288,
+    "unshare": 272, "eventfd2": 290, "inotify_init1": 294, "inotify_add_watch": 254, "prctl": 157,
     "process_vm_readv": 310, "getrandom": 318, "memfd_create": 319, "statx": 332, "rseq": 334, "pidfd_send_signal": 424,
     "io_uring_setup": 425, "pidfd_open": 434, "clone3": 435, "close_range": 436, "openat2": 437, "membarrier": 324,
     "userfaultfd": 323, "bpf": 321, "perf_event_open": 298, "ptrace": 101, "sched_getaffinity": 204, "getcwd": 79,
-    "signalfd4": 289, "timerfd_create": 283, "pipe2": 293, "epoll_create1": 291, "clone": 56, "fchmodat2": 452,
+    "signalfd4": 289, "timerfd_create": 283, "pipe2": 293, "epoll_create1": 291, "fchmodat2": 452,
 }  # fmt: skip
 KILL = 0x80000000
 ENOSYS, EPERM = 0x00050000 | 38, 0x00050000 | 1

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <map>
 #include <string>
 
 #include "cuda_abi.h"
@@ -60,19 +60,13 @@ rlim_t mapped() {
 // NAME:NUMBER; of address space also +MiB, beyond what is in use.
 void limit(const std::string &text) {
     const std::string name = text.substr(0, text.find(':'));
-    const int which = name == "nofile"       ? RLIMIT_NOFILE
-                      : name == "as"         ? RLIMIT_AS
-                      : name == "nproc"      ? RLIMIT_NPROC
-                      : name == "stack"      ? RLIMIT_STACK
-                      : name == "fsize"      ? RLIMIT_FSIZE
-                      : name == "memlock"    ? RLIMIT_MEMLOCK
-                      : name == "sigpending" ? RLIMIT_SIGPENDING
-                                             : RLIMIT_CORE;
+    const std::map<std::string, __rlimit_resource> limits{
+        {"nofile", RLIMIT_NOFILE}, {"as", RLIMIT_AS}, {"stack", RLIMIT_STACK}};
     const std::string number = text.substr(name.size() + 1);
     rlim_t bytes = std::strtoull(number.c_str(), nullptr, 10);
     if (number[0] == '+') bytes = mapped() + bytes * kMiB;
     const rlimit value{bytes, bytes};
-    say(("limit " + name).c_str(), setrlimit(static_cast<__rlimit_resource>(which), &value));
+    say(("limit " + name).c_str(), setrlimit(limits.at(name), &value));
 }
 
 void use_files() {
@@ -91,6 +85,7 @@ void become_daemon() {
     for (std::size_t i = 0; i < own_files.size(); ++i) {
         const std::string name = "own-" + std::to_string(i);
         own_files[i] = open(name.c_str(), O_RDWR | O_CREAT | O_APPEND, 0600);
+        if (own_files[i] < 0) std::exit(5);
     }
 }
 bool own_files_are_empty() {

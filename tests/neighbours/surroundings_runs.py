@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,12 @@ def broken_socket() -> int:
     return its.detach()
 
 
+def a_file() -> int:
+    """Of no name."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 def default_pipe_signal() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
@@ -92,25 +99,9 @@ def blocked_pipe_signal() -> None:
 
 
 def files_may_not_grow() -> None:
+    """SIGXFSZ would end the program."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     limit(resource.RLIMIT_FSIZE, 0)()
-
-
-def limited_stderr(here: Here) -> list[str]:
-    """stderr is a file that may not grow: SIGXFSZ would end the program."""
-    came = []
-    for under_curb in (False, True):
-        with open(here.folder / "err", "wb") as file:
-            done = run_plainly(
-                here,
-                under_curb,
-                capture_output=False,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                preexec_fn=files_may_not_grow,
-            )
-        came.append((done.returncode, re.sub("beyond the cap: .*\n", "", done.stdout)))
-    return [] if came[0] == came[1] else [f"under curb it is {came[1]}, without {came[0]}"]
 
 
 def closed(*numbers: int) -> Callable[[Here], list[str]]:

@@ -13,7 +13,6 @@ import random
 
 MiB = 1 << 20
 GiB = 1 << 30
-UNBOUNDED = (1 << 64) - 1
 
 
 class Trace:

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""The page of curb report in a browser: page_test.py BUILD [--pictures FOLDER]
+"""The page of curb report in a browser: page_test.py BUILD
 
-Headless Chromium, driven by python3-selenium. With --pictures the page is also taken down, light and dark, wide and
-narrow.
+Headless Chromium, driven by python3-selenium.
 """
 
 import json
@@ -202,16 +201,7 @@ class Page(unittest.TestCase):
         self.assertIn("15:47:02.500 · held 1 MiB", self.readout())
         self.assertEqual(self.browser.get_log("browser"), [])
 
-    def test_pictures(self):
-        if not PICTURES:
-            return
-        for width in (1200, 400):
-            for scheme in ("light", "dark"):
-                self.open(width=width, scheme=scheme)
-                self.browser.save_screenshot(str(Path(PICTURES) / f"report-{scheme}-{width}.png"))
-
 
 if __name__ == "__main__":
     CURB = sys.argv[1] + "/bin/curb"
-    PICTURES = sys.argv[3] if sys.argv[2:3] == ["--pictures"] else None
     run_cases()

@@ -3,12 +3,13 @@
 #include <fcntl.h>
 
 #include <chrono>
-#include <vector>
+#include <memory>
 
 #include "catch.hpp"
 #include "connect.hpp"
 #include "control/client.hpp"
 #include "exchange.hpp"
+#include "in_child.hpp"
 #include "stand_in.hpp"
 
 using namespace curb;
@@ -30,40 +31,6 @@ std::string failure(int pid, std::chrono::milliseconds patience = kLong) {
     const auto *failure = std::get_if<Failure>(&reply);
     return failure ? failure->message : "answered";
 }
-std::string text(int pid) { return "process " + std::to_string(pid); }
-std::string socket_of(const Runtime &runtime, int pid) {
-    return runtime.folder() / control::socket_name(*control::name_of(pid));
-}
-
-// A child that does nothing but what comes `before`.
-class Child {
-  public:
-    explicit Child(const std::function<void()> &before = {}) {
-        int ready[2];
-        REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            if (before) before();
-            if (::write(ready[1], "", 1) != 1) ::_exit(1);
-            for (;;) ::pause();
-        }
-        ::close(ready[1]);
-        char byte = 0;
-        REQUIRE(::read(ready[0], &byte, 1) == 1);
-        ::close(ready[0]);
-    }
-    ~Child() {
-        ::kill(pid_, SIGKILL);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    Child(const Child &) = delete;
-    Child &operator=(const Child &) = delete;
-    [[nodiscard]] int pid() const { return pid_; }
-
-  private:
-    pid_t pid_ = -1;
-};
 
 }  // namespace
 
@@ -88,33 +55,8 @@ TEST_CASE("a process that answers is heard, however its answer is cut, and howev
 
 TEST_CASE("why a process has not answered is told") {
     const Runtime runtime;
-    const StandIn silent(runtime, [](int listening) { asked(listening); });
-    const StandIn stopped(runtime, answers);
-    stopped.stop();
-    const StandIn gibberish(runtime, [](int listening) { say(asked(listening), "gibberish\n"); });
-    const StandIn endless(runtime, [](int listening) {
-        const int client = asked(listening);
-        for (const std::string block(1 << 16, 'x');;) say(client, block);
-    });
-    const StandIn rude(runtime, [](int listening) { ::close(asked(listening)); });
-    const StandIn dying(runtime, [](int listening) {
-        asked(listening);
-        ::_exit(0);
-    });
-    const StandIn busy(runtime, [](int) {});
-    std::vector<control::Descriptor> callers;
-    for (int error = 0; error == 0;) callers.push_back(control::connect_to(socket_of(runtime, busy.pid()), error));
-
-    CHECK(failure(silent.pid(), kPatience) ==
-          text(silent.pid()) + " has not answered for 300 ms: it may be stuck, or the machine overloaded");
-    CHECK(failure(stopped.pid(), 1s) == text(stopped.pid()) + " has not answered for 1 s: it is stopped; kill -CONT " +
-                                            std::to_string(stopped.pid()));
-    CHECK_THAT(failure(gibberish.pid()), contains(text(gibberish.pid()) + " answers what cannot be read: "));
-    CHECK(failure(endless.pid()) == text(endless.pid()) + " answers more than an answer can be long");
-    CHECK(failure(rude.pid()) == text(rude.pid()) + " closed the connection without an answer; try again");
-    CHECK(failure(dying.pid()) == text(dying.pid()) + " ended before it answered");
-    CHECK(failure(busy.pid(), kPatience) ==
-          text(busy.pid()) + " takes no more requests: others keep its control socket busy; try again");
+    const BadOnes bad(runtime);
+    bad.check([&](int pid) { return failure(pid, bad.is_late(pid) ? kPatience : kLong); }, "300 ms");
 }
 
 TEST_CASE("why a process cannot be asked at all is told") {
@@ -122,28 +64,28 @@ TEST_CASE("why a process cannot be asked at all is told") {
     CHECK(failure(0) == "0 is not the pid of a process");
     CHECK(failure(-7) == "-7 is not the pid of a process");
     CHECK_THAT(failure(::getpid()), contains("does not run under curb; start it by: curb run -- COMMAND"));
-    int gone = 0;
-    {
-        const Child child;
-        gone = child.pid();
-    }
-    CHECK(failure(gone) == "there is no " + text(gone));
+    auto gone = std::make_unique<Child>();
+    const int pid = gone->pid();
+    const std::string none = "there is no " + gone->text();
+    gone.reset();
+    CHECK(failure(pid) == none);
 
     const Child deaf;
     ::close(listening(socket_of(runtime, deaf.pid())));
-    CHECK_THAT(failure(deaf.pid()), contains(text(deaf.pid()) + " no longer listens on its control socket"));
+    CHECK_THAT(failure(deaf.pid()), contains(deaf.text() + " no longer listens on its control socket"));
 }
 
 TEST_CASE("a process that ended before anybody waited for it is said not to be there") {
     const Runtime runtime;
     const pid_t ended = ::fork();
     if (ended == 0) ::_exit(0);
+    const std::string none = "there is no process " + std::to_string(ended);
     siginfo_t info{};
     REQUIRE(::waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT) == 0);
-    CHECK(failure(ended) == "there is no " + text(ended));
+    CHECK(failure(ended) == none);
     // Nor does its socket lead anywhere.
     ::close(listening(runtime.folder() / (std::to_string(ended) + "-1.sock")));
-    CHECK(failure(ended) == "there is no " + text(ended));
+    CHECK(failure(ended) == none);
     ::waitpid(ended, nullptr, 0);
 }
 
@@ -167,15 +109,11 @@ TEST_CASE("a process of another user is said to be that user's, and one that may
     });
     // Forked, since a thread that has been root does not become it again.
     const auto says = [](int pid, const std::string &part) {
-        const pid_t asking = ::fork();
-        if (asking == 0) {
-            ::unsetenv("XDG_RUNTIME_DIR");
-            if (::setuid(kUser) != 0) ::_exit(97);
-            ::_exit(failure(pid).find(part) != std::string::npos ? 0 : 1);
-        }
-        int status = 0;
-        ::waitpid(asking, &status, 0);
-        return status == 0;
+        return in_child([&] {
+                   ::unsetenv("XDG_RUNTIME_DIR");
+                   if (::setuid(kUser) != 0) return 97;
+                   return failure(pid).find(part) != std::string::npos ? 0 : 1;
+               }) == 0;
     };
     CHECK(says(foreign.pid(), "belongs to user 54334: ask as that user, or as root"));
     CHECK(says(::getpid(), "belongs to user 0: ask as that user, or as root"));

@@ -18,7 +18,6 @@ Terms released(Bytes cap) { return {.cap = cap, .kept_for_driver = kKept, .relea
 Terms growing(std::optional<Bytes> cap, Bytes allowance) {
     return {.cap = cap, .allowance = allowance, .kept_for_driver = kKept, .step_due = true};
 }
-Terms unusable(std::optional<Bytes> cap) { return {.cap = cap, .refuse_everything = true}; }
 
 }  // namespace
 
@@ -78,14 +77,10 @@ TEST_CASE("more held than the cap, as after a lowered cap, refuses even the smal
     CHECK(decide(released(4 * GiB), 5 * GiB, 1) == Verdict::refuse);
 }
 
-TEST_CASE("a policy that cannot be used refuses everything") {
-    CHECK(decide(unusable(std::nullopt), 0, 1) == Verdict::refuse);
-    CHECK(decide(unusable(4 * GiB), 0, 1) == Verdict::refuse);
-}
-
 // ---- growth, others on the device, waiting ----
 
-TEST_CASE("a policy that cannot be used refuses even what a cap would grant, release or wait for") {
+TEST_CASE("a policy that cannot be used refuses everything, even what a cap would grant, release or wait for") {
+    CHECK(decide({.refuse_everything = true}, 0, 1) == Verdict::refuse);
     Terms terms = growing(4 * GiB, 2 * GiB);
     terms.refuse_everything = terms.may_wait = true;
     CHECK(decide(terms, 0, 1) == Verdict::refuse);
@@ -155,6 +150,14 @@ TEST_CASE("a request may leave the device exactly what is to stay free, and not 
     CHECK(decide(terms, 4 * GiB, 0) == Verdict::grant);
 }
 
+TEST_CASE("a request for more than the device could ever leave is refused at once, however long it might wait") {
+    const Terms waiting{.beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
+    CHECK(decide(waiting, 8 * GiB, 76 * GiB) == Verdict::wait);
+    CHECK(decide(waiting, 8 * GiB, 76 * GiB + 1) == Verdict::refuse);
+    // What fits is granted: the driver has its own answer to what is more than it has.
+    CHECK(decide({.ever = 76 * GiB}, 0, 80 * GiB) == Verdict::grant);
+}
+
 TEST_CASE("no step is taken while others leave the device too little") {
     Terms terms = growing(8 * GiB, 2 * GiB);
     terms.beside_others = 3 * GiB;
@@ -181,7 +184,6 @@ TEST_CASE("the limit is the lower of cap and allowance") {
     CHECK(limit({.cap = GiB, .allowance = 2 * GiB}) == GiB);
 }
 
-// What curb did before there was growth: the verdict of the cap alone.
 TEST_CASE("where there is no growth, nothing to keep free and no waiting, the verdict is that of the cap alone") {
     std::mt19937_64 random(1);
     for (int round = 0; round < 100'000; ++round) {
@@ -225,12 +227,4 @@ TEST_CASE("what others leave free is asked again for large requests, near the en
     CHECK(look_around_again(10 * GiB, 64 * MiB, 0));
     CHECK_FALSE(look_around_again(64 * MiB, 64 * MiB - 1, 0));
     CHECK(look_around_again(64 * MiB - 1, 1, 0));
-}
-
-TEST_CASE("a request for more than the device could ever leave is refused at once, however long it might wait") {
-    const Terms waiting{.beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
-    CHECK(decide(waiting, 8 * GiB, 76 * GiB) == Verdict::wait);
-    CHECK(decide(waiting, 8 * GiB, 76 * GiB + 1) == Verdict::refuse);
-    // What fits is granted: the driver has its own answer to what is more than it has.
-    CHECK(decide({.ever = 76 * GiB}, 0, 80 * GiB) == Verdict::grant);
 }

@@ -4,54 +4,25 @@
 #include "catch.hpp"
 #include "families.hpp"
 #include "policy/kinds.hpp"
+#include "views.hpp"
 
-using namespace curb;
-using namespace curb::cli;
-using policy::GiB;
-using policy::MiB;
+using namespace views;
 
 namespace {
-
-constexpr const char *kUuid = "GPU-8f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8";
-
-control::Status status_of(int pid) {
-    control::Status status;
-    status.pid = pid;
-    control::GpuStatus &gpu = status.gpus.emplace_back();
-    gpu.uuid = kUuid;
-    gpu.held = 3 * GiB;
-    gpu.kinds[static_cast<std::size_t>(policy::Kind::plain)] = 2 * GiB;
-    gpu.kinds[static_cast<std::size_t>(policy::Kind::contexts)] = GiB;
-    gpu.cap = 8 * GiB;
-    gpu.refused[static_cast<std::size_t>(policy::Obstacle::cap)] = 7;
-    gpu.released[static_cast<std::size_t>(policy::Step::pools)] = 256 * MiB;
-    return status;
-}
-
-ViewProcess process(int pid, const char *user, const char *name, const char *command) {
-    ViewProcess out;
-    out.pid = pid;
-    out.user = user;
-    out.name = name;
-    out.command = command;
-    return out;
-}
 
 // A capped process and one that is not, on one GPU.
 View two_processes() {
     View view;
-    view.processes.push_back(process(4711, "alice", "python3", "python3 train.py --lr 1"));
-    view.processes[0].under_curb = true;
-    view.processes[0].status = status_of(4711);
-    view.processes.push_back(process(4712, "bob", "julia", "julia"));
-    ViewGpu &gpu = view.gpus.emplace_back();
-    gpu.index = 0;
-    gpu.uuid = kUuid;
-    gpu.name = "NVIDIA H100 80GB HBM3";
-    gpu.total = 80 * GiB;
-    gpu.free = 70 * GiB;
-    gpu.used = 10 * GiB;
-    gpu.uses = {{1, std::nullopt, 7 * GiB}, {0, 0, 3 * GiB}};
+    ViewGpu one = gpu(0, 10 * GiB);
+    view.processes = {process(4711, "alice", "python3 train.py --lr 1"), process(4712, "bob", "julia")};
+    give_books(view.processes[0], one, 3 * GiB, 8 * GiB);
+    control::GpuStatus &books = view.processes[0].status->gpus[0];
+    books.kinds[static_cast<std::size_t>(policy::Kind::plain)] = 2 * GiB;
+    books.kinds[static_cast<std::size_t>(policy::Kind::contexts)] = GiB;
+    books.refused[static_cast<std::size_t>(policy::Obstacle::cap)] = 7;
+    books.released[static_cast<std::size_t>(policy::Step::pools)] = 256 * MiB;
+    one.uses = {{1, std::nullopt, 7 * GiB}, {0, 0, 3 * GiB}};
+    view.gpus = {std::move(one)};
     return view;
 }
 
@@ -74,8 +45,8 @@ bool has_line(const std::string &text, const std::string &line) {
     return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
 }
 
-const std::string kProcess =
-    R"({gpu="0",uuid=")" + std::string(kUuid) + R"(",pid="4711",user="alice",command="python3")";
+const std::string kUuid = gpu(0, 0).uuid;
+const std::string kProcess = R"({gpu="0",uuid=")" + kUuid + R"(",pid="4711",user="alice",command="python3")";
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "catch.hpp"
 #include "doctor.hpp"
 #include "temp_dir.hpp"
+#include "views.hpp"
 #include "within.hpp"
 
 using namespace curb::cli;
@@ -18,22 +19,14 @@ namespace {
 const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
 constexpr int kPid = 4711;
 
+// A capped process on a GPU.
 View view() {
     View out;
-    ViewProcess process;
-    process.pid = kPid;
-    process.user = "alice";
-    process.name = "python3";
-    process.under_curb = true;
-    process.status.emplace().gpus.resize(1);
-    process.status->gpus[0].contexts = 1;
-    process.status->gpus[0].held = 2 * GiB;
-    ViewGpu gpu;
-    gpu.index = 0;
-    gpu.uuid = "GPU-1";
-    gpu.uses = {{0, 0, 2 * GiB}};
-    out.processes = {process};
-    out.gpus = {gpu};
+    ViewGpu one = views::gpu(0, 2 * GiB);
+    out.processes = {views::process(kPid, "alice", "python3")};
+    views::give_books(out.processes[0], one, 2 * GiB);
+    one.uses = {{0, 0, 2 * GiB}};
+    out.gpus = {std::move(one)};
     return out;
 }
 
@@ -315,7 +308,7 @@ TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work 
                                  bare(m);
                                  m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
                              },
-                             note, "holds 2 GiB of GPU-1", "curb doctor 4711"},
+                             note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
                             {mute, problem, "does not say what it holds: has not answered for 2 s", "curb doctor 4711"},
                             {[&](M &m) {
                                  mute(m);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "lines_of.hpp"
 #include "temp_dir.hpp"
 #include "trace/file.hpp"
 
@@ -42,13 +43,6 @@ Record pool_free(std::uint64_t ns, std::uint64_t pointer) {
     return record;
 }
 
-std::vector<std::string> lines_of(const std::string &text) {
-    std::vector<std::string> out;
-    for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
-        out.push_back(text.substr(begin, end - begin));
-    return out;
-}
-
 std::vector<Event> events_of(const Lines &lines) {
     std::vector<Event> out;
     for (const std::string &line : lines_of(lines.text()))
@@ -61,11 +55,6 @@ std::vector<std::string> counters_of(const Lines &lines) {
     for (const std::string &line : lines_of(lines.text()))
         if (line.starts_with(R"({"ph":"C")")) out.push_back(line);
     return out;
-}
-
-std::string text_of(const std::string &file) {
-    std::ifstream in(file);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace
@@ -123,7 +112,17 @@ TEST_CASE("Lines that say what is missing are no events of the program's") {
 TEST_CASE("What came before a trace began is written as of its beginning") {
     Lines lines(1, 100);
     lines.add(alloc(40, Kind::plain, 1, 1));
-    CHECK(events_of(lines)[0].ns == 0);
+    Record step{};  // under way when the trace began
+    step.ns = 130;
+    step.what = What::step;
+    step.duration_ns = 70;
+    lines.add(step);
+    const std::vector<Event> events = events_of(lines);
+    REQUIRE(events.size() == 2);
+    CHECK(events[0].ns == 0);
+    CHECK(events[1].ns == 30);
+    CHECK(events[1].duration_ns == 30);
+    CHECK_THAT(lines.text(), contains("\"ts\":0.000,\"dur\":0.030,"));
 }
 
 TEST_CASE("A file takes lines until others have changed it") {
@@ -132,12 +131,12 @@ TEST_CASE("A file takes lines until others have changed it") {
     REQUIRE(file);
     CHECK(file.value().append("one\n").error.empty());
     CHECK(file.value().append("two\n").bytes == 4);
-    CHECK(text_of(dir / "trace") == "one\ntwo\n");
+    CHECK(dir.read("trace") == "one\ntwo\n");
     std::ofstream(dir / "trace", std::ios::app) << "theirs";
     const auto refused = file.value().append("three\n");
     CHECK(refused.bytes == 0);
     CHECK(refused.ended);
-    CHECK(text_of(dir / "trace") == "one\ntwo\ntheirs");
+    CHECK(dir.read("trace") == "one\ntwo\ntheirs");
 }
 
 TEST_CASE("Of lines for which there is no room the whole ones stay") {
@@ -156,5 +155,5 @@ TEST_CASE("Of lines for which there is no room the whole ones stay") {
     CHECK_FALSE(some.ended);
     CHECK_THAT(some.error, contains("File too large"));
     CHECK(file.value().append("four\n").error.empty());
-    CHECK(text_of(dir / "trace") == "one\ntwo\nfour\n");
+    CHECK(dir.read("trace") == "one\ntwo\nfour\n");
 }

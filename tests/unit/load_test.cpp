@@ -1,7 +1,6 @@
 // What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
 #include <pwd.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,6 +11,7 @@
 
 #include "catch.hpp"
 #include "config/load.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb;
@@ -367,15 +367,10 @@ TEST_CASE("A process knows its program, even one that was removed meanwhile, and
     const TempDir dir;
     const std::string copy = (dir / "a program").string();
     fs::copy_file("/proc/self/exe", copy);
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::setenv("EXPECTED_EXE", copy.c_str(), 1);
-        ::execl(copy.c_str(), "another name", "[.subject]", "--abort", "--nothrow", static_cast<char *>(nullptr));
-        ::_exit(127);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+    CHECK(in_child([&] {
+              ::setenv("EXPECTED_EXE", copy.c_str(), 1);
+              return ::execl(copy.c_str(), "another name", "[.subject]", "--abort", "--nothrow", nullptr);
+          }) == 0);
 }
 
 TEST_CASE("A process is seen with the environment that it was started with, whatever it sets later") {

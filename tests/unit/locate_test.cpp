@@ -1,17 +1,16 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <map>
 
 #include "catch.hpp"
 #include "config/load.hpp"
+#include "in_child.hpp"
+#include "local_socket.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb;
@@ -112,14 +111,8 @@ TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
     fs::copy_file("/proc/self/exe", copy);
     REQUIRE(::chown(copy.c_str(), kNobody, kNobody) == 0);
     REQUIRE(::chmod(copy.c_str(), 04755) == 0);
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::execl(copy.c_str(), copy.c_str(), "[.secure]", static_cast<char *>(nullptr));
-        ::_exit(127);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+    CHECK(in_child([&] { return ::execl(copy.c_str(), copy.c_str(), "[.secure]", static_cast<char *>(nullptr)); }) ==
+          0);
 }
 
 TEST_CASE("A file is read whole") {
@@ -174,12 +167,9 @@ TEST_CASE("A FIFO is refused at once, with or without a writer") {
 
 TEST_CASE("A socket is refused") {
     const TempDir dir;
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
     const std::string path = (dir / "socket").string();
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    REQUIRE(::bind(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0);
+    const int fd = bound_socket(path);
+    REQUIRE(fd >= 0);
     CHECK_THAT(why_unreadable(path), contains("not a regular file"));
     ::close(fd);
 }

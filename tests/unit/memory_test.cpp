@@ -1,10 +1,11 @@
-// Nothing of config/ or policy/ throws, but std::bad_alloc where its declaration says so: the 1st, 2nd, 3rd …
-// allocation fails until all of the work can be done.
+// Nothing of config/ or policy/ throws, but std::bad_alloc where its declaration says so, nor do the lines of a trace:
+// the 1st, 2nd, 3rd … allocation fails until all of the work can be done.
 #include <cstdlib>
 #include <new>
 
 #include "catch.hpp"
 #include "config/load.hpp"
+#include "each_event.hpp"
 #include "policy/size.hpp"
 #include "temp_dir.hpp"
 
@@ -135,4 +136,23 @@ TEST_CASE("A policy that cannot be found for want of memory is not taken for non
                   return;
               }
           }) > 0);
+}
+
+TEST_CASE("A line of a trace for which there is no memory is not taken for a whole one") {
+    const auto line_of = [](const control::trace::Event &event) {
+        std::string line;
+        control::trace::append(line, event, 4711);
+        control::trace::append_counters(line, event.ns, 0, {}, 4711);
+        return line;
+    };
+    for (const control::trace::Event &event : each_event()) {
+        const std::string whole = line_of(event);
+        CHECK(with_each_allocation_failing([&] {
+                  try {
+                      if (line_of(event) != whole) std::abort();
+                  } catch (const std::bad_alloc &) {
+                      return;
+                  }
+              }) > 2);
+    }
 }

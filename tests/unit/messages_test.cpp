@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "catch.hpp"
+#include "control/status.hpp"
 #include "policy/size.hpp"
+#include "spoilt.hpp"
 
 using namespace curb;
 using control::CapReport;
@@ -266,17 +268,14 @@ TEST_CASE("An older command reads past what a newer library adds to a reply") {
 }
 
 TEST_CASE("Every beginning of a line, and every line with one byte changed, is read or refused") {
-    const auto try_all = [](const std::string &line, auto parse) {
-        for (std::size_t length = 0; length < line.size(); ++length) CHECK(!parse(line.substr(0, length)));
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            for (const char c : {'\0', '"', '{', '}', '9', '-', ',', '\x80', '\n'}) {
-                std::string changed = line;
-                changed[i] = c;
-                const auto read = parse(changed);
-                if (!read) CHECK(!read.error().empty());
-            }
-        }
-    };
-    for (const Request &request : kRequests) try_all(text(request), parse_request);
-    for (const Reply &reply : kReplies) try_all(text(reply), parse_reply);
+    for (const Request &request : kRequests) check_spoilt(text(request), parse_request);
+    for (const Reply &reply : kReplies) check_spoilt(text(reply), parse_reply);
+}
+
+TEST_CASE("What was refused and what was released of a device are sums") {
+    CHECK(control::refused(gpu(0, "", 0)) == 0);
+    CHECK(control::released(gpu(0, "", 0)) == 0);
+    const GpuStatus full = everything_set().gpus.back();
+    CHECK(control::refused(full) == 15);
+    CHECK(control::released(full) == 42);
 }

@@ -3,11 +3,14 @@
 #include <signal.h>
 #include <string.h>
 
+#include <set>
 #include <utility>
 
 #include "catch.hpp"
 #include "policies.hpp"
+#include "policy/kinds.hpp"
 #include "policy/names.hpp"
+#include "policy/obstacle.hpp"
 #include "policy/words.hpp"
 
 using namespace curb::policy;
@@ -23,6 +26,22 @@ TEST_CASE("Every release step is read by its name") {
         CHECK(*parsed == step);
     }
     CHECK(parse_step("pool").error() == "'pool' is not a release step; did you mean \"pools\"?");
+}
+
+TEST_CASE("Every kind of memory and every obstacle is read by its name, and has a text of its own") {
+    std::set<std::string> texts;
+    for (std::size_t i = 0; i < kKinds; ++i) {
+        const auto kind = static_cast<Kind>(i);
+        CHECK(parse_kind(kind_name(kind)) == kind);
+        CHECK(texts.insert(kind_text(kind)).second);
+    }
+    for (std::size_t i = 0; i < kObstacles; ++i) {
+        const auto obstacle = static_cast<Obstacle>(i);
+        CHECK(parse_obstacle(obstacle_name(obstacle)) == obstacle);
+        CHECK(texts.insert(obstacle_text(obstacle)).second);
+    }
+    CHECK_FALSE(parse_kind("tensors"));
+    CHECK_FALSE(parse_obstacle(""));
 }
 
 TEST_CASE("Every log level is read by its name") {

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "catch.hpp"
+#include "lines_of.hpp"
 #include "ps_text.hpp"
 #include "text_width.hpp"
 #include "views.hpp"
@@ -54,13 +55,8 @@ calls that pass by curb
 TEST_CASE("long lines are wrapped below the place where their text begins") {
     for (const std::size_t width : {40, 60, 80}) {
         CAPTURE(width);
-        const std::string text = detail(busy(), width);
-        for (std::size_t at = 0; at < text.size();) {
-            const std::size_t end = text.find('\n', at);
-            const std::string line = text.substr(at, end - at);
+        for (const std::string &line : lines_of(detail(busy(), width)))
             if (line.starts_with("  ")) CHECK(width_of(line) <= width);
-            at = end + 1;
-        }
     }
     CHECK_THAT(detail(busy(), 40), contains("\n              1e-4 --batch-size 256\n"));
 }

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "catch.hpp"
+#include "lines_of.hpp"
 #include "policy/words.hpp"
 #include "ps_text.hpp"
 #include "text_width.hpp"
@@ -14,16 +15,6 @@ namespace {
 std::string table(const View &view, std::optional<std::size_t> width, bool colour = false) {
     ::setenv("TZ", "UTC", 1);
     return ps_table(view, {width, std::nullopt, colour}, kNow);
-}
-
-std::vector<std::string> lines(const std::string &text) {
-    std::vector<std::string> out;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = text.find('\n', at);
-        out.push_back(text.substr(at, end - at));
-        at = end + 1;
-    }
-    return out;
 }
 
 // The process with one note about it, or none.
@@ -129,7 +120,7 @@ TEST_CASE("no line is wider than the terminal, whatever is in it") {
     view.gpus[1].name = "グラフィックス " + std::string(100, 'z');
     for (std::size_t width = 34; width < 200; ++width) {
         CAPTURE(width);
-        for (const std::string &line : lines(table(view, width))) CHECK(width_of(line) <= width);
+        for (const std::string &line : lines_of(table(view, width))) CHECK(width_of(line) <= width);
     }
     for (const std::size_t width : {1, 5, 10, 20}) CHECK(!table(view, width).empty());
 }
@@ -141,7 +132,7 @@ TEST_CASE("columns stay in line beside text that is wide, narrow, or no text at 
     view.processes[1].user.replace(2, 2, "e\u0308");
     view.processes[2].user = "\xFF\xFE";
     std::vector<std::size_t> ends;
-    for (const std::string &line : lines(table(view, 120))) {
+    for (const std::string &line : lines_of(table(view, 120))) {
         const std::size_t at = std::min(line.find("python3 "), line.find("/opt/"));
         if (line.starts_with("  4") && at != std::string::npos) ends.push_back(width_of(line.substr(0, at)));
     }
@@ -207,7 +198,7 @@ TEST_CASE("a process that holds nothing, or does not say what, stands below the 
     view.processes.push_back(process(9, "alice", "stuck"));
     view.processes[2].under_curb = true;
     view.processes[2].trouble = "has not answered";
-    const auto all = lines(table(view, std::nullopt));
+    const auto all = lines_of(table(view, std::nullopt));
     REQUIRE(all.size() >= 6);
     CHECK(all[3] == "on no GPU");
     CHECK_THAT(all[4], contains("  8  alice    0 B") && contains("sleep"));
@@ -223,7 +214,7 @@ TEST_CASE("sixteen GPUs and a process that is on all of them") {
         one.uses = {{0, static_cast<std::size_t>(i), GiB}};
         view.gpus.push_back(one);
     }
-    const auto all = lines(table(view, 80));
+    const auto all = lines_of(table(view, 80));
     REQUIRE(all.size() == 33);
     for (std::size_t i = 0; i < 16; ++i) {
         CHECK_THAT(all[1 + 2 * i], contains("GPU " + std::to_string(i) + "  NVIDIA"));
@@ -284,6 +275,9 @@ TEST_CASE("refused requests are said with the last one's time, size and reason, 
     CHECK_THAT(refuse(policy::Obstacle::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
     CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
     CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
+    // Programs try with absurd sizes, too.
+    for (const Bytes bytes : {81 * GiB, ~Bytes{0}})
+        CHECK_THAT(refuse(policy::Obstacle::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     CHECK_THAT(refuse(policy::Obstacle::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
     CHECK_THAT(refuse(policy::Obstacle::keep_free, GiB), contains("help: others have to give memory back"));
     CHECK_THAT(refuse(policy::Obstacle::device, GiB), contains("met a full device; help: make room"));

@@ -6,12 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
 #include "recording.hpp"
 
 namespace curb::cli {
 
 using control::trace::Event;
+using fuzz::read_text;
 using policy::GiB;
 using policy::KiB;
 using policy::MiB;
@@ -117,13 +119,6 @@ class Run {
     policy::ByKind kinds_{};
     policy::Bytes held_ = 0;
 };
-
-inline policy::Result<Recording, std::string> read_text(std::string_view text, std::size_t piece = 1 << 20) {
-    TraceReader reader("t.json");
-    for (std::size_t at = 0; at < text.size(); at += piece)
-        if (!reader.take(text.substr(at, piece))) break;
-    return std::move(reader).done();
-}
 
 inline Recording Run::recording() const {
     auto out = read_text(text());

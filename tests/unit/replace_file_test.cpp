@@ -9,11 +9,10 @@
 
 #include <atomic>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "catch.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 using curb::cli::replace_file;
@@ -21,11 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string contents(const fs::path &path) {
-    std::ostringstream out;
-    out << std::ifstream(path).rdbuf();
-    return out.str();
-}
 std::ptrdiff_t files_in(const fs::path &folder) {
     return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
 }
@@ -42,7 +36,7 @@ TEST_CASE("others may read the file whatever the umask, and nothing else is left
     struct stat found {};
     REQUIRE(::stat(path.c_str(), &found) == 0);
     CHECK((found.st_mode & 07777) == 0644);
-    CHECK(contents(path) == "two\n");
+    CHECK(dir.read("curb.prom") == "two\n");
     CHECK(files_in(dir.path()) == 1);
 }
 
@@ -55,7 +49,7 @@ TEST_CASE("a reader finds one version or the other, never a part") {
     std::atomic<int> parts = 0, reads = 0;
     std::thread reader([&] {
         while (!end) {
-            const std::string text = contents(path);
+            const std::string text = dir.read("curb.prom");
             ++reads;
             if (text != texts[0] && text != texts[1]) ++parts;
         }
@@ -70,17 +64,13 @@ TEST_CASE("when there is no room for it, the file stays as it was") {
     const TempDir dir;
     const fs::path path = dir / "curb.prom";
     REQUIRE_FALSE(replace_file(path, "before\n"));
-    const pid_t child = ::fork();
-    if (child == 0) {
-        const rlimit little{4096, 4096};
-        ::setrlimit(RLIMIT_FSIZE, &little);
-        const auto wrong = replace_file(path, std::string(10'000, 'x'));
-        ::_exit(wrong && wrong->find("cannot write") == 0 ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);  // told, and not ended by SIGXFSZ
-    CHECK(contents(path) == "before\n");
+    CHECK(in_child([&] {
+              const rlimit little{4096, 4096};
+              ::setrlimit(RLIMIT_FSIZE, &little);
+              const auto wrong = replace_file(path, std::string(10'000, 'x'));
+              return wrong && wrong->find("cannot write") == 0 ? 0 : 1;
+          }) == 0);  // told, and not ended by SIGXFSZ
+    CHECK(dir.read("curb.prom") == "before\n");
     CHECK(files_in(dir.path()) == 1);
 }
 
@@ -113,7 +103,7 @@ TEST_CASE("a symbolic link stays, and what it points to is replaced") {
     fs::create_symlink(dir / "real" / "curb.prom", dir / "link.prom");
     CHECK_FALSE(replace_file(dir / "link.prom", "two\n"));
     CHECK(fs::is_symlink(dir / "link.prom"));
-    CHECK(contents(dir / "real" / "curb.prom") == "two\n");
+    CHECK(dir.read("real/curb.prom") == "two\n");
 }
 
 TEST_CASE("what cannot be replaced is told of by name") {

@@ -28,6 +28,12 @@ ReplayTerms capped(policy::Bytes cap) {
     return out;
 }
 
+ReplayTerms waiting(policy::Bytes cap, milliseconds wait) {
+    ReplayTerms out = capped(cap);
+    out.gpu.growth.wait = wait;
+    return out;
+}
+
 ReplayTerms growing(policy::Bytes start, policy::Bytes step, milliseconds every = {}, milliseconds wait = {}) {
     ReplayTerms out;
     out.total = 80 * GiB;
@@ -207,9 +213,7 @@ TEST_CASE("A pool that was not let grow is smaller until the recorded one shrink
 
 TEST_CASE("A request waits until another thread's recorded free makes room") {
     const auto run = warm().alloc(1, 0x10, 2 * GiB, 1).alloc(2, 0x20, 2 * GiB, 2).free(4, 0x10, 2 * GiB, 1).recording();
-    ReplayTerms terms = capped(4 * GiB);
-    terms.gpu.growth.wait = milliseconds(5'000);
-    const Replayed out = replay(run, 0, terms);
+    const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(5'000)));
     CHECK(out.waits == 1);
     CHECK(out.refused == 0);
     CHECK(out.waited_ns == 2 * kSecond);
@@ -218,9 +222,7 @@ TEST_CASE("A request waits until another thread's recorded free makes room") {
 
 TEST_CASE("A wait that finds no room runs out, and is refused then") {
     const auto run = warm().alloc(1, 0x10, 2 * GiB, 1).alloc(2, 0x20, 2 * GiB, 2).free(4, 0x10, 2 * GiB, 1).recording();
-    ReplayTerms terms = capped(4 * GiB);
-    terms.gpu.growth.wait = milliseconds(1'500);
-    const Replayed out = replay(run, 0, terms);
+    const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(1'500)));
     REQUIRE(out.refused == 1);
     CHECK(out.waits_in_vain == 1);
     CHECK(out.refusals[0].ns == 3'500'000'000);
@@ -234,9 +236,7 @@ TEST_CASE("A thread that waits does not free meanwhile, and makes up for it afte
                          .free(3, 0x10, 2 * GiB, 1)
                          .alloc(9, 0x30, 2 * GiB, 1)
                          .recording();
-    ReplayTerms terms = capped(4 * GiB);
-    terms.gpu.growth.wait = milliseconds(5'000);
-    const Replayed out = replay(run, 0, terms);
+    const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(5'000)));
     REQUIRE(out.refused == 1);
     CHECK(out.refusals[0].ns == 7 * kSecond);
     CHECK(out.peak == 3 * GiB);
@@ -252,9 +252,8 @@ TEST_CASE("A wait ends when a growth step falls due") {
 }
 
 TEST_CASE("A wait at the end of the trace runs out after it") {
-    ReplayTerms terms = capped(4 * GiB);
-    terms.gpu.growth.wait = milliseconds(1'000);
-    const Replayed out = replay(warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, 2 * GiB).recording(), 0, terms);
+    const Replayed out = replay(warm().alloc(1, 0x10, 2 * GiB).alloc(2, 0x20, 2 * GiB).recording(), 0,
+                                waiting(4 * GiB, milliseconds(1'000)));
     CHECK(out.waits_in_vain == 1);
     CHECK(out.refused == 1);
 }
@@ -330,9 +329,7 @@ TEST_CASE("A block is not freed before it is allocated, whichever thread frees i
                          .free(4, 0x10, 2 * GiB, 1)
                          .alloc(5, 0x30, 2 * GiB, 3)
                          .recording();
-    ReplayTerms terms = capped(4 * GiB);
-    terms.gpu.growth.wait = milliseconds(5'000);
-    const Replayed out = replay(run, 0, terms);
+    const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(5'000)));
     CHECK(out.waits == 1);
     CHECK(out.refused == 0);
     CHECK(out.waited_ns == 2 * kSecond);

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "catch.hpp"
 #include "control/descriptor.hpp"
+#include "local_socket.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb::control;
@@ -46,11 +46,8 @@ mode_t mode_of(const std::string &path) {
 
 // A socket, listened on or not any more.
 Descriptor socket_at(const std::string &path, bool listening) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    Descriptor out(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    REQUIRE(::bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0);
+    Descriptor out(bound_socket(path));
+    REQUIRE(out);
     if (listening) REQUIRE(::listen(out.number(), 1) == 0);
     return out;
 }

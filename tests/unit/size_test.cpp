@@ -54,6 +54,12 @@ TEST_CASE("Fractions of a unit are exact to the byte and rounded down") {
     CHECK(bytes_of("3.0") == 3);
 }
 
+TEST_CASE("Decimals are 18 at most, trailing zeros left out") {
+    CHECK(bytes_of("1." + std::string(18, '5') + "GiB") == 1'670'265'059);
+    CHECK(bytes_of("1." + std::string(18, '5') + "000GiB") == 1'670'265'059);
+    CHECK_THAT(error_of("1." + std::string(19, '5') + "GiB"), contains("too many decimals"));
+}
+
 TEST_CASE("The largest size is the largest number of bytes, and one more is refused") {
     CHECK(bytes_of("18446744073709551615") == kMost);
     CHECK(bytes_of("16777215.9TiB") == Bytes{16'777'215} * 1024 * GiB + 989'560'464'998);

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,10 +15,13 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "catch.hpp"
+#include "connect.hpp"
 #include "control/messages.hpp"
 #include "control/runtime_dir.hpp"
+#include "local_socket.hpp"
 #include "temp_dir.hpp"
 
 namespace stand_in {
@@ -27,14 +29,9 @@ namespace stand_in {
 namespace fs = std::filesystem;
 namespace control = curb::control;
 
-inline int listening(const fs::path &path, int backlog = 16) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.string().copy(address.sun_path, sizeof address.sun_path - 1);
-    const int out = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (::bind(out, reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 || ::listen(out, backlog) != 0)
-        return -1;
-    return out;
+inline int listening(const fs::path &path) {
+    const int out = bound_socket(path);
+    return out >= 0 && ::listen(out, 16) == 0 ? out : -1;
 }
 
 // The user's runtime directory, for as long as it lives.
@@ -56,21 +53,19 @@ class Runtime {
     TempDir dir_;
 };
 
-// A process that listens under its own name and does `what` with its socket.
-class StandIn {
+// A process that does `first` before it is waited for, `then` afterwards, and nothing more until it is ended.
+class Child {
   public:
-    using What = std::function<void(int listening)>;
-    StandIn(const Runtime &runtime, const What &what, const std::function<void()> &before = {}) {
+    explicit Child(const std::function<void()> &first = {}, const std::function<void()> &then = {}) {
         int ready[2];
         REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
         pid_ = ::fork();
         if (pid_ == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
             ::signal(SIGPIPE, SIG_IGN);
-            if (before) before();
-            const int socket = listening(runtime.folder() / control::socket_name(*control::name_of(::getpid())));
-            if (socket < 0 || ::write(ready[1], "", 1) != 1) ::_exit(1);
-            what(socket);
+            if (first) first();
+            if (::write(ready[1], "", 1) != 1) ::_exit(1);
+            if (then) then();
             for (;;) ::pause();
         }
         ::close(ready[1]);
@@ -78,13 +73,14 @@ class StandIn {
         REQUIRE(::read(ready[0], &byte, 1) == 1);
         ::close(ready[0]);
     }
-    ~StandIn() {
+    ~Child() {
         ::kill(pid_, SIGKILL);
         ::waitpid(pid_, nullptr, 0);
     }
-    StandIn(const StandIn &) = delete;
-    StandIn &operator=(const StandIn &) = delete;
+    Child(const Child &) = delete;
+    Child &operator=(const Child &) = delete;
     [[nodiscard]] int pid() const { return pid_; }
+    [[nodiscard]] std::string text() const { return "process " + std::to_string(pid_); }
     void stop() const {
         ::kill(pid_, SIGSTOP);
         ::waitpid(pid_, nullptr, WUNTRACED);
@@ -92,6 +88,31 @@ class StandIn {
 
   private:
     pid_t pid_ = -1;
+};
+
+inline fs::path socket_of(const Runtime &runtime, int pid) {
+    return runtime.folder() / control::socket_name(*control::name_of(pid));
+}
+
+// One that listens under its own name and does `what` with its socket.
+class StandIn {
+  public:
+    using What = std::function<void(int listening)>;
+    StandIn(const Runtime &runtime, const What &what, const std::function<void()> &before = {})
+        : child_(
+              [&] {
+                  if (before) before();
+                  socket_ = listening(socket_of(runtime, ::getpid()));
+                  if (socket_ < 0) ::_exit(1);
+              },
+              [&] { what(socket_); }) {}
+    [[nodiscard]] int pid() const { return child_.pid(); }
+    [[nodiscard]] std::string text() const { return child_.text(); }
+    void stop() const { child_.stop(); }
+
+  private:
+    int socket_ = -1;  // in the child
+    Child child_;
 };
 
 inline int client_of(int listening) { return ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC); }
@@ -119,5 +140,55 @@ inline std::string status_line() {
 inline void answers(int listening) {
     for (;;) say(asked(listening), status_line());
 }
+
+// Those that behave as badly as processes can, each in its way, and what is said of them.
+struct BadOnes {
+    explicit BadOnes(const Runtime &runtime)
+        : silent(runtime, [](int listening) { asked(listening); }),
+          stopped(runtime, answers),
+          gibberish(runtime, [](int listening) { say(asked(listening), "gibberish\n"); }),
+          endless(runtime,
+                  [](int listening) {
+                      const int client = asked(listening);
+                      for (const std::string block(1 << 16, 'x');;) say(client, block);
+                  }),
+          rude(runtime, [](int listening) { ::close(asked(listening)); }),
+          dying(runtime,
+                [](int listening) {
+                    asked(listening);
+                    ::_exit(0);
+                }),
+          busy(runtime, [](int) {}),
+          before_us(callers_of(socket_of(runtime, busy.pid()))) {
+        stopped.stop();
+    }
+    // As many as it takes in.
+    static std::vector<control::Descriptor> callers_of(const fs::path &socket) {
+        std::vector<control::Descriptor> out;
+        for (int error = 0; error == 0;) out.push_back(control::connect_to(socket, error));
+        return out;
+    }
+    // Whether what it does is to let others wait.
+    [[nodiscard]] bool is_late(int pid) const {
+        return pid == silent.pid() || pid == stopped.pid() || pid == busy.pid();
+    }
+    // `failure`: what is said of a pid. `patience`: how long the late ones were waited for, in words.
+    template <class Failure>
+    void check(Failure failure, const std::string &patience) const {
+        const std::string late = " has not answered for " + patience + ": it ";
+        CHECK(failure(silent.pid()) == silent.text() + late + "may be stuck, or the machine overloaded");
+        CHECK(failure(stopped.pid()) ==
+              stopped.text() + late + "is stopped; kill -CONT " + std::to_string(stopped.pid()));
+        CHECK_THAT(failure(gibberish.pid()), contains(gibberish.text() + " answers what cannot be read: "));
+        CHECK(failure(endless.pid()) == endless.text() + " answers more than an answer can be long");
+        CHECK(failure(rude.pid()) == rude.text() + " closed the connection without an answer; try again");
+        CHECK(failure(dying.pid()) == dying.text() + " ended before it answered");
+        CHECK(failure(busy.pid()) ==
+              busy.text() + " takes no more requests: others keep its control socket busy; try again");
+    }
+
+    StandIn silent, stopped, gibberish, endless, rude, dying, busy;
+    std::vector<control::Descriptor> before_us;
+};
 
 }  // namespace stand_in

@@ -532,6 +532,7 @@ TEST_CASE("A file that is there and cannot be read is told of once, as is that i
     const std::string path = dir.write("p.json", "one");
     const int stop = ::eventfd(0, EFD_CLOEXEC);
     std::mutex mutex;
+    std::condition_variable news;
     std::vector<std::string> told;
     std::size_t mended = 0, of_others = 0;
     Watch watch({path, (dir / "never.json").string()}, [&](const curb::config::Diagnostic &trouble) {
@@ -541,31 +542,21 @@ TEST_CASE("A file that is there and cannot be read is told of once, as is that i
             ++mended;
         else
             told.push_back(trouble.text());
+        news.notify_all();
     });
     std::thread thread([&] {
         while (watch.next(stop)) continue;
     });
-    const auto comes_to = [&](std::size_t count) {
-        for (int i = 0; i < 500; ++i) {
-            {
-                const std::scoped_lock lock(mutex);
-                if (told.size() >= count) return told.size() == count;
-            }
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        }
-        return false;
-    };
     for (std::size_t turn = 1; turn <= 2; ++turn) {
+        std::unique_lock lock(mutex);
         fs::remove_all(path);
         fs::create_directory(path);
-        CHECK(comes_to(turn));
-        std::this_thread::sleep_for(2 * Watch::kPoll);  // not said a second time
-        CHECK(comes_to(turn));
+        CHECK(news.wait_for(lock, kLimit, [&] { return told.size() == turn; }));
+        CHECK_FALSE(news.wait_for(lock, 2 * Watch::kPoll, [&] { return told.size() > turn; }));  // nor a second time
         fs::remove(path);
         dir.write("p.json", "two");
-        std::this_thread::sleep_for(2 * Watch::kPoll);
-        const std::scoped_lock lock(mutex);
-        CHECK(mended == turn);
+        CHECK(news.wait_for(lock, kLimit, [&] { return mended == turn; }));
+        CHECK(told.size() == turn);
         CHECK(of_others == 0);
     }
     ::eventfd_write(stop, 1);
@@ -734,6 +725,16 @@ TEST_CASE("A watch stops without a descriptor, within its time between looks, wh
     CHECK(watch.next(-1, [&] { return told.load(); }) == std::nullopt);
     CHECK(Clock::now() - begin < kLimit);
     thread.join();
+}
+
+TEST_CASE("A watch stops when it is told to by a function while a file does not stand still") {
+    const TempDir dir;
+    const Restless restless(dir, "p.json");
+    Watch watch({(dir / "p.json").string()});
+    int asked = 0;
+    const Clock::time_point begin = Clock::now();
+    CHECK(watch.next(-1, [&] { return ++asked > 1; }) == std::nullopt);
+    CHECK(Clock::now() - begin < kLimit);
 }
 
 TEST_CASE("What a watch has caught up with is not returned, and what is written later is") {

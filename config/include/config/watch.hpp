@@ -40,9 +40,9 @@ class Watch {
     Watch &operator=(const Watch &) = delete;
 
     // Waits until at least one file's text differs from the last one returned and all have settled, or until `stop_fd`
-    // (-1: no such) is readable, or `stopped`, which is asked every kPoll, says so. Returns the latest settled text of
-    // each file; none: the wait was stopped. A file that goes missing, or can no longer be read, is no change: its last
-    // text stays.
+    // (-1: no such) is readable, or `stopped`, which is asked at least every kPoll, says so. Returns the latest settled
+    // text of each file; none: the wait was stopped. A file that goes missing, or can no longer be read, is no change:
+    // its last text stays.
     std::optional<Texts> next(int stop_fd, const std::function<bool()> &stopped = {});
 
     // What the files say now counts as returned, settled or not: the caller reads them next. A text that is newer than
@@ -53,7 +53,7 @@ class Watch {
     void arm();
     [[nodiscard]] Texts read();
     [[nodiscard]] std::optional<Texts> without_restless(const Texts &before, Texts now) const;
-    std::optional<Texts> settle(int stop_fd);
+    std::optional<Texts> settle(int stop_fd, const std::function<bool()> &stopped);
     void tell_of_unreadable();
 
     std::vector<std::string> paths_;

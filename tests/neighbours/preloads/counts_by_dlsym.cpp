@@ -6,24 +6,15 @@
 #include <cstring>
 
 #include "cuda_abi.h"
-#include "mark.hpp"
+#include "preload.hpp"
 
 namespace {
 
-using Dlsym = void *(void *, const char *);
 constinit std::atomic<unsigned long> allocated{0}, freed{0};
-constinit std::atomic<Dlsym *> next_dlsym{nullptr};
-
-Dlsym *next() {
-    if (!next_dlsym)
-        for (const char *version : {"GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.17"})
-            if (!next_dlsym) next_dlsym = reinterpret_cast<Dlsym *>(dlvsym(RTLD_NEXT, "dlsym", version));
-    return next_dlsym;
-}
 
 template <class F>
 F *drivers(std::atomic<F *> &known, const char *name) {
-    if (!known) known = reinterpret_cast<F *>(next()(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), name));
+    if (!known) known = reinterpret_cast<F *>(next_dlsym()(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD), name));
     return known;
 }
 
@@ -44,7 +35,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
 EXPORT void *dlsym(void *handle, const char *name) noexcept {
     if (handle != RTLD_NEXT && std::strcmp(name, "cuMemAlloc_v2") == 0) return reinterpret_cast<void *>(&cuMemAlloc_v2);
     if (handle != RTLD_NEXT && std::strcmp(name, "cuMemFree_v2") == 0) return reinterpret_cast<void *>(&cuMemFree_v2);
-    return next()(handle, name);
+    return next_dlsym()(handle, name);
 }
 
 __attribute__((destructor)) static void at_end() {

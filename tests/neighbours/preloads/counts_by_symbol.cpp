@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "cuda_abi.h"
-#include "mark.hpp"
+#include "preload.hpp"
 
 namespace {
 
@@ -14,15 +14,13 @@ constinit std::atomic<unsigned long> allocated{0}, freed{0};
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, std::size_t bytes) {
     static constinit std::atomic<decltype(&cuMemAlloc_v2)> known{nullptr};
-    if (!known) known = reinterpret_cast<decltype(&cuMemAlloc_v2)>(dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
-    const CUresult result = known.load()(pointer, bytes);
+    const CUresult result = next(known, "cuMemAlloc_v2")(pointer, bytes);
     if (result == CUDA_SUCCESS) ++allocated;
     return result;
 }
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     static constinit std::atomic<decltype(&cuMemFree_v2)> known{nullptr};
-    if (!known) known = reinterpret_cast<decltype(&cuMemFree_v2)>(dlsym(RTLD_NEXT, "cuMemFree_v2"));
-    const CUresult result = known.load()(pointer);
+    const CUresult result = next(known, "cuMemFree_v2")(pointer);
     if (result == CUDA_SUCCESS) ++freed;
     return result;
 }

@@ -4,22 +4,17 @@
 
 #include <atomic>
 
-#include "mark.hpp"
+#include "preload.hpp"
 
 namespace {
 
-using Dlsym = void *(void *, const char *);
 constinit std::atomic<unsigned long> calls{0};
-constinit std::atomic<Dlsym *> next{nullptr};
 
 }  // namespace
 
 EXPORT void *dlsym(void *handle, const char *name) noexcept {
     calls.fetch_add(1, std::memory_order_relaxed);
-    if (!next)
-        for (const char *version : {"GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.17"})
-            if (!next) next = reinterpret_cast<Dlsym *>(dlvsym(RTLD_NEXT, "dlsym", version));
-    return next.load()(handle, name);
+    return next_dlsym()(handle, name);
 }
 
 __attribute__((destructor)) static void at_end() { mark("dlsym_by_next", calls); }

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "mark.hpp"
+#include "preload.hpp"
 
 namespace {
 
@@ -50,8 +50,7 @@ F *libcs(std::atomic<F *> &known, const char *name) {
     return known;
 }
 
-using Dlsym = void *(void *, const char *);
-using Dlvsym = void *(void *, const char *, const char *);
+using Dlvsym = void *(void *, const char *, const char *) noexcept;
 constinit std::atomic<Dlsym *> real_dlsym{nullptr};
 constinit std::atomic<Dlvsym *> real_dlvsym{nullptr};
 

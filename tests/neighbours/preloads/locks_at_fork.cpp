@@ -7,7 +7,7 @@
 #include <atomic>
 #include <ctime>
 
-#include "mark.hpp"
+#include "preload.hpp"
 
 namespace {
 
@@ -19,12 +19,6 @@ void lock() {
     holder.compare_exchange_strong(none, getpid());
     while (holder != getpid()) pause();
     taken.fetch_add(1, std::memory_order_relaxed);
-}
-
-template <class F>
-F *next(std::atomic<F *> &known, const char *name) {
-    if (!known) known = reinterpret_cast<F *>(dlsym(RTLD_NEXT, name));
-    return known;
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+// An event of each kind that a trace may hold, with all its members.
+#pragma once
+
+#include <vector>
+
+#include "control/trace.hpp"
+
+namespace curb {
+
+inline std::vector<control::trace::Event> each_event() {
+    using control::trace::Event;
+    using control::trace::What;
+    Event alloc{1'234'567, What::alloc, policy::Kind::pools};
+    alloc.gpu = 1;
+    alloc.thread = 42;
+    alloc.pointer = 0x7f0123456000;
+    alloc.bytes = 1000;
+    alloc.charge = 2 << 20;
+    alloc.of_kind = 3 << 20;
+    alloc.held = std::uint64_t{5} << 40;
+    Event freed = alloc;
+    freed.what = What::free;
+    freed.charge = -freed.charge;
+    freed.reused = true;
+    Event books{999, What::books, policy::Kind::overhead};
+    Event refused{86'400'000'000'123, What::refuse};
+    refused.why = policy::Obstacle::keep_free;
+    refused.limit = 7;
+    Event waits = refused;
+    waits.what = What::wait;
+    Event granted{5'000, What::granted};
+    granted.duration_ns = 1'001;
+    Event allowance{0, What::allowance};
+    allowance.limit = policy::kUnbounded;
+    Event step{10'000, What::step};
+    step.step = policy::Step::frameworks;
+    step.duration_ns = 9'999;
+    step.bytes = -3;
+    step.text = "SIGUSR1 \"x\"\n\t\\";
+    Event policy{1, What::policy};
+    policy.limit = policy.of_kind = policy::kUnbounded;
+    policy.text = "job.json, rule 1";
+    Event dropped{2, What::dropped};
+    dropped.bytes = 17;
+    return {alloc, freed, books, refused, waits, granted, allowance, step, policy, dropped};
+}
+
+}  // namespace curb

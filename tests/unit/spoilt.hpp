@@ -1,0 +1,20 @@
+// A line that a parser reads, as transmission or a full disk may spoil it.
+#pragma once
+
+#include <string>
+
+#include "catch.hpp"
+
+// Every beginning of it is refused, but for an empty one; with any one byte changed it is read or refused with a word.
+template <class Parse>
+void check_spoilt(const std::string &line, Parse parse) {
+    for (std::size_t length = 1; length < line.size(); ++length) CHECK(!parse(line.substr(0, length)));
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        for (const char c : {'\0', '"', '{', '}', '9', '-', '.', ',', '\x80', '\n'}) {
+            std::string changed = line;
+            changed[i] = c;
+            const auto read = parse(changed);
+            if (!read) CHECK(!read.error().empty());
+        }
+    }
+}
