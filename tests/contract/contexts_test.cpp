@@ -10,7 +10,7 @@ TEST_CASE("a context costs 518 MiB and gives them back", "[h100]") {
     const int64_t before = held();
     {
         const Gpu gpu;
-        CHECK(held() - before == 518 * kMiB);
+        CHECK(held() - before == kContext);
     }
     CHECK(held() == before);
 }
@@ -20,11 +20,11 @@ TEST_CASE("every context costs the same, on one device too", "[h100]") {
     std::vector<CUcontext> made(3);
     for (size_t i = 0; i < made.size(); ++i) {
         REQUIRE(cuCtxCreate_v2(&made[i], 0, 0) == CUDA_SUCCESS);
-        CHECK(gpu.taken() == static_cast<int64_t>(i + 1) * 518 * kMiB);
+        CHECK(gpu.taken() == static_cast<int64_t>(i + 1) * kContext);
     }
     for (size_t i = made.size(); i-- > 0;) {
         REQUIRE(cuCtxDestroy_v2(made[i]) == CUDA_SUCCESS);
-        CHECK(gpu.taken() == static_cast<int64_t>(i) * 518 * kMiB);
+        CHECK(gpu.taken() == static_cast<int64_t>(i) * kContext);
     }
 }
 
