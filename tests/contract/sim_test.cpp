@@ -14,6 +14,13 @@
 
 using namespace contract;
 
+TEST_CASE("the child: of this name does not hold", "[.child]") { FAIL("as it is meant to"); }
+
+TEST_CASE("a child that does not hold is told from one that does, and so is one that is not there") {
+    CHECK(run_case("the child: of this name does not hold") != 0);
+    CHECK(run_case("the child: of this name is not there") != 0);
+}
+
 TEST_CASE("the child: the second cuMemAlloc fails", "[.child]") {
     const Gpu gpu;
     CUdeviceptr first = 0, second = 0, third = 0;
