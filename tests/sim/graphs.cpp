@@ -25,7 +25,7 @@ std::shared_ptr<GraphNode> find_node(CUgraphNode handle) {
     return found;
 }
 
-GraphReserve &reserve_of(int device) { return driver().devices[static_cast<size_t>(device)].graph_reserve; }
+GraphReserve &reserve_of(int device) { return device_at(device).graph_reserve; }
 
 // What backs the addresses of an executable: those of blocks that do not live at the same time are the same.
 uint64_t backing(const GraphExec &exec, int device) {

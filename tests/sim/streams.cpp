@@ -62,17 +62,14 @@ static void finish_late_frees(Predicate is_complete) {
 }
 
 void seen_complete(const Progress &progress) {
-    finish_late_frees([&](const LateFree &late) {
-        const auto seen = progress.find(late.stream_id);
-        return seen != progress.end() && late.ticket <= seen->second;
-    });
+    finish_late_frees([&](const LateFree &late) { return covers(progress, late.stream_id, late.ticket); });
     driver().pools.each([&](Pool &pool) { pool.seen_complete(progress); });
     for (const auto &pool : driver().dying_pools) pool->seen_complete(progress);
 }
 
 void all_seen_complete(int device) {
     const auto seen = [=](Pool &pool) {
-        if (!pool.on_device() || pool.properties.location.id == device) pool.all_seen_complete();
+        if (!pool.on_device() || pool.is_of(device)) pool.all_seen_complete();
     };
     finish_late_frees([=](const LateFree &late) { return driver().contexts.find(late.context)->device == device; });
     driver().pools.each(seen);
