@@ -322,6 +322,7 @@ TEST_CASE("where a stream-ordered allocation breaks no capture, reading its pool
     }
     CHECK(read == CUDA_SUCCESS);
     CHECK((allocated == CUDA_SUCCESS) == (end == CUDA_SUCCESS));
+    if (capture == kRelaxed || thread == kRelaxed) CHECK(allocated == CUDA_SUCCESS);  // there are such cases
     if (block) CHECK(cuMemFreeAsync(block, other) == CUDA_SUCCESS);
     CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
 }
@@ -335,7 +336,8 @@ TEST_CASE("what a capturing thread may ask and do, in whatever mode") {
     uint64_t bytes = 0;
     int value = 0;
     CUfunctionLoadingState state{};
-    const std::function<CUresult()> calls[] = {
+    static constexpr int kCalls = 7;
+    const std::function<CUresult()> calls[kCalls] = {
         [&] { return cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); },
         [&] { return cuDeviceGraphMemTrim(0); },
         [&] { return cuCtxGetLimit(&first, CU_LIMIT_STACK_SIZE); },
@@ -345,7 +347,7 @@ TEST_CASE("what a capturing thread may ask and do, in whatever mode") {
         [&] { return cuMemGetInfo_v2(&first, &second); },
     };
     const auto mode = GENERATE(kGlobal, kRelaxed);
-    const auto which = GENERATE(range(0, 7));
+    const auto which = GENERATE(range(0, kCalls));
     CAPTURE(which);
     CHECK(capture_on(stream, [&] {
               exchange(mode);
