@@ -242,14 +242,6 @@ SIM_CU(cuCtxGetCurrent, (CUcontext * context), (context)) {
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuCtxGetDevice, (CUdevice * device), (device)) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = context->device;
-    return CUDA_SUCCESS;
-}
-
 // The CUDA 13 forms name the context; null means the current one.
 static CUresult context_or_current(CUcontext handle, Context **context) {
     if (!handle) return current_context(context);
@@ -257,13 +249,20 @@ static CUresult context_or_current(CUcontext handle, Context **context) {
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-SIM_CU(cuCtxGetDevice_v2, (CUdevice * device, CUcontext handle), (device, handle)) {
+template <class Out, class Member>
+static CUresult tell(CUcontext handle, Out *out, Member Context::*member) {
     Context *context = nullptr;
     if (const CUresult error = context_or_current(handle, &context)) return error;
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = context->device;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = context->*member;
     return CUDA_SUCCESS;
 }
+
+SIM_CU(cuCtxGetDevice, (CUdevice * device), (device)) { return tell(nullptr, device, &Context::device); }
+SIM_CU(cuCtxGetDevice_v2, (CUdevice * device, CUcontext handle), (device, handle)) {
+    return tell(handle, device, &Context::device);
+}
+SIM_CU(cuCtxGetFlags, (unsigned *flags), (flags)) { return tell(nullptr, flags, &Context::flags); }
 
 static CUresult synchronize(const Context &context) {
     const CUcontext handle = context.handle;
@@ -316,14 +315,6 @@ SIM_CU(cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
         case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: break;
     }
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
-}
-
-SIM_CU(cuCtxGetFlags, (unsigned *flags), (flags)) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = context->flags;
-    return CUDA_SUCCESS;
 }
 
 SIM_CU(cuCtxGetApiVersion, (CUcontext handle, unsigned *version), (handle, version)) {

@@ -189,12 +189,15 @@ CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> w
     return node->handle;
 }
 
-static bool are_nodes_of(const Graph &graph, const CUgraphNode *nodes, size_t count) {
-    if (count && !nodes) return false;
-    return std::all_of(nodes, nodes + count, [&](CUgraphNode handle) {
-        return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                           [=](const auto &node) { return node->handle == handle; });
+// The graph that a node is to be added to, behind nodes that must be its own.
+static CUresult find_graph_of(const CUgraphNode *before, size_t count, CUgraph handle, Graph **graph) {
+    if (const CUresult error = find_graph(handle, graph)) return error;
+    if (count && !before) return CUDA_ERROR_INVALID_VALUE;
+    const auto &nodes = (*graph)->nodes;
+    const bool own = std::all_of(before, before + count, [&](CUgraphNode one) {
+        return std::any_of(nodes.begin(), nodes.end(), [=](const auto &node) { return node->handle == one; });
     });
+    return own ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_CU(cuGraphCreate, (CUgraph * graph, unsigned flags), (graph, flags)) {
@@ -222,8 +225,7 @@ SIM_CU(cuGraphAddMemAllocNode,
        (node, handle, before, count, params)) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_allocation_node(*graph, *params, node);
 }
 
@@ -232,8 +234,7 @@ SIM_CU(cuGraphAddMemFreeNode,
        (node, handle, before, count, start)) {
     Graph *graph = nullptr;
     if (!node || !start) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     *node = add_node(*graph, CU_GRAPH_NODE_TYPE_MEM_FREE, {}, start);
     return CUDA_SUCCESS;
 }
@@ -242,8 +243,7 @@ SIM_CU(cuGraphAddEmptyNode, (CUgraphNode * node, CUgraph handle, const CUgraphNo
        (node, handle, before, count)) {
     Graph *graph = nullptr;
     if (!node) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     *node = add_node(*graph, CU_GRAPH_NODE_TYPE_EMPTY, {}, 0);
     return CUDA_SUCCESS;
 }
@@ -280,8 +280,7 @@ static CUresult add_any_node(CUgraphNode *node, CUgraph handle, const CUgraphNod
                              CUgraphNodeParams *params) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     switch (params->type) {
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return add_allocation_node(*graph, params->alloc, node);
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
@@ -318,8 +317,7 @@ SIM_CU(cuGraphAddKernelNode_v2,
        (node, handle, before, count, params)) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_kernel_node(*graph, *params, node);
 }
 
@@ -328,8 +326,7 @@ SIM_CU(cuGraphAddChildGraphNode,
        (node, handle, before, count, child)) {
     Graph *graph = nullptr;
     if (!node) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_child(*graph, child, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, node);
 }
 

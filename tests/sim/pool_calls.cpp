@@ -219,20 +219,19 @@ SIM_CU(cuMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool handle, CUme
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device), (pool, device)) {
+static CUresult tell_pool(CUmemoryPool *pool, CUdevice device, Pool *Device::*which) {
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    *pool = found->default_pool->handle;
+    *pool = (found->*which)->handle;
     return CUDA_SUCCESS;
 }
 
+SIM_CU(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device), (pool, device)) {
+    return tell_pool(pool, device, &Device::default_pool);
+}
 SIM_CU(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device), (pool, device)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    *pool = found->current_pool->handle;
-    return CUDA_SUCCESS;
+    return tell_pool(pool, device, &Device::current_pool);
 }
 
 SIM_CU(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle), (device, handle)) {
