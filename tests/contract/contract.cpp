@@ -185,14 +185,6 @@ std::string environment(const char *name) {
     return value;
 }
 
-State::State() {
-    const int file = ::mkstemp(path_);
-    REQUIRE(file >= 0);
-    ::close(file);
-}
-
-State::~State() { ::unlink(path_); }
-
 CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

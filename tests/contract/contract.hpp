@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "cuda_abi.h"
 #include "nvml_abi.h"
+#include "temp_dir.hpp"
 
 namespace contract {
 
@@ -143,18 +144,15 @@ int exit_status_of(pid_t child);
 // What the environment must have.
 std::string environment(const char *name);
 
-// The name of a file by which processes share a simulated machine; gone at the end. A real driver does not heed it.
+// A file by which processes share a simulated machine, which the first of them makes. A real driver does not heed it.
 class State {
   public:
-    State();
-    ~State();
-    State(const State &) = delete;
-    State &operator=(const State &) = delete;
-    std::string path() const { return path_; }
-    std::string variable() const { return std::string("CURB_SIM_STATE=") + path_; }
+    std::string path() const { return folder_ / "state"; }
+    std::string variable() const { return "CURB_SIM_STATE=" + path(); }
+    void make_empty() const { folder_.write("state", ""); }
 
   private:
-    char path_[32] = "/tmp/curb-sim-state-XXXXXX";
+    TempDir folder_;
 };
 
 // An address, or a descriptor, in the type that some calls want.
