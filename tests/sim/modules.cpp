@@ -4,7 +4,7 @@
 
 #include "driver.hpp"
 #include "environment.hpp"
-#include "images.hpp"
+#include "image.hpp"
 #include "running.hpp"
 
 namespace curb::sim {
