@@ -59,7 +59,10 @@ struct GraphExec {
 CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, CUgraphNode *node);
 CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work, CUdeviceptr freed);
 
-// Frees a live allocation of a launched graph.
+// graph_memory.cpp: takes the device memory that a launch needs; an allocation is live from its node on until it is
+// freed.
+CUresult reserve_for(const GraphExec &exec);
+void come_alive(const GraphNode &node);
 void free_graph_allocation(CUdeviceptr start);
 
 }  // namespace curb::sim
