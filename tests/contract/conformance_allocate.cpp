@@ -315,19 +315,18 @@ class Stack : public Way {
 };
 
 template <class Kind>
-CUresult take_all(bool per_thread, CUresult (&results)[3]) {
+void take_all(bool per_thread, CUresult (&results)[3]) {
     Kind way(per_thread);
     results[0] = way.take(0);
     results[1] = way.take(1);
     way.give_back();
     results[2] = way.take(0);
     way.give_back();
-    return results[0];
 }
 
 struct Named {
     const char *way;
-    CUresult (*take_all)(bool per_thread, CUresult (&results)[3]);
+    void (*take_all)(bool per_thread, CUresult (&results)[3]);
 };
 constexpr Named kWays[] = {
     {"cuMemAlloc_v2", &take_all<Plain>},
@@ -412,7 +411,7 @@ std::string figures(Find find, const std::string &function) {
         adds_up = memory.used + memory.free == total;
     } else {
         nvmlMemory_v2_t memory{};
-        memory.version = sizeof memory | 2U << 24;
+        memory.version = nvmlMemory_v2;
         result = CALL(nvmlDeviceGetMemoryInfo_v2, device, &memory);
         total = memory.total;
         adds_up = memory.used + memory.free + memory.reserved == total;

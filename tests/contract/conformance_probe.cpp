@@ -203,10 +203,6 @@ const struct Static {
     }
 } static_object;
 
-}  // namespace
-
-namespace {
-
 int exit_status_of(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);

@@ -5,6 +5,8 @@
 // process.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,19 +14,42 @@
 
 #include "catch.hpp"
 #include "cuda_abi.h"
+#include "nvml_abi.h"
+#include "temp_dir.hpp"
 
 namespace contract {
 
 inline constexpr int64_t kKiB = 1024;
 inline constexpr int64_t kMiB = 1024 * kKiB;
 inline constexpr int64_t kGiB = 1024 * kMiB;
+inline constexpr int64_t kContext = 518 * kMiB;  // what one takes of an H100
 
 // Bytes of device 0 that this process holds: NVML's figure. With CONTRACT_BOOKS=FILE, the log of a curb in front whose
 // policy says `"release": {"steps": []}` and "log": {"level": "info"}, curb's own account is asked for at the same
 // time, and a line on stderr says for each case by how much the two differed at the most.
 int64_t held();
+// NVML's figure for a process on device 0; 0 for one that is not listed.
+int64_t held_by(pid_t pid);
 // What `total - free` says of device 0.
 int64_t device_used();
+
+// NVML, for as long as this lives.
+class Nvml {
+  public:
+    Nvml() { REQUIRE(nvmlInit_v2() == NVML_SUCCESS); }
+    ~Nvml() { nvmlShutdown(); }
+    Nvml(const Nvml &) = delete;
+    Nvml &operator=(const Nvml &) = delete;
+
+    nvmlDevice_t device(unsigned index = 0) const {
+        nvmlDevice_t device = nullptr;
+        REQUIRE(nvmlDeviceGetHandleByIndex_v2(index, &device) == NVML_SUCCESS);
+        return device;
+    }
+    std::vector<nvmlProcessInfo_t> processes(nvmlDevice_t device) const;
+};
+// As NVML writes it behind "GPU-" or "MIG-".
+std::string text_of(const char *kind, const CUuuid &uuid);
 
 // Device 0 with its primary context current; all of it gone at the end of the case.
 class Gpu {
@@ -78,6 +103,25 @@ class Module {
     CUmodule handle_ = nullptr;
 };
 
+// One thread of a kernel; `arguments` as cuLaunchKernel wants them.
+inline CUresult run_kernel(CUfunction kernel, CUstream stream = nullptr, void **arguments = nullptr) {
+    return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+}
+// The kernel of kBusyImage (images.hpp), with `block` to itself.
+inline void run_busy(CUfunction busy, CUstream stream, CUdeviceptr block) {
+    void *arguments[] = {&block};
+    REQUIRE(run_kernel(busy, stream, arguments) == CUDA_SUCCESS);
+}
+
+// Whether work is seen in progress by `begin_and_look`, which begins some. On a busy machine this thread may stand
+// still until the work has ended; then once more. Where something waits for the work, it has ended each time.
+template <class BeginAndLook>
+bool is_seen_in_progress(BeginAndLook begin_and_look) {
+    for (int i = 0; i < 20; ++i)
+        if (begin_and_look()) return true;
+    return false;
+}
+
 // All the memory that device 0 has left, down to the last granule.
 class Filled {
   public:
@@ -93,8 +137,23 @@ class Filled {
 };
 
 // Runs another case of this program, one tagged [.child] (the leading dot keeps it out of a plain run), in a process of
-// its own with more environment. Its exit status: 0 when the case passed.
+// its own with more environment. Its exit status: 0 when the case passed, not when there is none of that name.
 int run_case(const std::string &name, const std::vector<std::string> &environment = {});
+// Waits for a child. Its exit status, or 128 + the signal that ended it.
+int exit_status_of(pid_t child);
+// What the environment must have.
+std::string environment(const char *name);
+
+// A file by which processes share a simulated machine, which the first of them makes. A real driver does not heed it.
+class State {
+  public:
+    std::string path() const { return folder_ / "state"; }
+    std::string variable() const { return "CURB_SIM_STATE=" + path(); }
+    void make_empty() const { folder_.write("state", ""); }
+
+  private:
+    TempDir folder_;
+};
 
 // An address, or a descriptor, in the type that some calls want.
 inline void *as_pointer(uint64_t number) {
@@ -105,6 +164,5 @@ CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle = CU_
 CUmemPoolProps pool_on(CUmemLocationType type, int id, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE);
 CUmemAccessDesc read_write(int device);
 uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute attribute);
-uint64_t graph_attribute(CUgraphMem_attribute attribute);
 
 }  // namespace contract

@@ -7,7 +7,16 @@ namespace {
 
 constexpr int64_t kSize = 256 * kMiB;
 
-int64_t bytes_of(CUgraphMem_attribute attribute) { return static_cast<int64_t>(graph_attribute(attribute)); }
+int64_t bytes_of(CUgraphMem_attribute attribute) {
+    uint64_t bytes = 0;
+    REQUIRE(cuDeviceGetGraphMemAttribute(0, attribute, &bytes) == CUDA_SUCCESS);
+    return static_cast<int64_t>(bytes);
+}
+
+void run_graph(CUgraphExec exec, CUstream stream) {
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+}
 
 class Graph {
   public:
@@ -59,16 +68,14 @@ TEST_CASE("graph memory is taken at the first launch and kept until it is trimme
     Graph graph;
     graph.free(graph.allocate(kSize));
     const CUgraphExec exec = graph.instantiate();
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
+    run_graph(exec, stream);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
     CHECK(gpu.taken() == kSize);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(exec, stream);
     CHECK(gpu.taken() == kSize);
     REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
     CHECK(gpu.taken() == 0);
 }
 
@@ -79,9 +86,8 @@ TEST_CASE("graph memory that is not freed in the graph is live after it, and fre
     Graph graph;
     const CUdeviceptr block = graph.allocate(kSize);
     const CUgraphExec exec = graph.instantiate();
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kSize);
+    run_graph(exec, stream);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kSize);
     REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
     CHECK(gpu.taken() == kSize);
     CHECK(cuMemsetD8_v2(block, 1, kSize) == CUDA_SUCCESS);
@@ -100,7 +106,7 @@ TEST_CASE("an executable that frees on launch can be launched again") {
     const CUgraphExec exec = graph.instantiate(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
     for (int launch = 0; launch < 3; ++launch) REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kSize);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kSize);
     CHECK(gpu.taken() == kSize);
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
@@ -116,8 +122,7 @@ TEST_CASE("allocations of a graph that do not live at the same time share addres
         CHECK(next == first);
         graph.free(next);
     }
-    REQUIRE(cuGraphLaunch(graph.instantiate(), stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(graph.instantiate(), stream);
     CHECK(gpu.taken() == kSize);
 }
 
@@ -139,8 +144,7 @@ TEST_CASE("graph memory is taken in units of 32 MiB, by an upload already") {
         REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
         CHECK(gpu.took(size.taken));
     }
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(exec, stream);
     CHECK(gpu.took(size.taken));
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == size.taken);
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == size.taken);
@@ -161,23 +165,20 @@ TEST_CASE("graph memory stays when the graphs are gone, serves the next, and is 
         REQUIRE(cuGraphAddMemAllocNode(&allocation, handle, nullptr, 0, &params) == CUDA_SUCCESS);
         REQUIRE(cuGraphAddMemFreeNode(&free, handle, &allocation, 1, params.dptr) == CUDA_SUCCESS);
         REQUIRE(cuGraphInstantiate_v2(&exec, handle, nullptr, nullptr, 0) == CUDA_SUCCESS);
-        REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-        REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        run_graph(exec, stream);
         REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
         REQUIRE(cuGraphDestroy(handle) == CUDA_SUCCESS);
     }
     CHECK(gpu.took(kSize));
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
     Graph graph;
     graph.free(graph.allocate(kSize));
     const CUgraphExec exec = graph.instantiate();
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(exec, stream);
     CHECK(gpu.took(kSize));
     REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
     CHECK(gpu.taken() <= 2 * kMiB);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(exec, stream);
     CHECK(gpu.took(kSize));
 }
 
@@ -202,11 +203,10 @@ TEST_CASE("graph memory for which the device has no room fails the upload and th
         CHECK(cuGraphUpload(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
         CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
         REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-        CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+        CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
     }
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 2 * kGiB);
+    run_graph(exec, stream);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 2 * kGiB);
 }
 
 TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fills]") {
@@ -218,7 +218,7 @@ TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fill
     Filled filled;
     filled.leave(128 * kMiB);
     CHECK(cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 96 * kMiB);
 }
 
@@ -249,8 +249,7 @@ TEST_CASE("allocations of a graph that live together share units") {
     CUdeviceptr blocks[4];
     for (CUdeviceptr &block : blocks) block = graph.allocate(20 * kMiB);
     for (const CUdeviceptr block : blocks) graph.free(block);
-    REQUIRE(cuGraphLaunch(graph.instantiate(), stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(graph.instantiate(), stream);
     CHECK(gpu.took(96 * kMiB));
 }
 
@@ -294,8 +293,7 @@ TEST_CASE("a stream-ordered allocation in a captured stream becomes a node of th
     REQUIRE(cuGraphGetNodes(graph, nullptr, &count) == CUDA_SUCCESS);
     CHECK(count == 3);
     REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    run_graph(exec, stream);
     CHECK(gpu.took(kSize));
     cuGraphExecDestroy(exec);
     cuGraphDestroy(graph);

@@ -25,7 +25,7 @@ class Kernel {
     CUresult launch() {
         unsigned into = 3, from = 5;
         void *arguments[] = {&block_, &into, &from};
-        const CUresult result = cuLaunchKernel(function_, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr);
+        const CUresult result = run_kernel(function_, nullptr, arguments);
         REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
         return result;
     }
@@ -141,7 +141,7 @@ TEST_CASE("the heap is taken at the launch of a kernel that allocates, and set f
     const CUfunction function = module.function("alloc");
     const int64_t before = gpu.taken();
     CHECK(before < 512 * kMiB);
-    REQUIRE(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    REQUIRE(run_kernel(function) == CUDA_SUCCESS);
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
     CHECK(gpu.taken() - before >= 512 * kMiB);
     CHECK(gpu.taken() - before <= 516 * kMiB);

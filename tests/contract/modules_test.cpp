@@ -60,7 +60,7 @@ TEST_CASE("getting a function loads it") {
     const int64_t before = gpu.taken();
     REQUIRE(cuFuncLoad(function) == CUDA_SUCCESS);
     CHECK(gpu.taken() == before);
-    CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    CHECK(run_kernel(function) == CUDA_SUCCESS);
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("a kernel is launched in place of a function, but is none") {
     const auto function = reinterpret_cast<CUfunction>(kernel);
     CUfunctionLoadingState state{};
     CHECK(cuFuncIsLoaded(&state, function) == CUDA_ERROR_INVALID_HANDLE);
-    CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    CHECK(run_kernel(function) == CUDA_SUCCESS);
     CUlaunchConfig config{};
     config.gridDimX = config.gridDimY = config.gridDimZ = 1;
     config.blockDimX = config.blockDimY = config.blockDimZ = 1;

@@ -1,6 +1,4 @@
 // Work in progress: who waits for it.
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "contract.hpp"
@@ -9,11 +7,6 @@
 using namespace contract;
 
 namespace {
-
-void run(CUfunction busy, CUstream stream, CUdeviceptr block) {
-    void *arguments[] = {&block};
-    REQUIRE(cuLaunchKernel(busy, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr) == CUDA_SUCCESS);
-}
 
 // 2 MiB in the current context.
 class Block {
@@ -31,15 +24,6 @@ class Block {
     CUdeviceptr address_ = 0;
 };
 
-// Whether work is seen in progress by `begin_and_look`, which begins some. On a busy machine this thread may stand
-// still until the work has ended; then once more. Where something waits for the work, it has ended each time.
-template <class BeginAndLook>
-bool is_seen_in_progress(BeginAndLook begin_and_look) {
-    for (int i = 0; i < 20; ++i)
-        if (begin_and_look()) return true;
-    return false;
-}
-
 }  // namespace
 
 TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
@@ -51,7 +35,7 @@ TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
     CUevent event = nullptr;
     REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
     CHECK(is_seen_in_progress([&] {
-        run(busy, stream, block);
+        run_busy(busy, stream, block);
         REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
         return cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && cuEventQuery(event) == CUDA_ERROR_NOT_READY;
     }));
@@ -70,7 +54,7 @@ TEST_CASE("cuMemFree waits for all work of the context, whatever it uses") {
     const Stream stream;
     CUdeviceptr other = 0;
     REQUIRE(cuMemAlloc_v2(&other, GENERATE(4 * kKiB, 2 * kMiB)) == CUDA_SUCCESS);
-    run(module.function("busy"), stream, block);
+    run_busy(module.function("busy"), stream, block);
     CHECK(cuMemFree_v2(other) == CUDA_SUCCESS);
     CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
 }
@@ -89,7 +73,7 @@ TEST_CASE("cuMemFree waits for the work of the block's context, and not for that
             REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
             REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
             REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
-            run(module.function("busy"), stream, of_second);
+            run_busy(module.function("busy"), stream, of_second);
             if (!from_there) REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
             CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
             REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);

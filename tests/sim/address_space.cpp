@@ -32,25 +32,23 @@ bool AddressSpace::grow(uint64_t size) {
 }
 
 CUdeviceptr AddressSpace::take(uint64_t size, uint64_t alignment, CUdeviceptr wish) {
-    const auto cut = [&](std::map<CUdeviceptr, uint64_t>::iterator range, CUdeviceptr start) {
-        const auto [first, length] = *range;
-        free_.erase(range);
-        if (start > first) free_[first] = start - first;
-        if (start + size < first + length) free_[start + size] = first + length - start - size;
-        return start;
-    };
     if (wish && wish % alignment == 0) {
-        auto after = free_.upper_bound(wish);
+        const auto after = free_.upper_bound(wish);
         if (after != free_.begin()) {
             const auto range = std::prev(after);
-            if (wish + size <= range->first + range->second) return cut(range, wish);
+            if (wish + size <= range->first + range->second) {
+                cut(free_, range, wish, size);
+                return wish;
+            }
         }
     }
     for (const bool grown : {false, true}) {
         if (grown && !grow(size + alignment)) return 0;
         for (auto range = free_.begin(); range != free_.end(); ++range) {
             const CUdeviceptr start = round_up(range->first, alignment);
-            if (start + size <= range->first + range->second) return cut(range, start);
+            if (start + size > range->first + range->second) continue;
+            cut(free_, range, start, size);
+            return start;
         }
     }
     return 0;
@@ -58,19 +56,7 @@ CUdeviceptr AddressSpace::take(uint64_t size, uint64_t alignment, CUdeviceptr wi
 
 void AddressSpace::give(CUdeviceptr start, uint64_t size) {
     drop_contents(start, size);
-    auto after = free_.upper_bound(start);
-    if (after != free_.end() && start + size == after->first) {
-        size += after->second;
-        after = free_.erase(after);
-    }
-    if (after != free_.begin()) {
-        const auto before = std::prev(after);
-        if (before->first + before->second == start) {
-            before->second += size;
-            return;
-        }
-    }
-    free_[start] = size;
+    put_back(free_, start, size);
 }
 
 bool AddressSpace::contains(CUdeviceptr address) const {

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "cuda_abi.h"
+#include "ranges.hpp"
 
 namespace curb::sim {
 
@@ -23,7 +23,7 @@ class AddressSpace {
   private:
     bool grow(uint64_t size);
 
-    std::map<CUdeviceptr, uint64_t> free_;  // start -> size, never adjacent
+    Ranges free_;
     std::vector<std::pair<CUdeviceptr, uint64_t>> arenas_;
 };
 

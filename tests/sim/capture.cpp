@@ -1,5 +1,5 @@
-// Stream capture: who may do what while one is in progress (cuda.h, cuStreamBeginCapture and
-// cuThreadExchangeStreamCaptureMode; docs/results/driver.md, for what breaks one).
+#include "capture.hpp"
+
 #include <algorithm>
 
 #include "driver.hpp"
@@ -116,7 +116,7 @@ CUresult begin(CUstream handle, CUgraph graph, CUstreamCaptureMode mode) {
     if (stream->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     auto capture = std::make_unique<Capture>(Capture{.id = next_handle(),
-                                                     .origin = stream->handle,
+
                                                      .origin_id = stream->id,
                                                      .context = stream->context,
                                                      .mode = mode,

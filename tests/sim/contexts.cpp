@@ -9,11 +9,10 @@
 
 namespace curb::sim {
 
-Context::Context(CUcontext its_handle, int its_device, unsigned its_flags, unsigned its_version)
+Context::Context(CUcontext its_handle, int its_device, unsigned its_flags)
     : handle(its_handle),
       device(its_device),
       flags(its_flags),
-      api_version(its_version),
       plain(its_device, Use::plain),
       arrays(its_device, Use::arrays),
       legacy_stream(make_stream(its_handle, its_device, CU_STREAM_DEFAULT, 0)) {
@@ -47,7 +46,7 @@ Context::~Context() {
 
 CUresult Context::set_stack(uint64_t limit) {
     limit = round_up(limit, kStackUnit);
-    if (limit > kAbsurd / kResidentThreads) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (limit > kAbsurd / kStacks) return CUDA_ERROR_OUT_OF_MEMORY;
     if (limit > stack_limit) {
         if (const CUresult error = charge(device, Use::context, stack_bytes(limit) - stack_bytes(stack_limit)))
             return error;
@@ -68,10 +67,10 @@ CUresult Context::take_heap() {
 
 namespace {
 
-CUresult make_context(CUcontext handle, int device, unsigned flags, unsigned version, Context **made) {
+CUresult make_context(CUcontext handle, int device, unsigned flags, Context **made) {
     if (const CUresult error = charge(device, Use::context, kContextBytes)) return error;
     this_call_is_about(kGiB);
-    *made = driver().contexts.add(std::make_unique<Context>(handle, device, flags, version));
+    *made = driver().contexts.add(std::make_unique<Context>(handle, device, flags));
     return CUDA_SUCCESS;
 }
 
@@ -82,13 +81,13 @@ CUresult push(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-CUresult create(CUcontext *context, unsigned flags, CUdevice device, unsigned version) {
+CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     Device *found = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (this_thread().depth == Thread::kDeepest) return CUDA_ERROR_INVALID_VALUE;
     Context *made = nullptr;
-    if (const CUresult error = make_context(make_handle<CUcontext>(), device, flags, version, &made)) return error;
+    if (const CUresult error = make_context(make_handle<CUcontext>(), device, flags, &made)) return error;
     *context = made->handle;
     return push(made->handle);
 }
@@ -130,7 +129,7 @@ CUresult reset_primary(CUdevice device) {
 
 CUresult retain_primary(Device &device, Context **context) {
     if (!device.primary_references)
-        if (const CUresult error = make_context(device.primary, device.index, device.primary_flags, 3020, context))
+        if (const CUresult error = make_context(device.primary, device.index, device.primary_flags, context))
             return error;
     ++device.primary_references;
     *context = driver().contexts.find(device.primary);
@@ -182,18 +181,18 @@ SIM_CU(cuCtxCreate,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 SIM_CU(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device), (context, flags, device)) {
-    return create(context, flags, device, 3020);
+    return create(context, flags, device);
 }
 SIM_CU(cuCtxCreate_v3,
        (CUcontext * context, [[maybe_unused]] CUexecAffinityParam *affinity, [[maybe_unused]] int affinities,
         unsigned flags, CUdevice device),
        (context, affinity, affinities, flags, device)) {
-    return create(context, flags, device, 3020);
+    return create(context, flags, device);
 }
 SIM_CU(cuCtxCreate_v4,
        (CUcontext * context, [[maybe_unused]] CUctxCreateParams *parameters, unsigned flags, CUdevice device),
        (context, parameters, flags, device)) {
-    return create(context, flags, device, 3020);
+    return create(context, flags, device);
 }
 
 SIM_CU(cuCtxDestroy, (CUcontext context), (context)) { return destroy(context); }
@@ -243,14 +242,6 @@ SIM_CU(cuCtxGetCurrent, (CUcontext * context), (context)) {
     return CUDA_SUCCESS;
 }
 
-SIM_CU(cuCtxGetDevice, (CUdevice * device), (device)) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = context->device;
-    return CUDA_SUCCESS;
-}
-
 // The CUDA 13 forms name the context; null means the current one.
 static CUresult context_or_current(CUcontext handle, Context **context) {
     if (!handle) return current_context(context);
@@ -258,13 +249,20 @@ static CUresult context_or_current(CUcontext handle, Context **context) {
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-SIM_CU(cuCtxGetDevice_v2, (CUdevice * device, CUcontext handle), (device, handle)) {
+template <class Out, class Member>
+static CUresult tell(CUcontext handle, Out *out, Member Context::*member) {
     Context *context = nullptr;
     if (const CUresult error = context_or_current(handle, &context)) return error;
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = context->device;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = context->*member;
     return CUDA_SUCCESS;
 }
+
+SIM_CU(cuCtxGetDevice, (CUdevice * device), (device)) { return tell(nullptr, device, &Context::device); }
+SIM_CU(cuCtxGetDevice_v2, (CUdevice * device, CUcontext handle), (device, handle)) {
+    return tell(handle, device, &Context::device);
+}
+SIM_CU(cuCtxGetFlags, (unsigned *flags), (flags)) { return tell(nullptr, flags, &Context::flags); }
 
 static CUresult synchronize(const Context &context) {
     const CUcontext handle = context.handle;
@@ -319,19 +317,11 @@ SIM_CU(cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
 
-SIM_CU(cuCtxGetFlags, (unsigned *flags), (flags)) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = context->flags;
-    return CUDA_SUCCESS;
-}
-
 SIM_CU(cuCtxGetApiVersion, (CUcontext handle, unsigned *version), (handle, version)) {
     Context *context = nullptr;
     if (const CUresult error = context_or_current(handle, &context)) return error;
     if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = context->api_version;
+    *version = 3020;  // of every form of cuCtxCreate that gives one
     return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 #include "address_space.hpp"
 #include "cuda_abi.h"
 #include "granules.hpp"
+#include "identity.hpp"
 #include "streams.hpp"
 
 namespace curb::sim {
@@ -16,17 +17,17 @@ namespace curb::sim {
 inline constexpr uint64_t kContextBytes = 518 * kMiB;  // docs/results/driver.md
 inline constexpr uint64_t kDefaultStack = 1 * kKiB;    // its cost is part of the context's
 inline constexpr uint64_t kStackUnit = 16;
-// Bytes of device memory for each byte of CU_LIMIT_STACK_SIZE: threads of a multiprocessor × multiprocessors.
-inline constexpr uint64_t kResidentThreads = uint64_t{2048} * 132;
+// Bytes of device memory for each byte of CU_LIMIT_STACK_SIZE.
+inline constexpr uint64_t kStacks = uint64_t{kMultiprocessors} * kResidentThreads;
 
 struct Context {
-    Context(CUcontext its_handle, int its_device, unsigned its_flags, unsigned its_version);
+    Context(CUcontext its_handle, int its_device, unsigned its_flags);
     Context(const Context &) = delete;
     Context &operator=(const Context &) = delete;
     // Ends all that dies with a context: plain and managed memory, arrays, modules, streams and events.
     ~Context();
 
-    static uint64_t stack_bytes(uint64_t limit) { return round_down(limit * kResidentThreads, kGranule); }
+    static uint64_t stack_bytes(uint64_t limit) { return round_down(limit * kStacks, kGranule); }
     // Takes or gives back what the new limit makes a difference of, at once.
     CUresult set_stack(uint64_t limit);
     // At the first launch of a kernel that calls malloc.
@@ -35,7 +36,6 @@ struct Context {
     CUcontext handle;
     int device;
     unsigned flags;
-    unsigned api_version;
     int attached = 1;                                                // cuCtxAttach
     uint64_t overhead = kContextBytes - stack_bytes(kDefaultStack);  // without the stack
     size_t stack_limit = kDefaultStack;

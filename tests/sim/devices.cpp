@@ -66,8 +66,8 @@ SIM_CU(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice
     switch (attribute) {
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
         case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
-        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = kMultiprocessors; break;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = kResidentThreads; break;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(found->gpu); break;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:

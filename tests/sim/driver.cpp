@@ -96,11 +96,12 @@ uint64_t this_thread_id() {
 }
 
 CUresult find_device(CUdevice device, Device **found) {
-    std::vector<Device> &devices = driver().devices;
-    if (device < 0 || static_cast<size_t>(device) >= devices.size()) return CUDA_ERROR_INVALID_DEVICE;
-    *found = &devices[static_cast<size_t>(device)];
+    if (device < 0 || static_cast<size_t>(device) >= driver().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    *found = &device_at(device);
     return CUDA_SUCCESS;
 }
+
+Device &device_at(int index) { return driver().devices[static_cast<size_t>(index)]; }
 
 CUresult current_context(Context **context) {
     const Thread &thread = this_thread();
@@ -111,23 +112,21 @@ CUresult current_context(Context **context) {
 
 Context *find_context(CUcontext handle) {
     driver().greens.each([&](const GreenContext &green) {
-        if (green.context == handle) handle = driver().devices[static_cast<size_t>(green.device)].primary;
+        if (green.context == handle) handle = device_at(green.device).primary;
     });
     return driver().contexts.find(handle);
 }
 
-static int gpu_of(int device) { return driver().devices[static_cast<size_t>(device)].gpu; }
-
-DeviceMemory memory_of(int device) { return driver().machine->memory(gpu_of(device)); }
+DeviceMemory memory_of(int device) { return driver().machine->memory(device_at(device).gpu); }
 
 CUresult charge(int device, Use use, uint64_t bytes) {
     Machine &machine = *driver().machine;
-    const int gpu = gpu_of(device);
+    const int gpu = device_at(device).gpu;
     if (machine.take(gpu, use, bytes)) return CUDA_SUCCESS;
     return reclaim_from_pools(device) && machine.take(gpu, use, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void credit(int device, Use use, uint64_t bytes) { driver().machine->give(gpu_of(device), use, bytes); }
+void credit(int device, Use use, uint64_t bytes) { driver().machine->give(device_at(device).gpu, use, bytes); }
 
 Allocation *find_allocation(CUdeviceptr start) {
     const auto found = driver().allocations.find(start);
@@ -168,25 +167,29 @@ SIM_CU(cuInit, (unsigned flags), (flags)) {
 
 using namespace curb::sim;
 
-SIM_EXPORT uint64_t curb_sim_held(int device) {
+namespace {
+
+// What the machine says of this process's device; 0 without a driver, or for no such device.
+template <class Ask>
+uint64_t of_device(int device, Ask ask) {
     if (in_forked_child) return 0;
     const std::lock_guard lock(model);
-    if (!root || device < 0 || static_cast<size_t>(device) >= root->devices.size()) return 0;
-    return root->machine->own(root->devices[static_cast<size_t>(device)].gpu).held();
+    Device *found = nullptr;
+    return root && !find_device(device, &found) ? ask(*root->machine, found->gpu) : 0;
+}
+
+}  // namespace
+
+SIM_EXPORT uint64_t curb_sim_held(int device) {
+    return of_device(device, [](const Machine &machine, int gpu) { return machine.own(gpu).held(); });
 }
 
 SIM_EXPORT uint64_t curb_sim_high(int device) {
-    if (in_forked_child) return 0;
-    const std::lock_guard lock(model);
-    if (!root || device < 0 || static_cast<size_t>(device) >= root->devices.size()) return 0;
-    return root->machine->own_high(root->devices[static_cast<size_t>(device)].gpu);
+    return of_device(device, [](const Machine &machine, int gpu) { return machine.own_high(gpu); });
 }
 
 SIM_EXPORT uint64_t curb_sim_overlaps(int device) {
-    if (in_forked_child) return 0;
-    const std::lock_guard lock(model);
-    if (!root || device < 0 || static_cast<size_t>(device) >= root->devices.size()) return 0;
-    return root->machine->overlaps(root->devices[static_cast<size_t>(device)].gpu);
+    return of_device(device, [](const Machine &machine, int gpu) { return machine.overlaps(gpu); });
 }
 
 SIM_EXPORT uint64_t curb_sim_calls(const char *name) {

@@ -4,13 +4,13 @@
 // never destroyed: programs call the driver from atexit handlers and from threads that outlive main.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "address_space.hpp"
+#include "capture.hpp"
 #include "contexts.hpp"
 #include "cuda_abi.h"
 #include "entry.hpp"
@@ -99,6 +99,7 @@ Thread &this_thread();
 uint64_t this_thread_id();
 
 CUresult find_device(CUdevice device, Device **found);
+Device &device_at(int index);  // of something that is known to have one
 // CUDA_ERROR_INVALID_CONTEXT when the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED when it is gone.
 CUresult current_context(Context **context);
 // That of a handle: for a green context's, the primary context behind it. Null: gone, or never was.
@@ -112,10 +113,5 @@ Allocation *find_allocation(CUdeviceptr start);      // that begins there
 Allocation *allocation_around(CUdeviceptr address);  // that holds the address
 Allocation &add_allocation(Allocation allocation);
 void free_managed(const Allocation &allocation);  // memory and addresses; the entry is the caller's to erase
-void free_foreign(const Allocation &allocation);  // of another process or library: entry and addresses
-// Makes a range of another library's memory known at an address.
-CUresult map_external(int file, uint64_t offset, uint64_t bytes, int device, CUdeviceptr *start);
-// Granules about to be given back: takes away the file that IPC put there, if it did.
-void end_sharing(CUdeviceptr start, uint64_t size);
 
 }  // namespace curb::sim

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "driver.hpp"
+#include "sharing.hpp"
 
 namespace curb::sim {
 

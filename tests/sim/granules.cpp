@@ -1,6 +1,7 @@
 #include "granules.hpp"
 
 #include "driver.hpp"
+#include "sharing.hpp"
 
 namespace curb::sim {
 
@@ -32,21 +33,19 @@ CUresult GranuleHeap::take(uint64_t bytes, CUdeviceptr *start) {
         return error;
     }
     const uint64_t size = round_up(bytes, kBlockAlignment);
-    const auto cut = [&](CUdeviceptr base, Shared &granule, std::map<uint64_t, uint64_t>::iterator range) {
-        const auto [offset, length] = *range;
-        granule.free.erase(range);
-        if (length > size) granule.free[offset + size] = length - size;
-        granule.used[offset] = size;
-        *start = base + offset;
+    const auto serve = [&](Shared &granule, Ranges::iterator range) {
+        *start = range->first;
+        cut(granule.free, range, *start, size);
+        granule.used[*start] = size;
         return CUDA_SUCCESS;
     };
     for (auto &[base, granule] : shared_)
         for (auto range = granule.free.begin(); range != granule.free.end(); ++range)
-            if (range->second >= size) return cut(base, granule, range);
+            if (range->second >= size) return serve(granule, range);
     CUdeviceptr base = 0;
     if (const CUresult error = take_granules(kGranule, &base)) return error;
     Shared &granule = shared_[base];
-    return cut(base, granule, granule.free.emplace(0, kGranule).first);
+    return serve(granule, granule.free.emplace(base, kGranule).first);
 }
 
 void GranuleHeap::give(CUdeviceptr start) {
@@ -57,26 +56,12 @@ void GranuleHeap::give(CUdeviceptr start) {
     }
     const CUdeviceptr base = round_down(start, kGranule);
     Shared &granule = shared_.at(base);
-    const auto used = granule.used.find(start - base);
-    auto freed = granule.free.emplace(used->first, used->second).first;
+    const auto used = granule.used.find(start);
+    put_back(granule.free, start, used->second);
     granule.used.erase(used);
-    if (granule.used.empty()) {
-        shared_.erase(base);
-        give_granules(base, kGranule);
-        return;
-    }
-    if (const auto after = std::next(freed);
-        after != granule.free.end() && freed->first + freed->second == after->first) {
-        freed->second += after->second;
-        granule.free.erase(after);
-    }
-    if (freed != granule.free.begin()) {
-        const auto before = std::prev(freed);
-        if (before->first + before->second == freed->first) {
-            before->second += freed->second;
-            granule.free.erase(freed);
-        }
-    }
+    if (!granule.used.empty()) return;
+    shared_.erase(base);
+    give_granules(base, kGranule);
 }
 
 void GranuleHeap::extent(CUdeviceptr block, CUdeviceptr *start, uint64_t *size) const {

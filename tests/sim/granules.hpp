@@ -8,6 +8,7 @@
 
 #include "cuda_abi.h"
 #include "machine.hpp"
+#include "ranges.hpp"
 
 namespace curb::sim {
 
@@ -34,8 +35,8 @@ class GranuleHeap {
 
   private:
     struct Shared {
-        std::map<uint64_t, uint64_t> free;  // offset -> size
-        std::map<uint64_t, uint64_t> used;
+        Ranges free;
+        std::map<CUdeviceptr, uint64_t> used;  // start -> size
     };
 
     CUresult take_granules(uint64_t size, CUdeviceptr *start);

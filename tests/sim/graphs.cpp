@@ -1,7 +1,6 @@
 #include "graphs.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "driver.hpp"
@@ -23,43 +22,6 @@ std::shared_ptr<GraphNode> find_node(CUgraphNode handle) {
             if (node->handle == handle) found = node;
     });
     return found;
-}
-
-GraphReserve &reserve_of(int device) { return driver().devices[static_cast<size_t>(device)].graph_reserve; }
-
-// What backs the addresses of an executable: those of blocks that do not live at the same time are the same.
-uint64_t backing(const GraphExec &exec, int device) {
-    std::set<const GraphMemory *> distinct;
-    for (const auto &node : exec.nodes)
-        if (node->memory && node->memory->device == device) distinct.insert(node->memory.get());
-    return std::accumulate(distinct.begin(), distinct.end(), uint64_t{0},
-                           [](uint64_t sum, const GraphMemory *memory) { return sum + memory->bytes; });
-}
-
-// Takes the device memory that a launch needs.
-CUresult reserve_for(const GraphExec &exec) {
-    for (Device &device : driver().devices) {
-        GraphReserve &reserve = device.graph_reserve;
-        const uint64_t needed = round_up(reserve.live + backing(exec, device.index), kGraphUnit);
-        for (uint64_t more = reserve.used; more < needed; more += kGraphUnit) {
-            if (const CUresult error = charge(device.index, Use::graphs, kGraphUnit)) return error;
-            reserve.reserved += kGraphUnit;
-            reserve.reserved_high = std::max(reserve.reserved_high, reserve.reserved);
-        }
-        reserve.used = std::max(reserve.used, needed);
-        reserve.used_high = std::max(reserve.used_high, reserve.used);
-    }
-    return CUDA_SUCCESS;
-}
-
-void come_alive(const GraphNode &node) {
-    const std::shared_ptr<GraphMemory> &memory = node.memory;
-    reserve_of(memory->device).live += memory->bytes;
-    driver().live_graph_memory[memory->start] = memory;
-    add_allocation({.kind = Allocation::Kind::graph,
-                    .start = memory->start,
-                    .bytes = node.allocation.bytesize,
-                    .device = memory->device});
 }
 
 // Addresses of the graph that are free again when the next node runs, and large enough. Nodes run in the order of their
@@ -138,19 +100,6 @@ CUresult launch(GraphExec &exec) {
 
 }  // namespace
 
-GraphMemory::~GraphMemory() {
-    if (start) driver().addresses.give(start, size);
-}
-
-void free_graph_allocation(CUdeviceptr start) {
-    const auto live = driver().live_graph_memory.find(start);
-    const std::shared_ptr<GraphMemory> memory = live->second;
-    reserve_of(memory->device).live -= memory->bytes;
-    driver().live_graph_memory.erase(live);
-    driver().allocations.erase(start);
-    drop_contents(memory->start, memory->size);
-}
-
 CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, CUgraphNode *handle) {
     const CUmemPoolProps &pool = params.poolProps;
     if (!params.bytesize || pool.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || pool.handleTypes ||
@@ -189,12 +138,15 @@ CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> w
     return node->handle;
 }
 
-static bool are_nodes_of(const Graph &graph, const CUgraphNode *nodes, size_t count) {
-    if (count && !nodes) return false;
-    return std::all_of(nodes, nodes + count, [&](CUgraphNode handle) {
-        return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                           [=](const auto &node) { return node->handle == handle; });
+// The graph that a node is to be added to, behind nodes that must be its own.
+static CUresult find_graph_of(const CUgraphNode *before, size_t count, CUgraph handle, Graph **graph) {
+    if (const CUresult error = find_graph(handle, graph)) return error;
+    if (count && !before) return CUDA_ERROR_INVALID_VALUE;
+    const auto &nodes = (*graph)->nodes;
+    const bool own = std::all_of(before, before + count, [&](CUgraphNode one) {
+        return std::any_of(nodes.begin(), nodes.end(), [=](const auto &node) { return node->handle == one; });
     });
+    return own ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_CU(cuGraphCreate, (CUgraph * graph, unsigned flags), (graph, flags)) {
@@ -222,8 +174,7 @@ SIM_CU(cuGraphAddMemAllocNode,
        (node, handle, before, count, params)) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_allocation_node(*graph, *params, node);
 }
 
@@ -232,8 +183,7 @@ SIM_CU(cuGraphAddMemFreeNode,
        (node, handle, before, count, start)) {
     Graph *graph = nullptr;
     if (!node || !start) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     *node = add_node(*graph, CU_GRAPH_NODE_TYPE_MEM_FREE, {}, start);
     return CUDA_SUCCESS;
 }
@@ -242,8 +192,7 @@ SIM_CU(cuGraphAddEmptyNode, (CUgraphNode * node, CUgraph handle, const CUgraphNo
        (node, handle, before, count)) {
     Graph *graph = nullptr;
     if (!node) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     *node = add_node(*graph, CU_GRAPH_NODE_TYPE_EMPTY, {}, 0);
     return CUDA_SUCCESS;
 }
@@ -280,8 +229,7 @@ static CUresult add_any_node(CUgraphNode *node, CUgraph handle, const CUgraphNod
                              CUgraphNodeParams *params) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     switch (params->type) {
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return add_allocation_node(*graph, params->alloc, node);
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
@@ -318,8 +266,7 @@ SIM_CU(cuGraphAddKernelNode_v2,
        (node, handle, before, count, params)) {
     Graph *graph = nullptr;
     if (!node || !params) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_kernel_node(*graph, *params, node);
 }
 
@@ -328,8 +275,7 @@ SIM_CU(cuGraphAddChildGraphNode,
        (node, handle, before, count, child)) {
     Graph *graph = nullptr;
     if (!node) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = find_graph(handle, &graph)) return error;
-    if (!are_nodes_of(*graph, before, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = find_graph_of(before, count, handle, &graph)) return error;
     return add_child(*graph, child, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, node);
 }
 
@@ -419,45 +365,6 @@ SIM_CU_STREAM(cuGraphLaunch, (CUgraphExec handle, CUstream stream_handle), (hand
 
 SIM_CU(cuGraphExecDestroy, (CUgraphExec handle), (handle)) {
     return driver().graph_execs.remove(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_CU(cuDeviceGraphMemTrim, (CUdevice device), (device)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    GraphReserve &reserve = found->graph_reserve;
-    reserve.used = round_up(reserve.live, kGraphUnit);
-    credit(device, Use::graphs, reserve.reserved - reserve.used);
-    reserve.reserved = reserve.used;
-    return CUDA_SUCCESS;
-}
-
-SIM_CU(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
-       (device, attribute, value)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    const GraphReserve &reserve = found->graph_reserve;
-    uint64_t &figure = *static_cast<uint64_t *>(value);
-    switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: figure = reserve.used; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: figure = reserve.used_high; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: figure = reserve.reserved; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: figure = reserve.reserved_high; return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_CU(cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
-       (device, attribute, value)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!value || *static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;  // high marks, to be reset
-    GraphReserve &reserve = found->graph_reserve;
-    switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: reserve.used_high = reserve.used; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: reserve.reserved_high = reserve.reserved; return CUDA_SUCCESS;
-        default: return CUDA_ERROR_INVALID_VALUE;
-    }
 }
 
 }  // namespace curb::sim

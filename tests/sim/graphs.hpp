@@ -1,5 +1,5 @@
-// Graphs, their memory, and stream capture. Graph memory has addresses from the moment its node is made and takes
-// device memory at the first launch; the device keeps it reserved until cuDeviceGraphMemTrim (docs/results/driver.md).
+// Graphs and their memory, which has addresses from the moment its node is made and takes device memory at the first
+// launch; the device keeps it reserved until cuDeviceGraphMemTrim (docs/results/driver.md).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,6 @@
 #include "machine.hpp"
 
 namespace curb::sim {
-
-struct Stream;
 
 // By how much the graph memory of a device grows (docs/results/driver.md).
 inline constexpr uint64_t kGraphUnit = 32 * kMiB;
@@ -61,41 +59,10 @@ struct GraphExec {
 CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, CUgraphNode *node);
 CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work, CUdeviceptr freed);
 
-// A capture in progress.
-struct Capture {
-    uint64_t id;
-    CUstream origin;
-    uint64_t origin_id;
-    CUcontext context;
-    CUstreamCaptureMode mode;
-    uint64_t thread;
-    CUgraph graph;
-    bool graph_is_the_callers;
-    bool origin_blocking;  // the stream synchronises with the legacy stream
-    bool invalidated = false;
-    std::map<uint64_t, bool> forks;  // stream id -> joined to the origin again
-};
-
-// Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the
-// calling thread's mode forbids it, the captures in its way are broken and the call fails.
-CUresult refuse_during_capture();
-// cuCtxSynchronize: no mode allows it (docs/results/driver.md).
-CUresult refuse_synchronising_captured(CUcontext context);
-// A stream whose work is captured cannot be waited for.
-CUresult refuse_if_capturing(const Stream &stream);
-void invalidate(Capture &capture);
-// Its stream or its context goes.
-void abandon(Capture &capture);
-
-// Work for a stream: recorded when it is captured, done at once when not. `prepare` takes what it needs, or says why
-// not.
-CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work,
-                std::function<CUresult()> prepare = {});
-
-// Captured forms of the stream-ordered calls; `stream` is being captured.
-CUresult capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes, CUdeviceptr *start);
-CUresult capture_free(Stream &stream, CUdeviceptr start);
-// Frees a live allocation of a launched graph.
+// graph_memory.cpp: takes the device memory that a launch needs; an allocation is live from its node on until it is
+// freed.
+CUresult reserve_for(const GraphExec &exec);
+void come_alive(const GraphNode &node);
 void free_graph_allocation(CUdeviceptr start);
 
 }  // namespace curb::sim

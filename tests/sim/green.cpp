@@ -3,18 +3,17 @@
 #include <algorithm>
 
 #include "driver.hpp"
+#include "identity.hpp"
 
 namespace curb::sim {
 
 namespace {
 
 constexpr uint64_t kGreenBytes = 6 * kMiB;  // of the primary context, which keeps them (docs/results/driver.md)
-constexpr unsigned kMultiprocessors = 132;
-constexpr unsigned kSmallestGroup = 8;  // compute capability 9.0
+constexpr unsigned kSmallestGroup = 8;      // compute capability 9.0
 
-struct Description {
+struct Description {  // which multiprocessors makes no difference here
     CUdevResourceDesc handle = nullptr;
-    unsigned multiprocessors = 0;
 };
 
 Registry<CUdevResourceDesc, Description> &descriptions() {
@@ -60,12 +59,9 @@ SIM_CU(cuDevSmResourceSplitByCount,
 SIM_CU(cuDevResourceGenerateDesc, (CUdevResourceDesc * description, CUdevResource *resources, unsigned count),
        (description, resources, count)) {
     if (!description || !resources || !count) return CUDA_ERROR_INVALID_VALUE;
-    auto made = std::make_unique<Description>();
-    for (unsigned i = 0; i < count; ++i) {
+    for (unsigned i = 0; i < count; ++i)
         if (resources[i].type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_VALUE;
-        made->multiprocessors += resources[i].sm.smCount;
-    }
-    *description = descriptions().add(std::move(made))->handle;
+    *description = descriptions().add(std::make_unique<Description>())->handle;
     return CUDA_SUCCESS;
 }
 
@@ -93,7 +89,7 @@ SIM_CU(cuGreenCtxCreate, (CUgreenCtx * green, CUdevResourceDesc description, CUd
 SIM_CU(cuGreenCtxDestroy, (CUgreenCtx handle), (handle)) {
     const std::unique_ptr<GreenContext> green = driver().greens.release(handle);
     if (!green) return CUDA_ERROR_INVALID_CONTEXT;
-    return release_primary(driver().devices[static_cast<size_t>(green->device)]);
+    return release_primary(device_at(green->device));
 }
 
 SIM_CU(cuCtxFromGreenCtx, (CUcontext * context, CUgreenCtx handle), (context, handle)) {

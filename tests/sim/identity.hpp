@@ -3,20 +3,19 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <string_view>
+
+#include "environment.hpp"
 
 namespace curb::sim {
 
 inline constexpr const char *kDriverVersion = "580.159.04";
 inline constexpr const char *kDeviceName = "NVIDIA H100 80GB HBM3";
+inline constexpr unsigned kMultiprocessors = 132;
+inline constexpr unsigned kResidentThreads = 2048;  // of each of them
 
 // Each GPU is divided, and CUDA sees its one instance.
-inline bool mig_mode() {
-    const char *setting = std::getenv("CURB_SIM_MIG");
-    return setting && std::string_view(setting) == "1";
-}
+inline bool mig_mode() { return environment_is("CURB_SIM_MIG", "1"); }
 
 using Uuid = std::array<unsigned char, 16>;
 

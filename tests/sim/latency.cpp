@@ -1,12 +1,12 @@
 #include "latency.hpp"
 
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "environment.hpp"
 #include "machine.hpp"
 
 namespace curb::sim {
@@ -62,10 +62,7 @@ double at(const Curve &curve, uint64_t bytes) {
 }
 
 bool on() {
-    static const bool value = [] {
-        const char *setting = std::getenv("CURB_SIM_LATENCY");
-        return setting && std::string_view(setting) == "h100";
-    }();
+    static const bool value = environment_is("CURB_SIM_LATENCY", "h100");
     return value;
 }
 

@@ -18,6 +18,7 @@
 #include <ctime>
 #include <thread>
 
+#include "environment.hpp"
 #include "latency.hpp"
 
 namespace curb::sim {
@@ -25,6 +26,7 @@ namespace curb::sim {
 namespace {
 
 constexpr uint64_t kMagic = 0x3430'6d69'7362'7275;  // changes with the layout of Books
+constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
@@ -68,11 +70,6 @@ uint64_t now_ms() {
 }
 
 constexpr auto kNextLook = std::chrono::milliseconds(1);
-
-const char *environment(const char *name) {
-    const char *value = std::getenv(name);
-    return value ? value : "";
-}
 
 }  // namespace
 
@@ -190,7 +187,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
         if (status.st_size == 0 && may_create && ::ftruncate(file, sizeof(Books)) == 0) status.st_size = sizeof(Books);
         if (status.st_size != sizeof(Books)) {
             ::close(file);
-            return refuse("not the state of a simulated machine of this version; remove it");
+            return refuse(kNotOurs);
         }
     }
     void *address = ::mmap(nullptr, sizeof(Books), PROT_READ | PROT_WRITE,
@@ -205,7 +202,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     if (file >= 0) ::flock(file, LOCK_UN);
     std::unique_ptr<Machine> machine(new Machine(books, file));
     machine->looks_closely_ = !may_create;
-    if (!usable) return refuse("not the state of a simulated machine of this version; remove it");
+    if (!usable) return refuse(kNotOurs);
     return machine;
 }
 

@@ -110,7 +110,6 @@ class Machine {
     Machine(Books *books, int file) : books_(books), file_(file) {}
     enum class Look { at_times, closely };
     void reap(Look look = Look::at_times);
-    int own_slot() const;
 
     Books *books_;
     int file_;

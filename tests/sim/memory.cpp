@@ -1,6 +1,7 @@
 // Plain and managed device memory: what dies with its context.
 #include "driver.hpp"
 #include "running.hpp"
+#include "sharing.hpp"
 
 namespace curb::sim {
 

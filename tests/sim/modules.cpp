@@ -1,11 +1,10 @@
 #include "modules.hpp"
 
-#include <cstdlib>
 #include <set>
-#include <string_view>
 
 #include "driver.hpp"
-#include "images.hpp"
+#include "environment.hpp"
+#include "image.hpp"
 #include "running.hpp"
 
 namespace curb::sim {
@@ -65,11 +64,6 @@ Code &code() {
     return all;
 }
 
-bool eager() {
-    const char *setting = std::getenv("CUDA_MODULE_LOADING");
-    return setting && std::string_view(setting) == "EAGER";
-}
-
 // Code is loaded with the first function that is got of a module. When the device has no room then, that call succeeds
 // all the same, and the launch fails (docs/results/driver.md).
 CUresult load_code(Module &module) {
@@ -111,7 +105,7 @@ CUresult load(const Image &image, CUlibrary library, CUmodule *out) {
     if (const CUresult error = charge(made->device, Use::modules, image.data)) return error;
     made->taken = image.data;
     if (const CUresult error = take_global(*made)) return error;
-    if (eager())
+    if (environment_is("CUDA_MODULE_LOADING", "EAGER"))
         if (const CUresult error = load_code(*made)) return error;
     if (const CUresult error = take_once(*context, image.once)) return error;
     *out = code().modules.add(std::move(made))->handle;

@@ -12,12 +12,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "environment.hpp"
 #include "identity.hpp"
 #include "latency.hpp"
 #include "machine.hpp"
@@ -31,8 +31,7 @@ constinit int users = 0;
 constinit Machine *own_machine = nullptr;  // leaked: others' exit handlers may still ask
 
 Machine *machine() {
-    const char *file = std::getenv("CURB_SIM_STATE");
-    if (!file || !*file) {
+    if (environment_is("CURB_SIM_STATE", "")) {
         if (void *driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {
             const auto of_driver = reinterpret_cast<void *(*)()>(::dlsym(driver, "curb_sim_machine"));
             void *found = of_driver ? of_driver() : nullptr;
@@ -61,15 +60,18 @@ bool is_instance(nvmlDevice_t handle) {
 
 nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
-nvmlReturn_t find(nvmlDevice_t handle, int *device) {
+// Most calls: under the lock, of a GPU or its instance, with somewhere to write the answer.
+template <class Out, class Answer>
+nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer) {
+    const std::lock_guard lock(state);
     if (const nvmlReturn_t error = ready()) return error;
-    for (*device = 0; *device < machine()->device_count(); ++*device)
-        if (handle_of(*device) == handle || instance_of(*device) == handle) return NVML_SUCCESS;
+    for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
+        if (handle_of(gpu) == handle || instance_of(gpu) == handle)
+            return out ? answer(gpu) : NVML_ERROR_INVALID_ARGUMENT;
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
-    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
     if (length <= text.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
     std::memcpy(out, text.data(), text.size());
     out[text.size()] = 0;
@@ -89,15 +91,13 @@ nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
     return NVML_ERROR_NOT_FOUND;
 }
 
-bool setting_is(std::string_view value) {
-    const char *setting = std::getenv("CURB_SIM_NVML");
-    return setting && setting == value;
-}
-
 // What the processes of the machine are said to use of it, in percent; tests set it for their own process.
 constinit std::atomic<unsigned> utilization{0};
 
-bool hides_processes() { return setting_is("nopids"); }
+std::vector<ProcessHolding> processes_of(int gpu) {
+    if (environment_is("CURB_SIM_NVML", "nopids")) return {};
+    return machine()->processes(gpu);
+}
 
 }  // namespace
 
@@ -105,7 +105,7 @@ bool hides_processes() { return setting_is("nopids"); }
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
     const std::lock_guard lock(state);
-    if (!machine() || setting_is("broken")) return NVML_ERROR_UNKNOWN;
+    if (!machine() || environment_is("CURB_SIM_NVML", "broken")) return NVML_ERROR_UNKNOWN;
     if (users++ == 0) spend_time_of("nvmlInit_v2", 0);
     return NVML_SUCCESS;
 }
@@ -135,7 +135,7 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
 NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
     const std::lock_guard lock(state);
     if (const nvmlReturn_t error = ready()) return error;
-    return write(version, length, kDriverVersion);
+    return version ? write(version, length, kDriverVersion) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
@@ -168,96 +168,77 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDe
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned *index) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!index) return NVML_ERROR_INVALID_ARGUMENT;
-    *index = static_cast<unsigned>(device);
-    return NVML_SUCCESS;
+    return of_gpu(handle, index, [=](int gpu) {
+        *index = static_cast<unsigned>(gpu);
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned length) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    return write(uuid, length, is_instance(handle) ? mig_uuid_text(device) : gpu_uuid_text(device));
+    return of_gpu(handle, uuid, [=](int gpu) {
+        return write(uuid, length, is_instance(handle) ? mig_uuid_text(gpu) : gpu_uuid_text(gpu));
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned length) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    return write(name, length, kDeviceName);
+    return of_gpu(handle, name, [=](int) { return write(name, length, kDeviceName); });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
-    *info = {};
-    info->bus = static_cast<unsigned>(pci_bus(device));
-    info->pciDeviceId = 0x2330'10de;  // H100 SXM5
-    std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus & 0xffU);
-    std::snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus & 0xffU);
-    return NVML_SUCCESS;
+    return of_gpu(handle, info, [=](int gpu) {
+        *info = {};
+        info->bus = static_cast<unsigned>(pci_bus(gpu));
+        info->pciDeviceId = 0x2330'10de;  // H100 SXM5
+        std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus & 0xffU);
+        std::snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus & 0xffU);
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
-    const DeviceMemory now = machine()->memory(device);
-    *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
-    spend_time_of("nvmlDeviceGetMemoryInfo", 0);
-    return NVML_SUCCESS;
+    return of_gpu(handle, memory, [=](int gpu) {
+        const DeviceMemory now = machine()->memory(gpu);
+        *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
+        spend_time_of("nvmlDeviceGetMemoryInfo", 0);
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
-    if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    const DeviceMemory now = machine()->memory(device);
-    *memory = {.version = memory->version,
-               .total = now.total + kReserved,
-               .reserved = kReserved,
-               .free = now.free(),
-               .used = now.used};
-    spend_time_of("nvmlDeviceGetMemoryInfo", 0);
-    return NVML_SUCCESS;
+    return of_gpu(handle, memory, [=](int gpu) {
+        if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+        const DeviceMemory now = machine()->memory(gpu);
+        *memory = {.version = memory->version,
+                   .total = now.total + kReserved,
+                   .reserved = kReserved,
+                   .free = now.free(),
+                   .used = now.used};
+        spend_time_of("nvmlDeviceGetMemoryInfo", 0);
+        return NVML_SUCCESS;
+    });
 }
 
 namespace {
 
-// Each GPU is shared through MPS: all its processes are MPS's clients.
-bool mps() {
-    const char *setting = std::getenv("CURB_SIM_MPS");
-    return setting && std::string_view(setting) == "1";
-}
-
 // `count` comes in as the room in `out` and goes out as how many there are.
 nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!count || (*count && !out)) return NVML_ERROR_INVALID_ARGUMENT;
-    const auto processes = hides_processes() || !any ? std::vector<ProcessHolding>{} : machine()->processes(device);
-    const unsigned room = *count;
-    *count = static_cast<unsigned>(processes.size());
-    if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-    // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
-    const bool divided = mig_mode(), told = !divided || is_instance(handle);
-    std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
-        return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
-                                 .usedGpuMemory = told ? process.holding.held() : NVML_VALUE_NOT_AVAILABLE,
-                                 .gpuInstanceId = divided ? 1 : ~0u,
-                                 .computeInstanceId = divided ? 0 : ~0u};
+    return of_gpu(handle, count, [=](int gpu) {
+        if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;
+        const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
+        const unsigned room = *count;
+        *count = static_cast<unsigned>(processes.size());
+        if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+        // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
+        const bool divided = mig_mode(), told = !divided || is_instance(handle);
+        std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
+            return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
+                                     .usedGpuMemory = told ? process.holding.held() : NVML_VALUE_NOT_AVAILABLE,
+                                     .gpuInstanceId = divided ? 1 : ~0u,
+                                     .computeInstanceId = divided ? 0 : ~0u};
+        });
+        spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
+        return NVML_SUCCESS;
     });
-    spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
-    return NVML_SUCCESS;
 }
 
 }  // namespace
@@ -268,27 +249,26 @@ NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(
 // a GPU that is divided there are none to be had.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *out,
                                                          unsigned *count, unsigned long long since) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    if (mig_mode()) return NVML_ERROR_NOT_SUPPORTED;
-    const auto now =
-        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch());
-    const auto processes = hides_processes() ? std::vector<ProcessHolding>{} : machine()->processes(device);
-    if (processes.empty() || static_cast<unsigned long long>(now.count()) <= since) return NVML_ERROR_NOT_FOUND;
-    const unsigned room = out ? *count : 0;
-    *count = static_cast<unsigned>(processes.size());
-    if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-    std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
-        return nvmlProcessUtilizationSample_t{.pid = static_cast<unsigned>(process.pid),
-                                              .timeStamp = static_cast<unsigned long long>(now.count()),
-                                              .smUtil = process.pid == getpid() ? utilization.load() : 0,
-                                              .memUtil = 0,
-                                              .encUtil = 0,
-                                              .decUtil = 0};
+    return of_gpu(handle, count, [=](int gpu) {
+        if (mig_mode()) return NVML_ERROR_NOT_SUPPORTED;
+        const auto clock = std::chrono::system_clock::now().time_since_epoch();
+        const auto now =
+            static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(clock).count());
+        const auto processes = processes_of(gpu);
+        if (processes.empty() || now <= since) return NVML_ERROR_NOT_FOUND;
+        const unsigned room = out ? *count : 0;
+        *count = static_cast<unsigned>(processes.size());
+        if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+        std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
+            return nvmlProcessUtilizationSample_t{.pid = static_cast<unsigned>(process.pid),
+                                                  .timeStamp = now,
+                                                  .smUtil = process.pid == getpid() ? utilization.load() : 0,
+                                                  .memUtil = 0,
+                                                  .encUtil = 0,
+                                                  .decUtil = 0};
+        });
+        return NVML_SUCCESS;
     });
-    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
@@ -298,26 +278,22 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t ha
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                     nvmlProcessInfo_t *out) {
-    return list(handle, count, out, mps());
+    return list(handle, count, out, environment_is("CURB_SIM_MPS", "1"));
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, unsigned *on) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!on) return NVML_ERROR_INVALID_ARGUMENT;
-    const char *setting = std::getenv("CURB_SIM_PERSISTENCE");
-    *on = setting && std::string_view(setting) == "off" ? 0 : 1;
-    return NVML_SUCCESS;
+    return of_gpu(handle, on, [=](int) {
+        *on = !environment_is("CURB_SIM_PERSISTENCE", "off");
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
-    *current = *pending = mig_mode() ? 1 : 0;
-    return NVML_SUCCESS;
+    return of_gpu(handle, current, [=](int) {
+        if (!pending) return NVML_ERROR_INVALID_ARGUMENT;
+        *current = *pending = mig_mode();
+        return NVML_SUCCESS;
+    });
 }
 
 // There is no display.
@@ -327,20 +303,16 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t h
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned *count) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 7;
-    return NVML_SUCCESS;
+    return of_gpu(handle, count, [=](int) {
+        *count = 7;
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t *out) {
-    const std::lock_guard lock(state);
-    int device = 0;
-    if (const nvmlReturn_t error = find(handle, &device)) return error;
-    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    if (!mig_mode() || is_instance(handle) || index != 0) return NVML_ERROR_NOT_FOUND;
-    *out = instance_of(device);
-    return NVML_SUCCESS;
+    return of_gpu(handle, out, [=](int gpu) {
+        if (!mig_mode() || is_instance(handle) || index != 0) return NVML_ERROR_NOT_FOUND;
+        *out = instance_of(gpu);
+        return NVML_SUCCESS;
+    });
 }

@@ -1,5 +1,6 @@
 // The calls on pools, and stream-ordered allocation and free.
 #include "driver.hpp"
+#include "sharing.hpp"
 
 namespace curb::sim {
 
@@ -68,7 +69,7 @@ SIM_CU_STREAM(cuMemAllocAsync, (CUdeviceptr * start, size_t bytes, CUstream hand
     if (const CUresult error = find_stream(handle, &stream)) return error;
     *start = 0;
     if (!bytes) return CUDA_SUCCESS;  // unlike cuMemAlloc (measured on an H200)
-    return allocate_from(*driver().devices[static_cast<size_t>(stream->device)].current_pool, bytes, *stream, start);
+    return allocate_from(*device_at(stream->device).current_pool, bytes, *stream, start);
 }
 
 SIM_CU_STREAM(cuMemAllocFromPoolAsync, (CUdeviceptr * start, size_t bytes, CUmemoryPool pool_handle, CUstream handle),
@@ -92,7 +93,7 @@ SIM_CU_STREAM(cuMemFreeAsync, (CUdeviceptr start, CUstream handle), (start, hand
     switch (found->kind) {
         case Allocation::Kind::pool: free_pool_allocation(start, stream); return CUDA_SUCCESS;
         case Allocation::Kind::graph: free_graph_allocation(start); return CUDA_SUCCESS;
-        case Allocation::Kind::pool_import: free_foreign(Allocation(*found)); return CUDA_SUCCESS;
+        case Allocation::Kind::pool_import: free_foreign(*found); return CUDA_SUCCESS;
         case Allocation::Kind::plain:
             driver().late_frees.push_back({found->context, start, stream->id, driver().last_ticket});
             driver().allocations.erase(start);
@@ -212,27 +213,25 @@ SIM_CU(cuMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool handle, CUme
     if (const CUresult error = find_pool(handle, &pool)) return error;
     if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     const auto set = pool->access.find(location->id);
-    const bool own = pool->on_device() && pool->properties.location.id == location->id;
-    *flags = set != pool->access.end() ? set->second
-             : own                     ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                       : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = set != pool->access.end()   ? set->second
+             : pool->is_of(location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                         : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult tell_pool(CUmemoryPool *pool, CUdevice device, Pool *Device::*which) {
+    Device *found = nullptr;
+    if (const CUresult error = find_device(device, &found)) return error;
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    *pool = (found->*which)->handle;
     return CUDA_SUCCESS;
 }
 
 SIM_CU(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device), (pool, device)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    *pool = found->default_pool->handle;
-    return CUDA_SUCCESS;
+    return tell_pool(pool, device, &Device::default_pool);
 }
-
 SIM_CU(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device), (pool, device)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    *pool = found->current_pool->handle;
-    return CUDA_SUCCESS;
+    return tell_pool(pool, device, &Device::current_pool);
 }
 
 SIM_CU(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle), (device, handle)) {
@@ -240,7 +239,7 @@ SIM_CU(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle), (device, hand
     Pool *pool = nullptr;
     if (const CUresult error = find_device(device, &found)) return error;
     if (const CUresult error = find_pool(handle, &pool)) return error;
-    if (pool->imported || !pool->on_device() || pool->properties.location.id != device) return CUDA_ERROR_INVALID_VALUE;
+    if (pool->imported || !pool->is_of(device)) return CUDA_ERROR_INVALID_VALUE;
     found->current_pool = pool;
     return CUDA_SUCCESS;
 }
@@ -269,8 +268,7 @@ SIM_CU(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUm
     if (const CUresult error = current_slot(location, type, &current, &standard)) return error;
     if (const CUresult error = find_pool(handle, &pool)) return error;
     const bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (pool->imported || pool->on_device() != device || (device && pool->properties.location.id != location->id))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (pool->imported || (device ? !pool->is_of(location->id) : pool->on_device())) return CUDA_ERROR_INVALID_VALUE;
     *current = pool;
     return CUDA_SUCCESS;
 }

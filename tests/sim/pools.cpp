@@ -85,9 +85,7 @@ void Pool::insert_free(CUdeviceptr start, Free block) {
 bool Pool::usable(const Free &block, const Stream &stream) const {
     if (!block.stream_id || block.stream_id == stream.id || reuse_opportunistic || reuse_internal) return true;
     if (!reuse_follow_events) return false;
-    const Progress before = work_before(stream);
-    const auto known = before.find(block.stream_id);
-    return known != before.end() && known->second >= block.ticket;
+    return covers(work_before(stream), block.stream_id, block.ticket);
 }
 
 CUresult Pool::take(uint64_t bytes, const Stream &stream, CUdeviceptr *start) {
@@ -126,11 +124,8 @@ void Pool::give(CUdeviceptr start, const Stream *stream) {
 
 void Pool::seen_complete(const Progress &progress) {
     std::vector<std::pair<CUdeviceptr, Free>> complete;
-    for (const auto &[start, block] : free) {
-        if (!block.stream_id) continue;
-        const auto seen = progress.find(block.stream_id);
-        if (seen != progress.end() && block.ticket <= seen->second) complete.emplace_back(start, block);
-    }
+    for (const auto &[start, block] : free)
+        if (block.stream_id && covers(progress, block.stream_id, block.ticket)) complete.emplace_back(start, block);
     for (const auto &[start, block] : complete) {
         free.erase(start);
         insert_free(start, {block.size, 0, 0});
@@ -169,7 +164,7 @@ void Pool::trim(uint64_t keep) {
 bool reclaim_from_pools(int device) {
     bool found = false;
     driver().pools.each([&](Pool &pool) {
-        if (!pool.on_device() || pool.properties.location.id != device) return;
+        if (!pool.is_of(device)) return;
         const uint64_t before = pool.reserved;
         pool.trim(0);  // what is not known complete stays, and the request fails (measured on an H200)
         found = found || pool.reserved < before;
@@ -187,7 +182,7 @@ static void end_dying_pools() {
 
 void release_above_thresholds(int device) {
     driver().pools.each([=](Pool &pool) {
-        if ((!pool.on_device() || pool.properties.location.id == device) && pool.reserved > pool.release_threshold)
+        if ((!pool.on_device() || pool.is_of(device)) && pool.reserved > pool.release_threshold)
             pool.trim(pool.release_threshold);
     });
     end_dying_pools();

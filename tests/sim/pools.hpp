@@ -8,10 +8,9 @@
 
 #include "cuda_abi.h"
 #include "machine.hpp"
+#include "streams.hpp"
 
 namespace curb::sim {
-
-struct Stream;
 
 // By how much a pool grows, and what it can give back at least (docs/results/driver.md).
 inline constexpr uint64_t kPoolUnit = 32 * kMiB;
@@ -25,7 +24,7 @@ struct Pool {
     CUresult take(uint64_t bytes, const Stream &stream, CUdeviceptr *start);
     // `stream` null: the device has finished with it (cuMemFree).
     void give(CUdeviceptr start, const Stream *stream);
-    void seen_complete(const std::map<uint64_t, uint64_t> &progress);  // stream id -> ticket
+    void seen_complete(const Progress &progress);
     void all_seen_complete();
     // Gives back units that are free and seen complete until no more than `keep` bytes are reserved.
     void trim(uint64_t keep);
@@ -34,6 +33,7 @@ struct Pool {
         return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
     }
+    bool is_of(int device) const { return on_device() && properties.location.id == device; }
 
     CUmemoryPool handle = nullptr;
     CUmemPoolProps properties;

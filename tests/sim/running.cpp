@@ -24,10 +24,7 @@ struct Kernel {
     Clock::time_point end;
     std::vector<Range> blocks;
 
-    bool is_part_of(const Progress &progress) const {
-        const auto seen = progress.find(stream_id);
-        return seen != progress.end() && ticket <= seen->second;
-    }
+    bool is_part_of(const Progress &progress) const { return covers(progress, stream_id, ticket); }
     bool meets(const Kernel &other) const {
         return std::any_of(blocks.begin(), blocks.end(), [&](const Range &mine) {
             return std::any_of(other.blocks.begin(), other.blocks.end(),
@@ -66,7 +63,7 @@ void begin_kernel(const Stream &stream, std::chrono::microseconds duration, cons
         if (const Allocation *block = allocation_around(address)) kernel.blocks.push_back({block->start, block->bytes});
     const bool overlaps = std::any_of(running().begin(), running().end(),
                                       [&](const Kernel &other) { return other.end > begin && other.meets(kernel); });
-    if (overlaps) driver().machine->note_overlap(driver().devices[static_cast<size_t>(stream.device)].gpu);
+    if (overlaps) driver().machine->note_overlap(device_at(stream.device).gpu);
     running().push_back(std::move(kernel));
 }
 

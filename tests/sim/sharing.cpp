@@ -3,6 +3,8 @@
 //
 // Rule: plain memory is private until its first IPC handle, and is then moved to a file that the other process opens
 // through /proc/PID/fd.
+#include "sharing.hpp"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -35,7 +37,11 @@ std::map<CUdeviceptr, int> &shared_granules() {  // start of the granules -> fil
     return all;
 }
 
-bool move_to_file(CUdeviceptr start, uint64_t size, int *file) {
+// The granules of a plain block, moved to a file if they are not there yet.
+bool move_to_file(const Allocation &block, CUdeviceptr *granules, uint64_t *granules_size, int *file) {
+    driver().contexts.find(block.context)->plain.extent(block.start, granules, granules_size);
+    const CUdeviceptr start = *granules;
+    const uint64_t size = *granules_size;
     const auto known = shared_granules().find(start);
     if (known != shared_granules().end()) {
         *file = known->second;
@@ -107,8 +113,7 @@ SIM_CU(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), (handl
     CUdeviceptr start = 0;
     uint64_t size = 0;
     int file = -1;
-    driver().contexts.find(allocation->context)->plain.extent(allocation->start, &start, &size);
-    if (!move_to_file(start, size, &file)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!move_to_file(*allocation, &start, &size, &file)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Shareable shared{kIpcMagic, ::getpid(), file, 0, size, allocation->start - start, allocation->bytes};
     std::memset(handle, 0, sizeof *handle);
     std::memcpy(handle, &shared, sizeof shared);
@@ -128,8 +133,7 @@ SIM_CU(cuMemGetHandleForAddressRange,
     CUdeviceptr start = 0;
     uint64_t size = 0;
     int file = -1;
-    driver().contexts.find(allocation->context)->plain.extent(allocation->start, &start, &size);
-    if (!move_to_file(start, size, &file)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!move_to_file(*allocation, &start, &size, &file)) return CUDA_ERROR_OUT_OF_MEMORY;
     const int exported = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
     if (exported < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     *static_cast<int *>(out) = exported;

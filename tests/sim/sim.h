@@ -37,7 +37,7 @@
  *   malloc   the kernel allocates: its launch takes the context's heap
  *   us       the kernel runs for so many microseconds after what is before it in its stream. Calls that wait for it do:
  *            cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize, the end of its context, and cuMemFree, which waits
- *            for all work of the device; cuStreamQuery and cuEventQuery say that it is not ready. Copies do not wait, and
+ *            for all work of the context that has the block, or of the device if none has; cuStreamQuery and cuEventQuery say that it is not ready. Copies do not wait, and
  *            as a node of a graph it takes no time
  *   blocks   its first so many parameters are pointers, and it has the blocks that they point into for itself while it
  *            runs. Another kernel that has one of them at the same time, on a stream that does not wait for the first, is
@@ -46,9 +46,8 @@
  * Any other image takes 2 MiB when it is loaded, and has a kernel of every name, which needs nothing.
  *
  * What it is not: kernels do nothing but succeed; work is complete as soon as it is submitted, if its kernel's line does
- * not say otherwise; array contents and
- * peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it. Memory that
- * one process exports is charged to that process alone and ends with it.
+ * not say otherwise; array contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real
+ * libcudart does not run on it. Memory that one process exports is charged to that process alone and ends with it.
  *
  * build/sim/11.4, 12.2 and 12.8 have the same driver as it was in these versions of CUDA: what came later is not there.
  *

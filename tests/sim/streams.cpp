@@ -62,17 +62,14 @@ static void finish_late_frees(Predicate is_complete) {
 }
 
 void seen_complete(const Progress &progress) {
-    finish_late_frees([&](const LateFree &late) {
-        const auto seen = progress.find(late.stream_id);
-        return seen != progress.end() && late.ticket <= seen->second;
-    });
+    finish_late_frees([&](const LateFree &late) { return covers(progress, late.stream_id, late.ticket); });
     driver().pools.each([&](Pool &pool) { pool.seen_complete(progress); });
     for (const auto &pool : driver().dying_pools) pool->seen_complete(progress);
 }
 
 void all_seen_complete(int device) {
     const auto seen = [=](Pool &pool) {
-        if (!pool.on_device() || pool.properties.location.id == device) pool.all_seen_complete();
+        if (!pool.on_device() || pool.is_of(device)) pool.all_seen_complete();
     };
     finish_late_frees([=](const LateFree &late) { return driver().contexts.find(late.context)->device == device; });
     driver().pools.each(seen);
@@ -131,12 +128,29 @@ SIM_CU_STREAM(cuStreamQuery, (CUstream handle), (handle)) {
     return CUDA_SUCCESS;
 }
 
-SIM_CU_STREAM(cuStreamGetCtx, (CUstream handle, CUcontext *context), (handle, context)) {
+template <class Out, class Member>
+static CUresult tell(CUstream handle, Out *out, Member Stream::*member) {
     Stream *stream = nullptr;
     if (const CUresult error = find_stream(handle, &stream)) return error;
-    if (!context) return CUDA_ERROR_INVALID_VALUE;
-    *context = stream->context;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    *out = stream->*member;
     return CUDA_SUCCESS;
+}
+
+SIM_CU_STREAM(cuStreamGetCtx, (CUstream handle, CUcontext *context), (handle, context)) {
+    return tell(handle, context, &Stream::context);
+}
+
+SIM_CU_STREAM(cuStreamGetFlags, (CUstream handle, unsigned *flags), (handle, flags)) {
+    return tell(handle, flags, &Stream::flags);
+}
+
+SIM_CU_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), (handle, priority)) {
+    return tell(handle, priority, &Stream::priority);
+}
+
+SIM_CU_STREAM(cuStreamGetId, (CUstream handle, unsigned long long *id), (handle, id)) {
+    return tell(handle, id, &Stream::id);
 }
 
 SIM_CU_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *device), (handle, device)) {
@@ -149,30 +163,6 @@ SIM_CU_STREAM(cuStreamGetDevice, (CUstream handle, CUdevice *device), (handle, d
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     *device = stream->device;
-    return CUDA_SUCCESS;
-}
-
-SIM_CU_STREAM(cuStreamGetFlags, (CUstream handle, unsigned *flags), (handle, flags)) {
-    Stream *stream = nullptr;
-    if (const CUresult error = find_stream(handle, &stream)) return error;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = stream->flags;
-    return CUDA_SUCCESS;
-}
-
-SIM_CU_STREAM(cuStreamGetPriority, (CUstream handle, int *priority), (handle, priority)) {
-    Stream *stream = nullptr;
-    if (const CUresult error = find_stream(handle, &stream)) return error;
-    if (!priority) return CUDA_ERROR_INVALID_VALUE;
-    *priority = stream->priority;
-    return CUDA_SUCCESS;
-}
-
-SIM_CU_STREAM(cuStreamGetId, (CUstream handle, unsigned long long *id), (handle, id)) {
-    Stream *stream = nullptr;
-    if (const CUresult error = find_stream(handle, &stream)) return error;
-    if (!id) return CUDA_ERROR_INVALID_VALUE;
-    *id = stream->id;
     return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,10 @@ namespace curb::sim {
 struct Capture;
 
 using Progress = std::map<uint64_t, uint64_t>;  // stream id -> ticket of its last work
+inline bool covers(const Progress &progress, uint64_t stream_id, uint64_t ticket) {
+    const auto last = progress.find(stream_id);
+    return last != progress.end() && ticket <= last->second;
+}
 
 struct Stream {
     CUstream handle = nullptr;

@@ -74,14 +74,19 @@ bool reserved(CUdeviceptr start, uint64_t size) {
     return start + size <= first + whole;
 }
 
-// The mappings that make up the range exactly, or none. `whole`: neither end may cut one.
-std::vector<Allocation *> mappings_of(CUdeviceptr start, uint64_t size, bool whole) {
+bool nothing_in(CUdeviceptr start, uint64_t size) {
+    const auto next = driver().allocations.lower_bound(start);
+    return (next == driver().allocations.end() || next->first >= start + size) && !allocation_around(start);
+}
+
+// The mappings that make up the range exactly, or none.
+std::vector<Allocation *> mappings_of(CUdeviceptr start, uint64_t size) {
     std::vector<Allocation *> found;
     if (!size || size > kAbsurd) return found;
     for (CUdeviceptr at = start; at < start + size;) {
         Allocation *mapping = allocation_around(at);
         if (!mapping || mapping->kind != Allocation::Kind::mapping) return {};
-        if (whole && (mapping->start != at || at + mapping->bytes > start + size)) return {};
+        if (mapping->start != at || at + mapping->bytes > start + size) return {};
         found.push_back(mapping);
         at = mapping->start + mapping->bytes;
     }
@@ -190,16 +195,10 @@ SIM_CU(cuMemAddressFree, (CUdeviceptr start, size_t size), (start, size)) {
     auto &reservations = driver().vmm_books.reservations;
     const auto found = reservations.find(start);
     if (found == reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
-    const auto mapped = driver().allocations.lower_bound(start);
-    if (mapped != driver().allocations.end() && mapped->first < start + size) return CUDA_ERROR_INVALID_VALUE;
+    if (!nothing_in(start, size)) return CUDA_ERROR_INVALID_VALUE;
     reservations.erase(found);
     driver().addresses.give(start, size);
     return CUDA_SUCCESS;
-}
-
-bool nothing_in(CUdeviceptr start, size_t size) {
-    const auto next = driver().allocations.lower_bound(start);
-    return (next == driver().allocations.end() || next->first >= start + size) && !allocation_around(start);
 }
 
 SIM_CU(cuMemMap,
@@ -225,7 +224,7 @@ SIM_CU(cuMemMap,
 }
 
 SIM_CU(cuMemUnmap, (CUdeviceptr start, size_t size), (start, size)) {
-    const std::vector<Allocation *> mappings = mappings_of(start, size, true);
+    const std::vector<Allocation *> mappings = mappings_of(start, size);
     // To unmap a reserved range in which nothing is mapped is no error (measured on an H200).
     if (mappings.empty())
         return reserved(start, size) && nothing_in(start, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -242,7 +241,7 @@ SIM_CU(cuMemUnmap, (CUdeviceptr start, size_t size), (start, size)) {
 SIM_CU(cuMemSetAccess, (CUdeviceptr start, size_t size, const CUmemAccessDesc *access, size_t count),
        (start, size, access, count)) {
     if (!access || !count) return CUDA_ERROR_INVALID_VALUE;
-    const std::vector<Allocation *> mappings = mappings_of(start, size, true);
+    const std::vector<Allocation *> mappings = mappings_of(start, size);
     if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
     for (Allocation *mapping : mappings) mapping->accessible = access[count - 1].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

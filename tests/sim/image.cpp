@@ -1,4 +1,4 @@
-#include "images.hpp"
+#include "image.hpp"
 
 #include <algorithm>
 #include <fstream>

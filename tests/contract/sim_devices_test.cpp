@@ -1,0 +1,109 @@
+// Which devices the simulated machine has, which of them a process sees, and what each is called.
+#include "sim.h"
+
+#include <cstring>
+
+#include "contract.hpp"
+
+using namespace contract;
+
+namespace {
+
+unsigned char last_byte_of_uuid(CUdevice device) {
+    CUuuid uuid{};
+    REQUIRE(cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS);
+    return static_cast<unsigned char>(uuid.bytes[15]);
+}
+
+}  // namespace
+
+TEST_CASE("the child: two GPUs of 16 GiB", "[.child]") {
+    const Gpu gpu;
+    int count = 0;
+    size_t free = 0, total = 0;
+    REQUIRE(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    CHECK(count == 2);
+    REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+    CHECK(total == 16 * kGiB);
+    CHECK(free == 16 * kGiB - kContext);
+    CUcontext other = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+    CHECK(curb_sim_held(1) == kContext);
+    int peer = 0;
+    REQUIRE(cuDeviceCanAccessPeer(&peer, 0, 1) == CUDA_SUCCESS);
+    CHECK(peer == 1);
+    REQUIRE(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+    CHECK(curb_sim_held(1) == 0);
+}
+
+TEST_CASE("the environment says how many devices there are and of what size") {
+    CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16GiB"}) == 0);
+    CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16384MiB"}) == 0);
+    CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=17179869184"}) == 0);
+}
+
+TEST_CASE("the child: sees the GPUs that SEES names", "[.child]") {
+    const std::string expected = environment("SEES");
+    if (expected.empty()) {
+        CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE);
+        return;
+    }
+    const Gpu gpu;
+    int count = 0;
+    REQUIRE(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    std::string seen;
+    for (int device = 0; device < count; ++device) seen += static_cast<char>('0' + last_byte_of_uuid(device));
+    CHECK(seen == expected);
+    // NVML counts all of them, and finds what is held under its own number.
+    const Nvml nvml;
+    unsigned gpus = 0;
+    REQUIRE(nvmlDeviceGetCount_v2(&gpus) == NVML_SUCCESS);
+    CHECK(gpus == 4);
+    const auto processes = nvml.processes(nvml.device(last_byte_of_uuid(0)));
+    REQUIRE(processes.size() == 1);
+    CHECK(processes[0].usedGpuMemory == curb_sim_held(0));
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs, up to the first entry that names none") {
+    struct List {
+        const char *value, *sees;
+    };
+    const std::string uuid = "GPU-c07b513d-0000-4000-8000-00000000000";
+    const auto list = GENERATE(List{"2", "2"}, List{"3,0", "30"}, List{"1,9,0", "1"}, List{"0,-1,1", "0"}, List{"", ""},
+                               List{"7", ""}, List{"none", ""}, List{"1,1", "1"}, List{"UUID2", "2"},
+                               List{"UUID3,UUID1,0", "310"}, List{"GPU-c0", ""});
+    std::string value = list.value;
+    for (size_t at = 0; (at = value.find("UUID")) != std::string::npos;) value.replace(at, 4, uuid);
+    CAPTURE(value);
+    CHECK(run_case("the child: sees the GPUs that SEES names",
+                   {"CURB_SIM_GPUS=4", "CUDA_VISIBLE_DEVICES=" + value, std::string("SEES=") + list.sees}) == 0);
+}
+
+TEST_CASE("the child: is on an instance of a GPU", "[.child]") {
+    const Gpu gpu;
+    CUuuid own{}, parent{};
+    REQUIRE(cuDeviceGetUuid_v2(&own, 0) == CUDA_SUCCESS);
+    REQUIRE(cuDeviceGetUuid(&parent, 0) == CUDA_SUCCESS);
+    CHECK(std::memcmp(&own, &parent, sizeof own) != 0);
+    const Nvml nvml;
+    nvmlDevice_t instance = nullptr, whole = nullptr;
+    CHECK(nvmlDeviceGetHandleByUUID(text_of("GPU-", own).c_str(), &instance) == NVML_ERROR_NOT_FOUND);
+    REQUIRE(nvmlDeviceGetHandleByUUID(text_of("MIG-", own).c_str(), &instance) == NVML_SUCCESS);
+    REQUIRE(nvmlDeviceGetHandleByUUID(text_of("GPU-", parent).c_str(), &whole) == NVML_SUCCESS);
+    const auto of_instance = nvml.processes(instance), of_whole = nvml.processes(whole);
+    REQUIRE(of_instance.size() == 1);
+    CHECK(of_instance[0].usedGpuMemory == curb_sim_held(0));
+    REQUIRE(of_whole.size() == 1);
+    CHECK(of_whole[0].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE);
+    nvmlMemory_t memory{};
+    CHECK(nvmlDeviceGetMemoryInfo(instance, &memory) == NVML_SUCCESS);
+    char told[96];
+    REQUIRE(nvmlDeviceGetUUID(instance, told, sizeof told) == NVML_SUCCESS);
+    CHECK(told == text_of("MIG-", own));
+}
+
+TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its own") {
+    CHECK(run_case("the child: is on an instance of a GPU", {"CURB_SIM_MIG=1"}) == 0);
+    CHECK(run_case("the child: is on an instance of a GPU",
+                   {"CURB_SIM_MIG=1", "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
+}

@@ -1,0 +1,44 @@
+// Blocks that two kernels have at the same time: what the simulated device counts, and what it does not.
+#include "sim.h"
+
+#include "contract.hpp"
+#include "images.hpp"
+
+using namespace contract;
+
+TEST_CASE("a block that two kernels have at the same time is counted, and one after the other is not") {
+    const Gpu gpu;
+    const Module module(kBusyImage);
+    const CUfunction busy = module.function("busy");
+    const Stream one, other;
+    CUdeviceptr block = 0, second = 0;
+    REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&second, 2 * kMiB) == CUDA_SUCCESS);
+
+    run_busy(busy, one, block);
+    run_busy(busy, one, block);  // in order
+    run_busy(busy, other, second);
+    CHECK(curb_sim_overlaps(0) == 0);
+    CHECK(is_seen_in_progress([&] {
+        REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+        run_busy(busy, one, block);
+        run_busy(busy, other, block + kMiB);
+        return curb_sim_overlaps(0) != 0;
+    }));
+    CHECK(curb_sim_overlaps(0) == 1);
+
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CUevent event = nullptr;
+    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    run_busy(busy, one, block);
+    REQUIRE(cuEventRecord(event, one) == CUDA_SUCCESS);
+    REQUIRE(cuStreamWaitEvent(other, event, 0) == CUDA_SUCCESS);
+    run_busy(busy, other, block);
+    CHECK(curb_sim_overlaps(0) == 1);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    run_busy(busy, one, block);
+    CHECK(curb_sim_overlaps(0) == 1);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);  // which waits
+    CHECK(cuMemFree_v2(second) == CUDA_SUCCESS);
+    CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+}

@@ -1,0 +1,18 @@
+// What the rest of the driver needs to know of memory that is another process's or library's.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_abi.h"
+
+namespace curb::sim {
+
+struct Allocation;
+
+void free_foreign(const Allocation &allocation);  // entry and addresses
+// Makes a range of another library's memory known at an address.
+CUresult map_external(int file, uint64_t offset, uint64_t bytes, int device, CUdeviceptr *start);
+// Granules about to be given back: takes away the file that IPC put there, if it did.
+void end_sharing(CUdeviceptr start, uint64_t size);
+
+}  // namespace curb::sim
