@@ -7,7 +7,6 @@
 #include <sys/un.h>
 
 #include <memory>
-#include <variant>
 
 #include "capped.hpp"
 
@@ -222,9 +221,7 @@ TEST_CASE("another user is not let in, and not answered where he comes in") {
     constexpr uid_t kOwner = 54'321, kOther = 54'322;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
-    Capped process(runtime.path(), {.environment = {}, .prepare = [] {
-                                        if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) ::_exit(97);
-                                    }});
+    Capped process(runtime.path(), {.environment = {}, .prepare = becoming(kOwner)});
     const std::string socket = process.socket();
     const auto as_other = [&] {  // 0: not let in, 1: not answered, 2: answered
         const pid_t child = ::fork();

@@ -199,12 +199,7 @@ TEST_CASE("requests that were held for room are counted") {
     CHECK(process("ask") == "ok");
     CHECK(within(5s, [&] { return process("asked") == "granted"; }));
     CHECK(status(process).gpus.at(0).waited == 0);
-    CHECK(process("ask") == "ok");
-    CHECK(process("ask") == "ok");
-    CHECK(process("ask") == "ok");
-    CHECK(process("ask") == "ok");
-    CHECK(process("ask") == "ok");
-    CHECK(process("ask") == "ok");
+    for (int i = 0; i < 6; ++i) CHECK(process("ask") == "ok");  // more than there is room for
     CHECK(within(5s, [&] { return status(process).gpus.at(0).waited >= 1; }));
     CHECK(refused(status(process)) == 0);
 }

@@ -16,10 +16,6 @@ constexpr uid_t kNobody = 54'321;
 
 std::string plugin(const char *name) { return std::string(CURB_PLUGINS "/libplugin_") + name + ".so"; }
 
-std::string preload_before(const std::string &other) {
-    return std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + other;
-}
-
 // A machine that the processes of a test share.
 class Machine {
   public:
@@ -64,8 +60,7 @@ void finds(const Outcome &outcome, const std::string &what) {
 
 // As proc(5) has it: 'T' is stopped, 'Z' a zombie.
 char state_of(int pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = contents("/proc/" + std::to_string(pid) + "/stat");
     const std::size_t bracket = text.rfind(')');
     return bracket + 2 < text.size() ? text[bracket + 2] : '?';
 }
@@ -83,7 +78,7 @@ TEST_CASE("nothing is wrong with a capped program, nor with one behind another p
     const std::string preload =
         GENERATE(CURB_LIBRARY, CURB_LIBRARY ":" CURB_SECOND_PRELOAD, CURB_SECOND_PRELOAD " " CURB_LIBRARY);
     Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
-                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(preload)}});
+                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(preload)}});
     CHECK(process("pool") == "ok");
     const Outcome outcome = machine.doctor(process.pid());
     finds_nothing(outcome);
@@ -180,11 +175,11 @@ TEST_CASE("a program into which nothing can be loaded is told apart") {
               "LD_PRELOAD was not set when it was started, though CURB_POLICY or CURB_CAP was");
     }
     SECTION("because other libraries have its place") {
-        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before(CURB_SECOND_PRELOAD)}}, false);
+        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preloaded(CURB_SECOND_PRELOAD)}}, false);
         finds(machine.doctor(process.pid()), "LD_PRELOAD named other libraries alone");
     }
     SECTION("because the library is not where LD_PRELOAD says") {
-        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before("/nowhere/libcurb.so")}}, false);
+        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preloaded("/nowhere/libcurb.so")}}, false);
         finds(machine.doctor(process.pid()), "LD_PRELOAD names /nowhere/libcurb.so, which is not there");
     }
 }
@@ -201,13 +196,10 @@ TEST_CASE("a program with rights of its own is told apart, as whoever asks", "[b
     const fs::path program = folder / "waits";
     fs::copy_file(CURB_WAITS, program);
     fs::permissions(program, fs::perms(04755));
-    const auto become = [] {
-        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(97);
-    };
-    Capped process(machine.runtime.path(), {{program.string()}, {}, become, false});
+    Capped process(machine.runtime.path(), {{program.string()}, {}, becoming(kNobody), false});
     finds(machine.doctor(process.pid()), "its program has rights of its own (setuid, setgid or capabilities)");
     const auto asked_by_nobody = [&](int pid) {
-        return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, become});
+        return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, becoming(kNobody)});
     };
     // Who started it may not look into it.
     finds(asked_by_nobody(process.pid()), "its program has another user's rights (setuid)");
@@ -295,7 +287,7 @@ TEST_CASE("what makes no harm is noted: a sleeping or divided GPU, an older driv
     CHECK_THAT(notes({{"CUDA_VISIBLE_DEVICES", ""}}), contains("programs that are started here see no GPU"));
     CHECK_THAT(notes({{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}), contains("there is no curb suspend"));
     CHECK_THAT(notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}), contains("is used instead of that in XDG_RUNTIME_DIR"));
-    Capped beside = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"LD_PRELOAD", preload_before("")}}, false);
+    Capped beside = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"LD_PRELOAD", preloaded("")}}, false);
     CHECK_THAT(notes({}), contains("process " + std::to_string(beside.pid()) + " (plugin_host)") &&
                               contains("is not under curb and holds 518 MiB of GPU 0"));
     Capped blind = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
@@ -329,7 +321,7 @@ TEST_CASE("a library that was replaced since is noted, for it runs on") {
     const fs::path library = machine.runtime / "libcurb.so";
     fs::copy_file(CURB_LIBRARY, library);
     Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
-                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(library.string())}});
+                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(library.string())}});
     fs::remove(library);
     const Outcome outcome = machine.doctor(process.pid());
     finds_nothing(outcome);

@@ -7,12 +7,6 @@ namespace {
 constexpr const char *kIdle = R"({ "version": 1, "log": { "level": "info" }, "release": { "idle": "300ms" } })";
 constexpr const char *kCapped = R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } } })";
 
-std::size_t count(const std::string &text, const std::string &what) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-    return found;
-}
-
 }  // namespace
 
 TEST_CASE("an idle process gives back what it does not use, once in each idle period") {

@@ -88,10 +88,7 @@ class Machine {
     Environment more_;
 };
 
-inline Environment under_curb() {
-    return {{"LD_PRELOAD", std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + CURB_LIBRARY},
-            {"CURB_CAP", "40GiB"}};
-}
+inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
 
 // The program, ready.
 class Program : public Running {

@@ -289,7 +289,7 @@ TEST_CASE("a file that cannot be made is said once, and the program runs as with
                                 .in_its_folder()
                                 .run("frees_at_the_very_end");
     succeeds(outcome);
-    CHECK(lines(outcome.err) == 1);
+    CHECK(lines(outcome.err).size() == 1);
     CHECK_THAT(outcome.err, contains("trace.file \"" + (folder / file).string() + "\""));
     CHECK_THAT(outcome.err, contains(kind == "missing" ? "No such file or directory" : "not a regular file"));
     CHECK(contents(folder / "target") == "theirs");
