@@ -214,7 +214,7 @@ TEST_CASE("of an instance of a divided GPU both names are told") {
 
 TEST_CASE("a signal that the program has for itself is not told as one that asks for a release") {
     const TempDir runtime;
-    Capped ignoring(runtime.path(), {{CURB_SCENARIOS, "is_steered"}, {}, [] { ::signal(SIGUSR1, SIG_IGN); }, true});
+    Capped ignoring(runtime.path(), {.environment = {}, .prepare = [] { ::signal(SIGUSR1, SIG_IGN); }});
     CHECK(status(ignoring).signal == "none");
     Capped named(runtime.path(), under(runtime, R"({ "version": 1, "release": { "signal": "none" } })"));
     CHECK(status(named).signal == "none");

@@ -32,7 +32,7 @@ TEST_CASE("a process says what it holds, also while it computes") {
     const TempDir runtime;
     Capped process(runtime.path(), capped_at_8_gib());
     const bool computing = GENERATE(false, true);
-    if (computing) CHECK(process("compute") == "ok");
+    if (computing) CHECK(process("work") == "ok");
     const auto took = quickest([&] {
         const Status told = status(process);
         CHECK(told.pid == process.pid());

@@ -49,6 +49,25 @@ inline CUmemoryPool make_pool(CUmemLocationType where, int id) {
     return pool;
 }
 
+inline void keep_everything(CUmemoryPool pool) {
+    std::uint64_t threshold = ~0ULL;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+}
+
+inline CUmemoryPool default_pool() {
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+    return pool;
+}
+
+// A block of the default pool, which keeps it when it is freed: only a trim brings it back then.
+inline CUdeviceptr take_from_keeping_pool(std::uint64_t bytes) {
+    CUdeviceptr block = 0;
+    keep_everything(default_pool());
+    MUST(cuMemAllocAsync(&block, bytes, nullptr));
+    return block;
+}
+
 // An array of single floats.
 inline CUDA_ARRAY3D_DESCRIPTOR floats(std::size_t width, std::size_t height, std::size_t depth, unsigned flags) {
     return {width, height, depth, CU_AD_FORMAT_FLOAT, 1, flags};
@@ -87,11 +106,6 @@ inline CUfunction kernel_of(CUmodule module, const char *name) {
 
 inline CUresult launch(CUfunction function) {
     return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-}
-
-inline void keep_everything(CUmemoryPool pool) {
-    std::uint64_t threshold = ~0ULL;
-    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
 }
 
 }  // namespace scenario

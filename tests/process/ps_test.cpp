@@ -112,7 +112,7 @@ TEST_CASE("who holds what of two GPUs is what the books of the driver say, cappe
             CHECK(one["held_bytes"] == (process == &bare ? "" : books));
             CHECK(one["under_curb"] == (process == &bare ? "no" : "yes"));
             CHECK(one["state"] == "running");
-            CHECK_THAT(one["command"], contains("scenarios does_as_it_is_told"));
+            CHECK_THAT(one["command"], contains("scenarios does_what_it_is_told"));
         }
     }
     for (const Running *process : std::vector<const Running *>{&first, &second, &bare})
@@ -217,7 +217,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
     theirs.erase("XDG_RUNTIME_DIR");  // so it is below /tmp, where root looks too
-    Running users({CURB_SCENARIOS, "does_as_it_is_told"}, with(theirs, under_curb()), becoming_somebody());
+    Running users({CURB_SCENARIOS, "does_what_it_is_told"}, with(theirs, under_curb()), becoming_somebody());
     REQUIRE(users.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
 

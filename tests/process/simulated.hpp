@@ -1,5 +1,5 @@
 // One simulated machine that several processes and curb share, programs on it that do as they are told
-// (suspend_scenarios.cpp), and the driver's own books of them.
+// (told_scenarios.cpp), and the driver's own books of them.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,7 @@ class Program : public Running {
   public:
     explicit Program(const Machine &machine, const Environment &more = under_curb(),
                      const std::function<void()> &prepare = {})
-        : Running({CURB_SCENARIOS, "does_as_it_is_told"}, with(machine.environment(), more), prepare) {
+        : Running({CURB_SCENARIOS, "does_what_it_is_told"}, with(machine.environment(), more), prepare) {
         REQUIRE(says() == "ready");
     }
 };

@@ -28,9 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 inline constexpr Bytes kContext = 518 * MiB;
 
-inline Capped::How how(Environment environment) {
-    return {{CURB_SCENARIOS, "is_steered"}, std::move(environment), {}, true};
-}
+inline Capped::How how(Environment environment) { return {.environment = std::move(environment)}; }
 // Under a policy file in the runtime folder.
 inline Capped::How under(const TempDir &folder, const std::string &policy) {
     return how({{"CURB_POLICY", folder.write("job.json", policy)}});

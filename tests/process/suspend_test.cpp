@@ -1,5 +1,5 @@
 // `curb suspend` and `curb resume` on processes of the simulated driver: each case starts a program that does as it is
-// told (suspend_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
+// told (told_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
 // books from outside.
 #include "simulated.hpp"
 #include "terminal.hpp"
@@ -142,7 +142,7 @@ TEST_CASE("a process with managed memory is not suspended and runs on") {
     const Machine machine;
     Program program(machine, capped ? under_curb() : Environment{});
     REQUIRE(program.answers("hold 64") == "held");
-    REQUIRE(program.answers("managed 64") == "managed");
+    REQUIRE(program.answers("managed 64") == "ok");
     const Outcome outcome = machine.curb(forced(program));
     CHECK(outcome.status == 1);
     CHECK_THAT(outcome.err, contains("managed memory"));
