@@ -87,7 +87,7 @@ class Askable : public Program {
   public:
     explicit Askable(const Machine &machine, const Environment &more = {})
         : Program(machine, with(under_curb(), more)) {
-        REQUIRE(within(20s, [&] { return !socket_of(machine.folder() / "runtime/curb", *this).empty(); }));
+        REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", *this).empty(); }));
     }
 };
 
@@ -169,7 +169,7 @@ TEST_CASE("what was killed is gone, with its socket") {
     killed.end();
     CHECK(row(rows(machine), killed, "0").empty());
     CHECK(!row(rows(machine), kept, "0").empty());
-    CHECK(socket_of(machine.folder() / "runtime/curb", killed).empty());
+    CHECK(socket_of(machine.runtime() / "curb", killed).empty());
     const Outcome gone = machine.curb({"ps", killed.id()});
     CHECK(gone.status == 1);
     CHECK(gone.out.empty());

@@ -90,6 +90,7 @@ TEST_CASE("a traced process says of its trace where it is and how much is in it"
 
 TEST_CASE("a process killed at any moment leaves whole lines and at most a piece of one") {
     std::mt19937 random(4711);
+    std::size_t events = 0;
     for (int run = 0; run < 12; ++run) {
         const TempDir dir;
         const std::string policy = dir.write(
@@ -106,7 +107,9 @@ TEST_CASE("a process killed at any moment leaves whole lines and at most a piece
         CHECK(read.rest.find('\n') == std::string::npos);
         const auto parsed = trace::parse(read.rest);
         if (!read.rest.empty() && read.header) CHECK((!parsed || read.rest.ends_with(",")));
+        events += read.events.size();
     }
+    CHECK(events > 0);  // not each was killed before its trace had begun
 }
 
 TEST_CASE("an edit begins a trace, ends it, and begins another", "[own-descriptors]") {
@@ -166,7 +169,7 @@ TEST_CASE("each policy that is put in force is in the trace") {
     CHECK(traced->finish() == 0);
 }
 
-TEST_CASE("a fork child writes nothing into its parent's trace, and ends as fast as without", "[fork-child]") {
+TEST_CASE("a fork child writes nothing into its parent's trace", "[fork-child]") {
     Traced traced;
     CHECK((*traced)("fork and allocate") == "ok");
     REQUIRE((*traced)("take 2") == "ok");
