@@ -1,6 +1,7 @@
 // Threads that take and free memory at random, until they are told otherwise on stdin: "quiet" (nobody works any more;
 // answers "quiet OPERATIONS WRONG"), "work" (goes on), "empty" (from quiet: gives everything back, answers "empty"),
-// "fork" (a child that uses nothing, calls the driver, or becomes another program), and the end of the input, or "end".
+// "fork" (a child that lives for a moment: uses nothing, calls the driver, or becomes another program), and the end of
+// the input, or "end".
 //
 // Arguments: how many threads, blocks and devices, a seed, whether there are blocks of pools ("pools", "no-pools"), and
 // how many microseconds a thread waits between two operations.
@@ -23,11 +24,12 @@ void fork_child(unsigned how) {
     const pid_t child = fork();
     if (child != 0) return;
     if (how % 3 == 0) {
-        execl("/bin/sleep", "sleep", "0.1", static_cast<char *>(nullptr));
+        execl("/bin/sleep", "sleep", "0.2", static_cast<char *>(nullptr));
         _exit(1);
     }
     CUdeviceptr block = 0;
     if (how % 3 == 1) cuMemAlloc_v2(&block, load::kMiB);  // which a forked child may not
+    usleep(200'000);
     _exit(0);
 }
 
