@@ -45,7 +45,7 @@ class Member(Process):
             "without curb": machine.bare,
             "variable": machine.under_curb(CURB_CAP=f"{CAPS['variable']}MiB"),
         }.get(kind) or machine.under_curb(**file)
-        command = [machine.build / "tests/traffic_program", "1", "80", "2", str(seed), "pools", "500"]
+        command = [machine.build / "tests/traffic_program", "1", "80", "2", str(seed), "all", "500"]
         super().__init__(command, environment, cwd=machine.folder, stderr=subprocess.DEVNULL)
 
     def stop(self) -> None:
