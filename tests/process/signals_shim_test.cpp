@@ -11,8 +11,8 @@ constexpr const char *kUsr1 = R"({ "version": 1, "release": { "signal": "SIGUSR1
 
 // Programs that are not ours, on the simulated driver.
 Outcome python(const std::string &test, Job &job) {
-    job.with("ASAN_OPTIONS", "detect_leaks=0");  // Python's own
-    return job.run_command({CURB_PYTHON, CURB_SIGNAL_PROGRAMS, test});
+    job.with("PYTHONDONTWRITEBYTECODE", "1").with("ASAN_OPTIONS", "detect_leaks=0");  // Python's own leaks
+    return job.run_command({CURB_PYTHON, CURB_PYTHON_PROGRAMS "/signal_programs.py", test});
 }
 
 struct Named {
