@@ -141,6 +141,7 @@ SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     EXPECT(curb_sim_held(0) >= kContext + 32 * MiB);  // kept, as it is below what the program has set
 }
 
+// LOG: curb's log file.
 SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     start();
     CUstream stream = nullptr;
@@ -150,10 +151,11 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
     kill(getpid(), SIGUSR1);
-    EXPECT(within(milliseconds(5000), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
-    std::this_thread::sleep_for(milliseconds(300));  // the release looks for captures once it has trimmed
+    EXPECT(within(milliseconds(10'000), [] { return log_says("deferred: graph capture"); }));
+    EXPECT(curb_sim_calls("cuMemPoolTrimTo") > trims);
     MUST(cuStreamEndCapture(stream, &graph));
     EXPECT(only_the_context_is_held());
+    EXPECT(within(milliseconds(10'000), [] { return log_says("on the end of a graph capture"); }));
 }
 
 // Every capture, its graph and what is around them must go as without a release.
