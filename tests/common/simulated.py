@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class Process:
-    """A program that does what it is told line by line, as tests/process/control_scenarios.cpp has some."""
+    """A program that does what it is told line by line, as the one of tests/process/told_scenarios.cpp."""
 
     def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
         # pylint: disable=consider-using-with

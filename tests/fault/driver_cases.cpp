@@ -1,9 +1,6 @@
 // What single errors of the driver once did to programs under curb, a case each.
 //
 //   LD_PRELOAD=libcurb.so driver_cases [CASE]
-#include <cstdio>
-#include <cstring>
-
 #include "contract/images.hpp"
 #include "runs.hpp"
 #include "sim.h"
@@ -13,29 +10,12 @@ using curb::policy::Kind;
 
 namespace {
 
-class NoFault final : public Injector {
-  public:
-    void plan(const Fault & /*fault*/) override {}
-    void pause(bool /*pause*/) override {}
-    const char *failed() override { return nullptr; }
-    std::uint64_t calls() override { return 0; }
-    [[nodiscard]] bool is_of_driver() const override { return true; }
-};
-
 constexpr const char *kKeeps =
     R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "1GiB", "idle": "1h"}}}})";
 constexpr Bytes kContext = 518 * MiB;
 
 void fail(const char *name, int times = 1, CUresult result = CUDA_ERROR_UNKNOWN) {
     curb_sim_fail_next(name, result, times);
-}
-
-CUmemoryPool keeping_pool(Program &p) {
-    CUmemoryPool pool = nullptr;
-    std::uint64_t keep = ~0ULL;
-    DO(cuDeviceGetDefaultMemPool, &pool, 0);
-    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
-    return pool;
 }
 
 CUstream stream_of(Program &p) {
@@ -212,10 +192,4 @@ WAY(a_module_that_cannot_be_unloaded_again_is_the_program_s, kCapped) {
     p.cap_holds(kCap);
 }
 
-int main(int argc, char **argv) {
-    Runs runs([] { return std::make_unique<NoFault>(); }, true);
-    for (const Way &way : ways())
-        if (argc < 2 || std::strcmp(argv[1], way.name) == 0) runs.calls(way, false);
-    std::printf("%zu cases, %llu failed\n", ways().size(), static_cast<unsigned long long>(runs.failures()));
-    return runs.failures() != 0;
-}
+int main(int argc, char **argv) { return run_cases(argc, argv); }

@@ -1,8 +1,6 @@
 // What a host without memory once did to programs under curb, a case each.
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 
 #include "interposed.hpp"
@@ -27,15 +25,6 @@ class WithoutMemory {
 
   private:
     HostCalls calls_{Kind::allocation};
-};
-
-class NoFault final : public Injector {
-  public:
-    void plan(const Fault & /*fault*/) override {}
-    void pause(bool /*pause*/) override {}
-    const char *failed() override { return nullptr; }
-    std::uint64_t calls() override { return 0; }
-    [[nodiscard]] bool is_of_driver() const override { return true; }
 };
 
 constexpr const char *kOfEnvironment = "";  // CURB_CAP alone
@@ -134,9 +123,5 @@ WAY(a_release_that_lacks_memory_is_done_when_there_is_some, kCapped) {
 
 int main(int argc, char **argv) {
     if (!find_library()) return 2;
-    Runs runs([] { return std::make_unique<NoFault>(); }, true);
-    for (const Way &way : ways())
-        if (argc < 2 || std::strcmp(argv[1], way.name) == 0) runs.calls(way, false);
-    std::printf("%zu cases, %llu failed\n", ways().size(), static_cast<unsigned long long>(runs.failures()));
-    return runs.failures() != 0;
+    return run_cases(argc, argv);
 }

@@ -27,12 +27,9 @@ WAY(growth, R"({"version": 1, "gpu": {"*": {"cap": "2GiB",
 WAY(releases, kCapped) {
     p.start();
     CUstream stream = nullptr;
-    CUmemoryPool pool = nullptr;
-    std::uint64_t keep = ~0ULL;
     CUdeviceptr one = 0, two = 0;
     DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    DO(cuDeviceGetDefaultMemPool, &pool, 0);
-    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    keeping_pool(p);
     DO(cuMemAllocAsync, &one, 400 * MiB, stream);
     DO(cuMemAllocAsync, &two, 100 * MiB, stream);
     DO(cuMemFreeAsync, one, stream);
@@ -47,12 +44,9 @@ WAY(releases, kCapped) {
 
 WAY(live_caps_and_a_trace, R"({"version": 1, "gpu": {"*": {"cap": "2GiB"}}, "trace": {"file": "%d/trace.json"}})") {
     p.start();
-    CUmemoryPool pool = nullptr;
-    std::uint64_t keep = ~0ULL;
     CUdeviceptr block = 0, pooled = 0, none = 0;
     DO(cuMemAlloc_v2, &block, 300 * MiB);
-    DO(cuDeviceGetDefaultMemPool, &pool, 0);
-    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    keeping_pool(p);
     DO(cuMemAllocAsync, &pooled, 400 * MiB, nullptr);
     DO(cuMemFreeAsync, pooled, nullptr);
     if (p.set_cap("1GiB")) REFUSED(cuMemAlloc_v2, &none, 500 * MiB);

@@ -116,7 +116,7 @@ class Program {
     Report &report_;
 };
 
-// Requests for memory of device 0: mapped, and by a graph.
+// Requests for memory of device 0: mapped, of a pool, and by a graph.
 inline CUmemAllocationProp on_device() {
     CUmemAllocationProp out;
     std::memset(&out, 0, sizeof out);
@@ -124,16 +124,31 @@ inline CUmemAllocationProp on_device() {
     out.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     return out;
 }
+inline CUmemPoolProps pool_on_device() {
+    CUmemPoolProps out;
+    std::memset(&out, 0, sizeof out);
+    out.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    out.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return out;
+}
 inline CUDA_MEM_ALLOC_NODE_PARAMS memory_node(Bytes bytes) {
     CUDA_MEM_ALLOC_NODE_PARAMS out;
     std::memset(&out, 0, sizeof out);
-    out.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    out.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    out.poolProps = pool_on_device();
     out.bytesize = bytes;
     return out;
 }
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
 #define REFUSED(function, ...) p.call(#function, CUDA_ERROR_OUT_OF_MEMORY, [&] { return function(__VA_ARGS__); })
+
+// The default pool, from now on keeping all that is freed in it.
+inline CUmemoryPool keeping_pool(Program &p) {
+    CUmemoryPool pool = nullptr;
+    std::uint64_t keep = ~0ULL;
+    DO(cuDeviceGetDefaultMemPool, &pool, 0);
+    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    return pool;
+}
 
 }  // namespace fault

@@ -45,6 +45,28 @@ T *shared_with_children() {
     return new (memory) T;
 }
 
+// What a case has to fail it makes fail itself.
+class NoFault final : public Injector {
+  public:
+    void plan(const Fault & /*fault*/) override {}
+    void pause(bool /*pause*/) override {}
+    const char *failed() override { return nullptr; }
+    std::uint64_t calls() override { return 0; }
+    [[nodiscard]] bool is_of_driver() const override { return true; }
+};
+
+// Does it, and reports on it.
+void do_once(const Way &way, Injector &injector, const Fault &fault, Report &report) {
+    Program program(injector, fault, report);
+    way.run(program);
+    injector.pause(true);
+    report.calls = injector.calls();
+    if (const char *failed = injector.failed()) {
+        report.reached = true;
+        std::snprintf(report.failed.data(), report.failed.size(), "%s", failed);
+    }
+}
+
 struct Progress {
     std::atomic<std::uint64_t> next{0}, reached{0}, failures{0};
 };
@@ -132,14 +154,7 @@ const Report &Runs::one(const Trial &trial, std::string &trouble) {
     if (child == 0) {
         begin_child(way);
         const auto injector = make_injector_();
-        Program program(*injector, trial.fault, *shared_);
-        way.run(program);
-        injector->pause(true);
-        shared_->calls = injector->calls();
-        if (const char *failed = injector->failed()) {
-            shared_->reached = true;
-            std::snprintf(shared_->failed.data(), shared_->failed.size(), "%s", failed);
-        }
+        do_once(way, *injector, trial.fault, *shared_);
         shared_->complete = true;
         std::exit(0);
     }
@@ -151,9 +166,7 @@ const Report &Runs::one(const Trial &trial, std::string &trouble) {
                                                : std::string("it dies of ") + strsignal(WTERMSIG(status)) + "\n";
     else if (WEXITSTATUS(status) != 0 || !shared_->complete)
         trouble += "it ends with " + std::to_string(WEXITSTATUS(status)) + "\n";
-    if (!trouble.empty()) {
-        trouble += text_of(said);
-    }
+    if (!trouble.empty()) trouble += text_of(said);
     return *shared_;
 }
 
@@ -226,14 +239,7 @@ void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &c
         Report report;
         ::alarm(kSeconds);
         sweep.now = fault;
-        Program program(*injector, fault, report);
-        way.run(program);
-        injector->pause(true);
-        report.calls = injector->calls();
-        if (const char *failed = injector->failed()) {
-            report.reached = true;
-            std::snprintf(report.failed.data(), report.failed.size(), "%s", failed);
-        }
+        do_once(way, *injector, fault, report);
         cuDevicePrimaryCtxRelease_v2(0);  // the program's
         return report;
     };
@@ -309,6 +315,18 @@ void Runs::sweep(const Way &way, bool others, const std::vector<int> &codes, std
     std::printf("%s, %s: %llu of %zu faults, %llu wrong\n", way.name, others ? "others" : "its own",
                 static_cast<unsigned long long>(sweep->reached), sweep->all, static_cast<unsigned long long>(failures));
     std::fflush(stdout);
+}
+
+int run_cases(int argc, char **argv) {
+    Runs runs([] { return std::make_unique<NoFault>(); }, true);
+    std::size_t cases = 0;
+    for (const Way &way : ways()) {
+        if (argc > 1 && std::strcmp(argv[1], way.name) != 0) continue;
+        runs.calls(way, false);
+        ++cases;
+    }
+    std::printf("%zu cases, %llu failed\n", cases, static_cast<unsigned long long>(runs.failures()));
+    return runs.failures() != 0 || cases == 0;
 }
 
 }  // namespace fault

@@ -57,6 +57,10 @@ class Runs {
     std::uint64_t failures_ = 0;
 };
 
+// Each way once, or the one that the first argument names, where nothing but the way itself makes calls fail. The exit
+// status: 0 where nothing was wrong.
+int run_cases(int argc, char **argv);
+
 // The seed of this run: CURB_SEED, which a failing run has printed, or another one each time.
 std::uint64_t seed();
 

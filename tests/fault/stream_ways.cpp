@@ -1,31 +1,14 @@
 // Stream-ordered memory, graphs and captures.
-#include <cstring>
-
 #include "ways.hpp"
 
 using namespace fault;
 
-namespace {
-
-CUmemPoolProps pool_on_device() {
-    CUmemPoolProps properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return properties;
-}
-
-}  // namespace
-
 WAY(stream_ordered_memory, kCapped) {
     p.start();
     CUstream stream = nullptr;
-    CUmemoryPool pool = nullptr;
-    std::uint64_t keep = ~0ULL;
     CUdeviceptr one = 0, two = 0, none = 0;
     DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    DO(cuDeviceGetDefaultMemPool, &pool, 0);
-    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    const CUmemoryPool pool = keeping_pool(p);
     DO(cuMemAllocAsync, &one, 100 * MiB, stream);
     DO(cuMemAllocAsync, &two, 1 * MiB, nullptr);
     REFUSED(cuMemAllocAsync, &none, 2 * GiB, stream);
@@ -44,11 +27,8 @@ WAY(stream_ordered_memory, kCapped) {
 
 WAY(idle_memory_of_a_pool_at_the_cap, kCapped) {
     p.start();
-    CUmemoryPool pool = nullptr;
-    std::uint64_t keep = ~0ULL;
     CUdeviceptr pooled = 0, plain = 0;
-    DO(cuDeviceGetDefaultMemPool, &pool, 0);
-    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    const CUmemoryPool pool = keeping_pool(p);
     DO(cuMemAllocAsync, &pooled, 1024 * MiB, nullptr);
     DO(cuMemFreeAsync, pooled, nullptr);
     DO(cuCtxSynchronize);
@@ -89,10 +69,7 @@ WAY(pools_of_the_program, kCapped) {
 
 WAY(graphs, kCapped) {
     p.start();
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-    std::memset(&parameters, 0, sizeof parameters);
-    parameters.poolProps = pool_on_device();
-    parameters.bytesize = 100 * MiB;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(100 * MiB);
     CUgraph graph = nullptr;
     CUgraphNode allocates = nullptr, frees = nullptr;
     CUgraphExec executable = nullptr;

@@ -91,48 +91,48 @@ CUresult free_in_stream(const Place &place, unsigned random, const Block &block)
 }
 
 constexpr Family kFamilies[] = {
-    {"plain", 8, false,
+    {"plain", 8, Kind::any,
      [](const Place &, unsigned, Block &block) { return cuMemAlloc_v2(&block.pointer, block.bytes); }, free_plainly},
-    {"plain, freed in a stream", 2, false,
+    {"plain, freed in a stream", 2, Kind::any,
      [](const Place &, unsigned, Block &block) { return cuMemAlloc_v2(&block.pointer, block.bytes); },
      [](const Place &place, unsigned random, const Block &block) {
          return cuMemFreeAsync(block.pointer, stream(place, random));
      }},
-    {"pitch", 2, false, take_pitch, free_plainly},
-    {"async", 6, true,
+    {"pitch", 2, Kind::any, take_pitch, free_plainly},
+    {"async", 6, Kind::stream_ordered,
      [](const Place &place, unsigned random, Block &block) {
          return cuMemAllocAsync(&block.pointer, block.bytes, stream(place, random));
      },
      free_in_stream},
-    {"pool", 4, true,
+    {"pool", 4, Kind::stream_ordered,
      [](const Place &place, unsigned random, Block &block) {
          return cuMemAllocFromPoolAsync(&block.pointer, block.bytes, place.pools[random / 8 % Place::kPools],
                                         stream(place, random));
      },
      free_in_stream},
-    {"mapping", 2, false, take_mapping, give_mapping},
-    {"managed", 1, false,
+    {"mapping", 2, Kind::any, take_mapping, give_mapping},
+    {"managed", 1, Kind::managed,
      [](const Place &, unsigned, Block &block) {
          return cuMemAllocManaged(&block.pointer, block.bytes, CU_MEM_ATTACH_GLOBAL);
      },
      free_plainly},
-    {"host", 1, false,
+    {"host", 1, Kind::any,
      [](const Place &, unsigned random, Block &block) {
          return random % 2 ? cuMemAllocHost_v2(&block.host, block.bytes % (64 * kKiB) + 1)
                            : cuMemHostAlloc(&block.host, block.bytes % (64 * kKiB) + 1, 0);
      },
      [](const Place &, unsigned, const Block &block) { return cuMemFreeHost(block.host); }},
-    {"array", 2, false, take_array,
+    {"array", 2, Kind::any, take_array,
      [](const Place &, unsigned, const Block &block) { return cuArrayDestroy(block.array); }},
-    {"mipmap", 1, false, take_mipmap,
+    {"mipmap", 1, Kind::any, take_mipmap,
      [](const Place &, unsigned, const Block &block) { return cuMipmappedArrayDestroy(block.mipmap); }},
-    {"graph", 1, false, take_graph, give_graph},
+    {"graph", 1, Kind::any, take_graph, give_graph},
 };
 
 }  // namespace
 
-const Family &family(unsigned random, bool stream_ordered) {
-    const auto weight = [=](const Family &one) { return one.stream_ordered && !stream_ordered ? 0 : one.weight; };
+const Family &family(unsigned random, std::optional<Kind> without) {
+    const auto weight = [=](const Family &one) { return one.kind == without ? 0 : one.weight; };
     unsigned sum = 0;
     for (const Family &one : kFamilies) sum += weight(one);
     unsigned at = random % sum;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cuda_abi.h"
 
@@ -34,10 +35,17 @@ struct Block {
     CUgraphExec executable = nullptr;
 };
 
+// What some programs have to do without.
+enum class Kind {
+    any,
+    stream_ordered,  // of a pool, which may grow for a moment although its idle memory would do (decision 0004)
+    managed,         // which keeps a process from being suspended
+};
+
 struct Family {
     const char *name;
-    unsigned weight;      // how often, beside the others
-    bool stream_ordered;  // of a pool, which may grow for a moment although its idle memory would do (decision 0004)
+    unsigned weight;  // how often, beside the others
+    Kind kind;
     // With the context of the place current. `random` chooses among streams and pools. CUDA_ERROR_OUT_OF_MEMORY: a
     // refusal, after which nothing is held.
     CUresult (*take)(const Place &place, unsigned random, Block &block);
@@ -45,6 +53,6 @@ struct Family {
 };
 
 // One of them by its weight.
-const Family &family(unsigned random, bool stream_ordered);
+const Family &family(unsigned random, std::optional<Kind> without);
 
 }  // namespace load

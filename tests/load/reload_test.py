@@ -48,11 +48,12 @@ class Storm:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.file = machine.folder / "job.json"
-        self.caps = [MOST_CAP * MIB] * 2
-        """In force now and before, without the live one."""
+        self.cap = MOST_CAP * MIB
+        """Of the file's policy; a live one is before it."""
         self.live: int | None = None
-        self.bad = False
-        self.write_by_rename(self.policy(self.caps[0])[0])
+        self.in_force = self.before = MOST_CAP * MIB
+        """By the live one too, at the last two rounds."""
+        self.write_by_rename(self.policy(self.cap)[0])
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
         self.traffic = Traffic(machine, words, {"CURB_POLICY": str(self.file)})
         self.wait("the control socket", bool)
@@ -112,8 +113,8 @@ class Storm:
         """Another policy, good or bad, seen by its watcher or by a reload that is asked for."""
         way = self.random.choice((self.write_in_place, self.write_by_rename))
         asked = self.random.random() < 0.25
-        self.bad = self.random.random() < 0.2
-        if self.bad:
+        bad = self.random.random() < 0.2
+        if bad:
             # Each another text: one that is there already is nothing new.
             way(self.random.choice(BAD) + f"// {self.counts.total()}\n")
             if asked:
@@ -127,19 +128,18 @@ class Storm:
             if asked:
                 answer = self.command("policy", "reload", str(self.traffic.pid))
                 self.expect(answer["exit status"] == 0, f"a good policy was not taken: {answer}")
-            self.caps.insert(0, cap)
+            self.cap = cap
             self.wait(f"cap {cap}", lambda status: self.is_in_force(status, policy))
-        self.counts[f"{'bad' if self.bad else 'good'}, {way.__name__.removeprefix('write_')}"] += 1
+        self.counts[f"{'bad' if bad else 'good'}, {way.__name__.removeprefix('write_')}"] += 1
 
     def is_in_force(self, status: dict[str, Any], policy: dict[str, Any]) -> bool:
         if not status:
             return False
         gpu, wanted = status["gpus"][0], policy["gpu"]["*"]
-        cap = self.live if self.live is not None else self.caps[0]
         has_allowance = gpu.get("allowance") is not None
         trace = (status.get("trace") or {}).get("file")
         return (
-            gpu["cap"] == cap
+            gpu["cap"] == self.now_in_force()
             and not status["policy"].get("error")
             and f'"{policy["rules"][0]["name"]}"' in status["policy"]["rule"]
             and has_allowance == ("growth" in wanted)
@@ -149,7 +149,7 @@ class Storm:
     def set_cap(self) -> None:
         self.live = None if self.live is not None else self.random.randrange(LEAST_CAP, MOST_CAP) * MIB
         answer = self.command("cap", str(self.traffic.pid), "--reset" if self.live is None else str(self.live))
-        now = self.live if self.live is not None else self.caps[0]
+        now = self.now_in_force()
         self.expect(answer["exit status"] == 0, f"curb cap failed: {answer}")
         self.wait(f"live cap {now}", lambda status: bool(status) and status["gpus"][0]["cap"] == now)
         self.counts["live caps"] += 1
@@ -169,23 +169,21 @@ class Storm:
         self.before, self.in_force, self.held = self.in_force, self.now_in_force(), now["held"]
 
     def now_in_force(self) -> int:
-        return self.live if self.live is not None else self.caps[0]
-
-    in_force = before = MOST_CAP * MIB
+        return self.live if self.live is not None else self.cap
 
     def host(self) -> dict[str, int]:
         """What it has of the host while nobody works and there is neither a trace nor a live cap."""
         if self.live is not None:
             self.set_cap()
-        self.caps.insert(0, MOST_CAP * MIB)
-        policy = self.plain({"cap": str(self.caps[0])})
+        self.cap = MOST_CAP * MIB
+        policy = self.plain({"cap": str(self.cap)})
         self.write_by_rename(json.dumps(policy))
         self.wait("the plain policy", lambda status: self.is_in_force(status, policy))
         _, wrong = self.traffic.quiet()
         self.expect(wrong == 0, f"{wrong} calls with another error than a refusal: {self.traffic.log.read_text()}")
         self.traffic.tell("empty")
         self.expect(self.traffic.line() == "empty", "it does not give everything back")
-        self.before = self.in_force = self.caps[0]
+        self.before = self.in_force = self.cap
         until = time.monotonic() + PATIENCE_S
         has = of_process(self.traffic.pid)
         while has["threads"] > 5 and time.monotonic() < until:  # the trace's ends a moment later

@@ -64,7 +64,9 @@ class Soak:
         self.started += 1
         file = self.machine.folder / f"job-{self.started}.json"
         self.edit(file)
-        words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), "pools", "10000"]
+        # A process with managed memory cannot be suspended.
+        families = ("all", "no-managed")[self.started % 2]
+        words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), families, "10000"]
         member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
         self.members.append(member)
         self.files[member.pid] = file
@@ -164,6 +166,7 @@ def main() -> int:
             for member in soak.members:
                 member.kill()
     print(", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items())))
+    soak.expect(soak.counts["suspend"] > 0, "none was suspended")
     if not soak.wrong:
         matrix.report("soak_seconds", int(time.monotonic() - begin))
     return 1 if soak.wrong else 0

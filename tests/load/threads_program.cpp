@@ -97,7 +97,8 @@ int main(int argc, char **argv) {
     const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
     const std::uint64_t operations = number(1), rounds = number(2), cap = number(4) * load::kMiB;
     const bool pools = std::string_view(argv[5]) == "pools";
-    load::Traffic traffic({.threads = 32, .blocks = 2048, .devices = 1, .seed = number(3), .stream_ordered = pools});
+    const auto without = pools ? std::nullopt : std::optional(load::Kind::stream_ordered);
+    load::Traffic traffic({.threads = 32, .blocks = 2048, .devices = 1, .seed = number(3), .without = without});
     const auto first = status();
     const std::uint64_t at_first = curb_sim_held(0);
     for (std::uint64_t round = 0; round < rounds; ++round) {

@@ -108,7 +108,7 @@ void Traffic::step(Random &random, const std::vector<Place> &places) {
     const Place &place = places[random() % places.size()];
     expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
     if (random() % 64 == 0) other(random, place);
-    block = {.family = &family(static_cast<unsigned>(random()), how_.stream_ordered),
+    block = {.family = &family(static_cast<unsigned>(random()), how_.without),
              .device = place.device,
              .bytes = size(static_cast<unsigned>(random()))};
     const CUresult result = block.family->take(place, static_cast<unsigned>(random()), block);

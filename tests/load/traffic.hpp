@@ -21,8 +21,8 @@ class Traffic {
         unsigned blocks = 256;  // the most there are at once; half of them are there at the average
         unsigned devices = 1;
         std::uint64_t seed = 1;
-        bool stream_ordered = true;  // blocks of pools among them
-        unsigned pause_us = 0;       // of a thread between two operations
+        std::optional<Kind> without{};
+        unsigned pause_us = 0;  // of a thread between two operations
     };
 
     // Initialises CUDA.

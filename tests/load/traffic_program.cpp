@@ -1,9 +1,10 @@
 // Threads that take and free memory at random, until they are told otherwise on stdin: "quiet" (nobody works any more;
 // answers "quiet OPERATIONS WRONG"), "work" (goes on), "empty" (from quiet: gives everything back, answers "empty"),
-// "fork" (a child that uses nothing, calls the driver, or becomes another program), and the end of the input, or "end".
+// "fork" (a child that lives for a moment: uses nothing, calls the driver, or becomes another program), and the end of
+// the input, or "end".
 //
-// Arguments: how many threads, blocks and devices, a seed, whether there are blocks of pools ("pools", "no-pools"), and
-// how many microseconds a thread waits between two operations.
+// Arguments: how many threads, blocks and devices, a seed, which families of memory ("all", "no-pools", "no-managed"),
+// and how many microseconds a thread waits between two operations.
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,11 +24,12 @@ void fork_child(unsigned how) {
     const pid_t child = fork();
     if (child != 0) return;
     if (how % 3 == 0) {
-        execl("/bin/sleep", "sleep", "0.1", static_cast<char *>(nullptr));
+        execl("/bin/sleep", "sleep", "0.2", static_cast<char *>(nullptr));
         _exit(1);
     }
     CUdeviceptr block = 0;
     if (how % 3 == 1) cuMemAlloc_v2(&block, load::kMiB);  // which a forked child may not
+    usleep(200'000);
     _exit(0);
 }
 
@@ -35,16 +37,20 @@ void fork_child(unsigned how) {
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED pools|no-pools PAUSE-US\n";
+        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED all|no-pools|no-managed PAUSE-US\n";
         return 2;
     }
     signal(SIGCHLD, SIG_IGN);
     const auto number = [&](int i) { return static_cast<unsigned>(std::strtoul(argv[i], nullptr, 10)); };
+    const std::string families = argv[5];
+    std::optional<load::Kind> without;
+    if (families == "no-pools") without = load::Kind::stream_ordered;
+    if (families == "no-managed") without = load::Kind::managed;
     load::Traffic traffic({.threads = number(1),
                            .blocks = number(2),
                            .devices = number(3),
                            .seed = number(4),
-                           .stream_ordered = std::string(argv[5]) == "pools",
+                           .without = without,
                            .pause_us = number(6)});
     traffic.work(kForEver);
     std::cout << "working" << std::endl;

@@ -1,8 +1,6 @@
 // Who makes the cache give blocks up: requests that need the room, a full device, a release, an edit, a context that
 // ends.
 
-#include <sstream>
-
 #include "kept_blocks.hpp"
 
 using namespace scenario;
@@ -150,11 +148,7 @@ SCENARIO_NAMED(a_release_without_that_step_leaves_the_cache) {
     start();
     const CUdeviceptr block = keep(64 * MiB);
     kill(getpid(), SIGUSR1);
-    EXPECT(soon([] {
-        std::stringstream log;
-        log << std::ifstream(std::getenv("CURB_LOG")).rdbuf();
-        return log.str().find(", cached 67108864; the device says") != std::string::npos;
-    }));
+    EXPECT(soon([] { return log_says(", cached 67108864; the device says"); }));
     EXPECT_EQ(take(64 * MiB), block);
 }
 

@@ -93,6 +93,6 @@ TEST_CASE("a release says what the cache gave back, and the books what is cached
     const std::string log = (kept.folder() / "curb.log").string();
     succeeds(
         with_cache(kept, R"(, "release": { "steps": ["pools"] }, "log": { "level": "info", "file": ")" + log + "\" }")
-            .with("CURB_LOG", log)
+            .with("LOG", log)
             .run("a_release_without_that_step_leaves_the_cache"));
 }

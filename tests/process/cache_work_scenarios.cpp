@@ -204,32 +204,11 @@ SCENARIO_NAMED(a_context_that_is_made_again_while_it_is_waited_for_has_its_cache
 SCENARIO_NAMED(threads_with_a_cache_never_hold_more_than_the_cap) {
     const CUcontext context = start();
     std::atomic<bool> end = false;
-    std::vector<std::thread> threads;
-    for (unsigned seed = 1; seed <= 6; ++seed)
-        threads.emplace_back([=] {
-            MUST(cuCtxSetCurrent(context));
-            unsigned random = seed * 2654435761U;
-            std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < 1500; ++i) {
-                random = random * 1664525U + 1013904223U;
-                constexpr std::uint64_t kSizes[] = {4 * KiB, 900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
-                CUdeviceptr pointer = 0;
-                if ((random >> 20) % 2 == 0 && !mine.empty()) {
-                    MUST(cuMemFree_v2(mine.back()));
-                    mine.pop_back();
-                } else if (const CUresult result = cuMemAlloc_v2(&pointer, kSizes[(random >> 8) % 5]);
-                           result == CUDA_SUCCESS) {
-                    EXPECT(std::find(mine.begin(), mine.end(), pointer) == mine.end());
-                    mine.push_back(pointer);
-                } else {
-                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                }
-                EXPECT(curb_sim_held(0) <= kCap);
-            }
-            for (const CUdeviceptr pointer : mine) MUST(cuMemFree_v2(pointer));
-        });
     std::thread releases = keep_doing(context, end, [](unsigned) { kill(getpid(), SIGUSR1); });
-    for (std::thread &thread : threads) thread.join();
+    take_and_free_at_random(context, 6, 1500, 2, [](unsigned random) {
+        constexpr std::uint64_t kSizes[] = {4 * KiB, 900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
+        return kSizes[(random >> 8) % 5];
+    });
     end = true;
     releases.join();
     nothing_is_left_but(kContext);

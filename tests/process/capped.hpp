@@ -2,14 +2,9 @@
 // and is told what to do line by line.
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-
 #include "control/client.hpp"
 #include "running.hpp"
 #include "temp_dir.hpp"
-
-namespace fs = std::filesystem;
 
 class Capped : public Running {
   public:
@@ -34,10 +29,7 @@ class Capped : public Running {
     }
 
     // What it wrote to stderr.
-    [[nodiscard]] std::string log() const {
-        std::ifstream file(log_);
-        return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    }
+    [[nodiscard]] std::string log() const { return contents(log_); }
 
     // The socket's file, empty: there is none.
     [[nodiscard]] std::string socket() const {
@@ -69,7 +61,7 @@ class Capped : public Running {
     static Environment environment(const fs::path &runtime, const How &how) {
         Environment out = how.environment;
         out.emplace("XDG_RUNTIME_DIR", runtime.string());
-        out.emplace("LD_PRELOAD", *CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" CURB_LIBRARY : CURB_LIBRARY);
+        out.emplace("LD_PRELOAD", preloaded(CURB_LIBRARY));
         out.emplace("LD_LIBRARY_PATH", CURB_SIM);
         return out;
     }

@@ -7,7 +7,6 @@
 #include <sys/un.h>
 
 #include <memory>
-#include <variant>
 
 #include "capped.hpp"
 
@@ -222,9 +221,7 @@ TEST_CASE("another user is not let in, and not answered where he comes in") {
     constexpr uid_t kOwner = 54'321, kOther = 54'322;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
-    Capped process(runtime.path(), {.environment = {}, .prepare = [] {
-                                        if (::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) ::_exit(97);
-                                    }});
+    Capped process(runtime.path(), {.environment = {}, .prepare = becoming(kOwner)});
     const std::string socket = process.socket();
     const auto as_other = [&] {  // 0: not let in, 1: not answered, 2: answered
         const pid_t child = ::fork();
@@ -253,7 +250,7 @@ TEST_CASE("a program that closes all descriptors keeps what it opens under their
     Capped process(runtime.path());
     const Raw waiting(process.socket());
     CHECK(answers(process));
-    CHECK(process("close") == "ok");
+    CHECK(process("close for sockets") == "ok");
     CHECK(within(10s, [&] { return process.socket().empty(); }));  // served no more
     CHECK(!answers(process));
     CHECK(process("look") == "untouched");

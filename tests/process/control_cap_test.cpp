@@ -2,18 +2,12 @@
 
 #include <atomic>
 
-#include "start.hpp"
 #include "steered.hpp"
 
 using namespace steered;
 
 namespace {
 
-Outcome curb_command(const fs::path &runtime, Words words) {
-    words.insert(words.begin(), CURB_BINARY);
-    return start({words, {{"XDG_RUNTIME_DIR", runtime.string()}}, {}, {}, {}});
-}
-std::string text_of(int pid) { return std::to_string(pid); }
 std::uint64_t number(const std::string &text) { return std::stoull(text); }
 
 void rename_into_place(const TempDir &folder, const std::string &policy) {
@@ -136,8 +130,8 @@ TEST_CASE("a key that names none of the process's devices, and a policy that can
     const TempDir runtime;
     Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
-               contains("process " + text_of(process.pid()) + ": gpu key \"cuda:1\" names none") &&
-                   contains("cuda:0 = ") && contains("GPU-"));
+               contains("process " + process.id() + ": gpu key \"cuda:1\" names none") && contains("cuda:0 = ") &&
+                   contains("GPU-"));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "nvml:7"), 10s)), contains("nvml:0"));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "gpu0"), 10s)), contains("did you mean \"cuda:0\"?"));
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
@@ -162,7 +156,7 @@ TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
     CHECK(report.gpus.at(0).ceiling);
     CHECK(status(process).gpus.at(0).ceiling);
     CHECK(number(process("fill")) <= 2 * GiB);
-    const Outcome typed = curb_command(runtime.path(), {"cap", text_of(process.pid()), "9GiB"});
+    const Outcome typed = curb_in(runtime, {"cap", process.id(), "9GiB"});
     CHECK_THAT(typed.out, contains("cuda:0 cap 2 GiB, as before; 9GiB was asked for, and the machine's ceiling"));
     // Trusted again without a new text, the ceiling is read when that is asked for.
     fs::permissions(ceiling.file(), fs::perms(0666));
@@ -196,7 +190,7 @@ TEST_CASE("lowered below what is held, memory is released at once and requests a
     CHECK_THAT(process.log(), contains("curb cap: cuda:0 cap 4 GiB -> 1 GiB, and 1.19 GiB is held"));
     set(process, cap("700MiB"));
     CHECK(process("take") == "refused");
-    CHECK_THAT(process.log(), contains("raise the cap: curb cap " + text_of(process.pid()) + " SIZE"));
+    CHECK_THAT(process.log(), contains("raise the cap: curb cap " + process.id() + " SIZE"));
     CHECK(process("drop") == "ok");
     CHECK(process("take") == "ok");
 }
@@ -240,8 +234,7 @@ TEST_CASE("a cap is in force and answered at once while the device computes and 
 
 TEST_CASE("a cap is in force and answered at once while a release waits for Python's lock", "[foreign]") {
     const TempDir runtime;
-    Capped process(runtime.path(),
-                   {{CURB_PYTHON, "-c", kHoldsTheLock}, {{"PYTHONUNBUFFERED", "1"}, {"CURB_CAP", "4GiB"}}, {}, true});
+    Capped process(runtime.path(), python({{"CURB_CAP", "4GiB"}}));
     CHECK(process("hold") == "holding");
     std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
     REQUIRE(within(2s, [&] { return status(process).releasing; }));
@@ -304,7 +297,7 @@ TEST_CASE("a process without a policy file and without a ceiling has nothing to 
     const TempDir runtime;
     Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)), contains("has no policy file") &&
-                                                                      contains("curb cap " + text_of(process.pid())) &&
+                                                                      contains("curb cap " + process.id()) &&
                                                                       contains("curb run --policy FILE"));
 }
 
@@ -380,29 +373,29 @@ TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold 
 TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
-    const std::string pid = text_of(process.pid());
+    const std::string pid = process.id();
     for (int i = 0; i < 8; ++i) CHECK(process("take") == "ok");
-    const Outcome typed = curb_command(runtime.path(), {"cap", pid, "1GiB"});
+    const Outcome typed = curb_in(runtime, {"cap", pid, "1GiB"});
     CHECK(typed.status == 0);
     CHECK(typed.err.empty());
     CHECK(typed.out == "process " + pid +
                            ": cuda:0 cap 8 GiB -> 1 GiB; 1.01 GiB is held, so memory is released, and new requests "
                            "wait or are refused until it is under\n");
-    CHECK(curb_command(runtime.path(), {"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
+    CHECK(curb_in(runtime, {"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
           "process " + pid + ": cuda:0 cap 1 GiB -> 2 GiB\n");
-    CHECK_THAT(curb_command(runtime.path(), {"cap", pid, "4GiB"}).out,
+    CHECK_THAT(curb_in(runtime, {"cap", pid, "4GiB"}).out,
                contains("cuda:0 cap 2 GiB, as before; 2GiB was set for it by a key that is more specific"));
-    CHECK_THAT(curb_command(runtime.path(), {"cap", pid, "--reset", "--json"}).out,
+    CHECK_THAT(curb_in(runtime, {"cap", pid, "--reset", "--json"}).out,
                contains(R"("before":2147483648,"now":8589934592,"live_cap":null,"ceiling":false,"held":)"));
-    CHECK(curb_command(runtime.path(), {"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
-    CHECK(curb_command(runtime.path(), {"cap", "2147483647", "1GiB"}).status == 1);
+    CHECK(curb_in(runtime, {"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
+    CHECK(curb_in(runtime, {"cap", "2147483647", "1GiB"}).status == 1);
 }
 
 TEST_CASE("curb policy reload prints changes, notes and errors") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
-    const std::string pid = text_of(process.pid()), file = (runtime / "job.json").string();
-    const auto typed = [&] { return curb_command(runtime.path(), {"policy", "reload", pid}); };
+    const std::string pid = process.id(), file = (runtime / "job.json").string();
+    const auto typed = [&] { return curb_in(runtime, {"policy", "reload", pid}); };
     const std::string nothing_new = "process " + pid + ": " + file + " says what was in force already\n";
     const Outcome changed = right_after_edit(runtime, process, "8GiB", "6GiB", typed,
                                              [&](const Outcome &told) { return told.out == nothing_new; });
@@ -415,9 +408,9 @@ TEST_CASE("curb policy reload prints changes, notes and errors") {
     CHECK_THAT(bad.out, contains("the last good policy stays in force"));
     CHECK_THAT(bad.err, contains("job.json:1:"));
     CHECK_THAT(
-        curb_command(runtime.path(), {"policy", "reload", pid, "--json"}).out,
+        curb_in(runtime, {"policy", "reload", pid, "--json"}).out,
         contains(R"({"pid":)" + pid + R"(,"file":")" + file + R"(","rule":"","changes":[],"notes":[],"errors":[")"));
-    const Outcome none = curb_command(runtime.path(), {"policy", "reload", "2147483647"});
+    const Outcome none = curb_in(runtime, {"policy", "reload", "2147483647"});
     CHECK(none.status == 1);
     CHECK_THAT(none.err, contains("there is no process 2147483647"));
 }
@@ -425,7 +418,7 @@ TEST_CASE("curb policy reload prints changes, notes and errors") {
 TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed") {
     const TempDir runtime;
     const auto complaint = [&](Words words) {
-        const Outcome outcome = curb_command(runtime.path(), std::move(words));
+        const Outcome outcome = curb_in(runtime, std::move(words));
         CHECK(outcome.status == 125);
         CHECK(outcome.out.empty());
         return outcome.err;

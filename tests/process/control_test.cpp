@@ -1,52 +1,30 @@
 // What a capped process answers from outside, and curb release with it.
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include <variant>
-
 #include "control/runtime_dir.hpp"
-#include "start.hpp"
 #include "steered.hpp"
+#include "terminal.hpp"
 
-using namespace curb;
-using control::ask;
-using control::Failure;
+using namespace steered;
 using control::kForEver;
 using control::ReleaseReport;
-using control::Status;
-using control::StatusRequest;
-using policy::MiB;
 using policy::Step;
-using steered::kHoldsTheLock;
-using steered::refusal;
-using Clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr auto kContext = static_cast<std::int64_t>(518 * MiB);
 
 // Under a cap the books count the context too.
 Capped::How capped_at_8_gib() { return {.environment = {{"CURB_CAP", "8GiB"}}}; }
 
-ReleaseReport released(const control::Reply &reply) {
-    if (const auto *failure = std::get_if<Failure>(&reply)) FAIL(failure->message);
-    REQUIRE(std::holds_alternative<ReleaseReport>(reply));
-    return std::get<ReleaseReport>(reply);
-}
+ReleaseReport released(const control::Reply &reply) { return said<ReleaseReport>(reply); }
 std::int64_t freed_by(const ReleaseReport &report, Step step) {
     for (const auto &one : report.steps)
         if (one.step == step) return one.freed;
     return -1;
 }
 
-Outcome release(const fs::path &runtime, Words words) {
-    words.insert(words.begin(), {CURB_BINARY, "release"});
-    return start({words, {{"XDG_RUNTIME_DIR", runtime.string()}}, {}, {}, {}});
+Outcome release(const TempDir &runtime, Words words) {
+    words.insert(words.begin(), "release");
+    return curb_in(runtime, std::move(words));
 }
-std::string text_of(int pid) { return std::to_string(pid); }
-
-Capped::How python() { return {{CURB_PYTHON, "-c", kHoldsTheLock}, {{"PYTHONUNBUFFERED", "1"}}, {}, true}; }
 
 }  // namespace
 
@@ -54,32 +32,25 @@ TEST_CASE("a process says what it holds, also while it computes") {
     const TempDir runtime;
     Capped process(runtime.path(), capped_at_8_gib());
     const bool computing = GENERATE(false, true);
-    if (computing) CHECK(process("compute") == "ok");
-    auto quickest = Clock::duration::max();
-    for (int i = 0; i < 20; ++i) {
-        const auto begin = Clock::now();
-        const auto reply = ask(process.pid(), StatusRequest(), 10s);
-        quickest = std::min(quickest, Clock::now() - begin);
-        REQUIRE(std::holds_alternative<Status>(reply));
-        const auto &status = std::get<Status>(reply);
-        CHECK(status.pid == process.pid());
-        CHECK(!status.version.empty());
-        REQUIRE(status.gpus.size() == 1);
-        CHECK(status.gpus[0].ordinal == 0);
-        CHECK_THAT(status.gpus[0].uuid, contains("GPU-"));
-        CHECK(status.gpus[0].held >= static_cast<policy::Bytes>(kContext));
-        CHECK(status.gpus[0].contexts == 1);
-    }
-    CHECK(quickest < 50ms);
+    if (computing) CHECK(process("work") == "ok");
+    const auto took = quickest([&] {
+        const Status told = status(process);
+        CHECK(told.pid == process.pid());
+        CHECK(!told.version.empty());
+        REQUIRE(told.gpus.size() == 1);
+        CHECK(told.gpus[0].ordinal == 0);
+        CHECK_THAT(told.gpus[0].uuid, contains("GPU-"));
+        CHECK(told.gpus[0].held >= kContext);
+        CHECK(told.gpus[0].contexts == 1);
+    });
+    CHECK(took < 50ms);
 }
 
 TEST_CASE("what it says it holds is what the driver says") {
     const TempDir runtime;
     Capped process(runtime.path(), capped_at_8_gib());
     CHECK(process("pool") == "ok");
-    const auto reply = ask(process.pid(), StatusRequest(), 10s);
-    REQUIRE(std::holds_alternative<Status>(reply));
-    CHECK(std::to_string(std::get<Status>(reply).gpus.at(0).held) == process("held"));
+    CHECK(std::to_string(status(process).gpus.at(0).held) == process("held"));
 }
 
 TEST_CASE("a release gives back what pools keep, and says so step by step") {
@@ -109,12 +80,12 @@ TEST_CASE("curb release prints what each step gave back") {
     const TempDir runtime;
     Capped process(runtime.path());
     CHECK(process("pool") == "ok");
-    const Outcome outcome = release(runtime.path(), {text_of(process.pid())});
+    const Outcome outcome = release(runtime, {process.id()});
     CHECK(outcome.status == 0);
     CHECK(outcome.err.empty());
     const Words out = lines(outcome.out);
     REQUIRE(out.size() == 1 + policy::kSteps);
-    CHECK_THAT(out[0], contains("process " + text_of(process.pid()) + ": released 256 MiB in "));
+    CHECK_THAT(out[0], contains("process " + process.id() + ": released 256 MiB in "));
     const auto line = [&](Step step) { return out[1 + static_cast<std::size_t>(step)]; };
     CHECK_THAT(line(Step::cache), contains("cache") && contains("0 B") && contains("nothing cached"));
     CHECK_THAT(line(Step::pools), contains("pools") && contains("256 MiB") && contains(" ms"));
@@ -126,14 +97,14 @@ TEST_CASE("curb release --json has the same in stable keys") {
     const TempDir runtime;
     Capped process(runtime.path());
     CHECK(process("pool") == "ok");
-    const std::string pid = text_of(process.pid());
-    const Outcome outcome = release(runtime.path(), {"--step", "pools", pid, "--bytes", "1GiB", "--json"});
+    const std::string pid = process.id();
+    const Outcome outcome = release(runtime, {"--step", "pools", pid, "--bytes", "1GiB", "--json"});
     CHECK(outcome.status == 0);
     CHECK_THAT(outcome.out,
                contains(R"([{"pid":)" + pid + R"(,"trigger":"curb release","steps":[{"step":"pools","freed":)" +
                         std::to_string(256 * MiB) + R"(,"milliseconds":)") &&
                    contains(R"(,"reason":""}],"freed":)" + std::to_string(256 * MiB) + R"(,"milliseconds":)"));
-    const Outcome dead = release(runtime.path(), {"--json", "2147483647"});
+    const Outcome dead = release(runtime, {"--json", "2147483647"});
     CHECK(dead.status == 1);
     CHECK(dead.out == "[{\"pid\":2147483647,\"error\":\"there is no process 2147483647\"}]\n");
 }
@@ -144,9 +115,7 @@ TEST_CASE("curb release --all asks all processes of the user") {
     if (::geteuid() != 0) return skip("only root can become a user whose processes are all the test's own");
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kNobodyElse, kNobodyElse) == 0);
-    const auto become = [] {
-        if (::setgid(kNobodyElse) != 0 || ::setuid(kNobodyElse) != 0) ::_exit(97);
-    };
+    const auto become = becoming(kNobodyElse);
     const auto all = [&](Words more) {
         more.insert(more.begin(), {CURB_BINARY, "release", "--all"});
         return start({more, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, become});
@@ -163,14 +132,18 @@ TEST_CASE("curb release --all asks all processes of the user") {
     const Outcome outcome = all({});
     CHECK(outcome.status == 0);
     for (Capped *process : {&first, &second, &third}) {
-        CHECK_THAT(outcome.out, contains("process " + text_of(process->pid()) + ": released 256 MiB"));
+        CHECK_THAT(outcome.out, contains("process " + process->id() + ": released 256 MiB"));
         CHECK((*process)("held") == std::to_string(kContext));
     }
     CHECK(last_line(outcome.out) == "768 MiB in all, of 3 processes");
 
-    const Outcome roots = release("/nonexistent", {text_of(first.pid())});  // by the process's own environment
+    const Outcome roots = start({{CURB_BINARY, "release", first.id()},
+                                 {{"XDG_RUNTIME_DIR", "/nonexistent"}},
+                                 {},
+                                 {},
+                                 {}});  // by the process's own environment
     CHECK(roots.status == 0);
-    const Outcome others = start({{CURB_BINARY, "release", text_of(first.pid())}, {}, {}, {}, [] {
+    const Outcome others = start({{CURB_BINARY, "release", first.id()}, {}, {}, {}, [] {
                                       if (::setuid(kNobodyElse + 1) != 0) ::_exit(97);
                                   }});
     CHECK(others.status == 1);
@@ -180,7 +153,7 @@ TEST_CASE("curb release --all asks all processes of the user") {
 TEST_CASE("curb release says what is wrong with what was typed") {
     const TempDir runtime;
     const auto complaint = [&](Words words) {
-        const Outcome outcome = release(runtime.path(), std::move(words));
+        const Outcome outcome = release(runtime, std::move(words));
         CHECK(outcome.status == 125);
         CHECK(outcome.out.empty());
         return outcome.err;
@@ -198,7 +171,7 @@ TEST_CASE("curb release says what is wrong with what was typed") {
 TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {
     const TempDir runtime;
     const auto complaint = [&](int pid) {
-        const Outcome outcome = release(runtime.path(), {text_of(pid)});
+        const Outcome outcome = release(runtime, {std::to_string(pid)});
         CHECK(outcome.status == 1);
         return outcome.err;
     };
@@ -212,13 +185,13 @@ TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {
     ::kill(stopped.pid(), SIGSTOP);
     CHECK_THAT(complaint(stopped.pid()), contains("has not answered for 5 s: it is stopped; kill -CONT"));
     ::kill(stopped.pid(), SIGCONT);
-    CHECK(release(runtime.path(), {text_of(stopped.pid())}).status == 0);
+    CHECK(release(runtime, {stopped.id()}).status == 0);
 }
 
 TEST_CASE("a process is found though the other's environment names another folder") {
     const TempDir runtime, other;
     Capped process(runtime.path());
-    CHECK(release(other.path(), {text_of(process.pid())}).status == 0);
+    CHECK(release(other, {process.id()}).status == 0);
 }
 
 TEST_CASE("while a release waits for Python's lock the status is told, and another release joins it", "[foreign]") {
@@ -228,13 +201,7 @@ TEST_CASE("while a release waits for Python's lock the status is told, and anoth
     control::Reply first, second;
     std::thread one([&] { first = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
     std::thread two([&] { second = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
-    auto quickest = Clock::duration::max();
-    for (int i = 0; i < 20; ++i) {
-        const auto begin = Clock::now();
-        CHECK(std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 10s)));
-        quickest = std::min(quickest, Clock::now() - begin);
-    }
-    CHECK(quickest < 50ms);
+    CHECK(quickest([&] { status(process); }) < 50ms);
     process.tell("");
     CHECK(process.says() == "free");
     one.join();
@@ -264,7 +231,7 @@ TEST_CASE("who waits for a process that ends is told so", "[foreign]") {
     REQUIRE(within(10s, [&] { return process.clients() == 1; }));
     CHECK(process.killed() == 128 + SIGKILL);
     waiting.join();
-    CHECK(refusal(reply) == "process " + text_of(process.pid()) + " ended before it answered");
+    CHECK(refusal(reply) == "process " + process.id() + " ended before it answered");
 }
 
 TEST_CASE("at the normal end of a process no socket is left") {
@@ -287,7 +254,7 @@ TEST_CASE("the socket of a killed process is deleted by whoever comes next") {
         CHECK(within(10s, [&] { return dead.socket().empty(); }));
         CHECK(!next.socket().empty());
     } else {
-        CHECK(refusal(ask(dead.pid(), StatusRequest(), 1s)) == "there is no process " + text_of(dead.pid()));
+        CHECK(refusal(ask(dead.pid(), StatusRequest(), 1s)) == "there is no process " + dead.id());
         ::setenv("XDG_RUNTIME_DIR", runtime.path().c_str(), 1);
         CHECK(control::processes() != std::vector<int>{dead.pid()});
         ::unsetenv("XDG_RUNTIME_DIR");
@@ -300,17 +267,15 @@ TEST_CASE("a socket of an earlier process with the same pid is not taken for thi
     Capped process(runtime.path());
     Capped dead(runtime.path());
     CHECK(dead.killed() == 128 + SIGKILL);
-    const fs::path earlier = runtime / "curb" / (text_of(process.pid()) + "-1.sock");
+    const fs::path earlier = runtime / "curb" / (process.id() + "-1.sock");
     fs::rename(dead.socket(), earlier);
-    CHECK(std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 10s)));
+    CHECK(status(process).pid == process.pid());
     CHECK(fs::exists(process.socket()));
     // And one that somebody else listens on is not, either.
     Capped other(runtime.path());
     fs::remove(earlier);
     fs::rename(other.socket(), earlier);
-    const auto reply = ask(process.pid(), StatusRequest(), 10s);
-    REQUIRE(std::holds_alternative<Status>(reply));
-    CHECK(std::get<Status>(reply).pid == process.pid());
+    CHECK(status(process).pid == process.pid());
 }
 
 TEST_CASE("a fork child that ends leaves the socket to its parent") {
@@ -318,7 +283,7 @@ TEST_CASE("a fork child that ends leaves the socket to its parent") {
     Capped process(runtime.path());
     CHECK(process("fork and end") == "ok");
     CHECK(!process.socket().empty());
-    CHECK(std::holds_alternative<Status>(ask(process.pid(), StatusRequest(), 10s)));
+    CHECK(status(process).pid == process.pid());
 }
 
 TEST_CASE("a fork child keeps nobody waiting for its dead parent") {
@@ -365,12 +330,8 @@ TEST_CASE("where no folder can be had the process runs on without a socket, and 
     const TempDir runtime;
     const std::string policy = runtime.write("job.json", R"({ "version": 1, "log": { "level": "info" } })");
     fs::permissions(runtime.path(), fs::perms(0755));
-    Capped process(runtime.path(), {.environment = {{"CURB_POLICY", policy}},
-                                    .prepare =
-                                        [] {
-                                            if (::setgid(kUser) != 0 || ::setuid(kUser) != 0) ::_exit(97);
-                                        },
-                                    .socket = false});
+    Capped process(runtime.path(),
+                   {.environment = {{"CURB_POLICY", policy}}, .prepare = becoming(kUser), .socket = false});
     CHECK(within(10s, [&] { return process.log().find("no control socket") != std::string::npos; }));
     CHECK_THAT(process.log(), contains("/tmp/curb-54323: it belongs to user 0, not to user 54323; remove it") &&
                                   contains(runtime.path().string() + ": it belongs to user 0"));
@@ -384,31 +345,14 @@ TEST_CASE("on a terminal curb release says what it waits for, and an interrupt l
     const TempDir runtime;
     Capped process(runtime.path(), python());
     CHECK(process("hold") == "holding");
-    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    REQUIRE(terminal >= 0);
-    REQUIRE(::grantpt(terminal) == 0);
-    REQUIRE(::unlockpt(terminal) == 0);
-    const std::string name = ::ptsname(terminal), pid = text_of(process.pid());
-    const pid_t command = ::fork();
-    if (command == 0) {
-        ::dup2(::open(name.c_str(), O_RDWR | O_NOCTTY), 2);
-        ::execl(CURB_BINARY, CURB_BINARY, "release", pid.c_str(), nullptr);
-        ::_exit(98);
-    }
-    std::string said;
-    while (said.find('\n') == std::string::npos) {
-        pollfd readable{terminal, POLLIN, 0};
-        char block[256];
-        const ssize_t got = ::poll(&readable, 1, 30'000) > 0 ? ::read(terminal, block, sizeof block) : 0;
-        if (got <= 0) break;
-        said.append(block, static_cast<std::size_t>(got));
-    }
-    CHECK_THAT(said, contains("waiting for process " + pid + ": a release waits for Python's lock"));
-    ::kill(command, SIGINT);
-    int status = 0;
-    ::waitpid(command, &status, 0);
-    CHECK(WIFSIGNALED(status));
-    ::close(terminal);
+    Terminal terminal;
+    const int side = ::open(terminal.name().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(side >= 0);
+    Running command({CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, side);
+    terminal.until("waiting for process " + process.id() + ": a release waits for Python's lock");
+    command.kill(SIGINT);
+    CHECK(command.end() == 128 + SIGINT);
+    ::close(side);
     process.tell("");
     CHECK(process.says() == "free");
     CHECK(!released(ask(process.pid(), policy::ReleaseRequest(), kForEver)).steps.empty());

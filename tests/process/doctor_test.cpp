@@ -6,7 +6,7 @@
 
 #include "capped.hpp"
 #include "control/status.hpp"
-#include "start.hpp"
+#include "simulated.hpp"
 
 using namespace curb;
 
@@ -16,31 +16,18 @@ constexpr uid_t kNobody = 54'321;
 
 std::string plugin(const char *name) { return std::string(CURB_PLUGINS "/libplugin_") + name + ".so"; }
 
-std::string preload_before(const std::string &other) {
-    return std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + other;
+Capped capped(const Machine &machine, Words command, const Environment &more = {}, bool socket = true) {
+    return Capped(machine.runtime(), {std::move(command), with(machine.environment(), more), {}, socket});
 }
-
-// A machine that the processes of a test share.
-class Machine {
-  public:
-    std::map<std::string, std::string> environment(std::map<std::string, std::string> more = {}) const {
-        more.emplace("CURB_SIM_STATE", (runtime / "machine").string());
-        return more;
-    }
-    Capped capped(Words command, std::map<std::string, std::string> more = {}, bool socket = true) const {
-        return Capped(runtime.path(), {std::move(command), environment(std::move(more)), {}, socket});
-    }
-    Outcome doctor(Words words, std::map<std::string, std::string> more = {}) const {
-        words.insert(words.begin(), {CURB_BINARY, "doctor"});
-        more.emplace("XDG_RUNTIME_DIR", runtime.path().string());
-        more.emplace("LD_LIBRARY_PATH", CURB_SIM);
-        more.emplace("CURB_LIBRARY", CURB_LIBRARY);
-        return start({words, environment(std::move(more)), {}, {}, {}});
-    }
-    Outcome doctor(int pid) const { return doctor({std::to_string(pid)}); }
-
-    TempDir runtime;
-};
+// The usual one, which is told what to do.
+Capped told(const Machine &machine, const Environment &more = {{"CURB_CAP", "8GiB"}}) {
+    return capped(machine, Capped::How().command, more);
+}
+Outcome doctor(const Machine &machine, Words words, const Environment &more = {}) {
+    words.insert(words.begin(), "doctor");
+    return machine.curb(std::move(words), with({{"CURB_LIBRARY", CURB_LIBRARY}}, more));
+}
+Outcome doctor(const Machine &machine, int pid) { return doctor(machine, {std::to_string(pid)}); }
 
 void finds_nothing(const Outcome &outcome) {
     INFO(outcome.out << outcome.err);
@@ -64,8 +51,7 @@ void finds(const Outcome &outcome, const std::string &what) {
 
 // As proc(5) has it: 'T' is stopped, 'Z' a zombie.
 char state_of(int pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = contents("/proc/" + std::to_string(pid) + "/stat");
     const std::size_t bracket = text.rfind(')');
     return bracket + 2 < text.size() ? text[bracket + 2] : '?';
 }
@@ -82,10 +68,9 @@ TEST_CASE("nothing is wrong with a capped program, nor with one behind another p
     const Machine machine;
     const std::string preload =
         GENERATE(CURB_LIBRARY, CURB_LIBRARY ":" CURB_SECOND_PRELOAD, CURB_SECOND_PRELOAD " " CURB_LIBRARY);
-    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
-                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(preload)}});
+    Capped process = told(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(preload)}});
     CHECK(process("pool") == "ok");
-    const Outcome outcome = machine.doctor(process.pid());
+    const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);
     CHECK(last_line(outcome.out) == "no problems, no notes");
     CHECK_THAT(outcome.out,
@@ -105,140 +90,137 @@ sys.stdin.readline()
 print('used', flush=True)
 sys.stdin.readline()
 )";
-    Capped process = machine.capped(
-        {CURB_PYTHON, "-c", kProgram, CURB_C10_CUDA, plugin("bound"), plugin("looks_up"), plugin("no_cuda")},
+    Capped process = capped(
+        machine, {CURB_PYTHON, "-c", kProgram, CURB_C10_CUDA, plugin("bound"), plugin("looks_up"), plugin("no_cuda")},
         {{"CURB_CAP", "8GiB"}});
     CHECK(process("") == "used");
-    finds_nothing(machine.doctor(process.pid()));
+    finds_nothing(doctor(machine, process.pid()));
     CHECK(passed_by(process).empty());
 }
 
 TEST_CASE("libraries that are opened as usual come through curb") {
     const Machine machine;
-    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    Capped process = capped(machine, {CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
     for (const char *name : {"bound", "looks_up", "no_cuda"}) CHECK(process("plain " + plugin(name)) == "0");
-    finds_nothing(machine.doctor(process.pid()));
+    finds_nothing(doctor(machine, process.pid()));
 }
 
 TEST_CASE("a library that is opened with RTLD_DEEPBIND and passes curb by is named", "[bare]") {
     const Machine machine;
-    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    Capped process = capped(machine, {CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
     SECTION("its references are bound to the driver") {
         CHECK(process("deep " + plugin("bound")) == "0");
-        finds(machine.doctor(process.pid()), plugin("bound") + ": its references to ");
+        finds(doctor(machine, process.pid()), plugin("bound") + ": its references to ");
         REQUIRE(passed_by(process).size() == 1);
         CHECK(passed_by(process)[0].library == plugin("bound"));
         CHECK_THAT(passed_by(process)[0].how, contains(" and 2 more are bound to the driver itself"));
     }
     SECTION("it has looked them up by glibc's own dlsym") {
         CHECK(process("deep " + plugin("looks_up")) == "0");
-        finds(machine.doctor(process.pid()),
+        finds(doctor(machine, process.pid()),
               plugin("looks_up") + ": it looked up cuMemAlloc_v2 of the driver past curb");
     }
     SECTION("not one that has looked up something else") {
         CHECK(process("deep " + plugin("no_cuda")) == "0");
-        finds_nothing(machine.doctor(process.pid()));
+        finds_nothing(doctor(machine, process.pid()));
     }
     SECTION("nor one that has not called the driver yet") {
         CHECK(process("lazy " + plugin("bound")) == "0");
-        finds_nothing(machine.doctor(process.pid()));
+        finds_nothing(doctor(machine, process.pid()));
     }
 }
 
 TEST_CASE("a second driver, in a name space of its own, is named", "[bare]") {
     const Machine machine;
-    Capped process = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    Capped process = capped(machine, {CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
     CHECK(process("apart " + plugin("bound")) == "0");
-    finds(machine.doctor(process.pid()), "libcuda.so.1: it is a second CUDA driver");
+    finds(doctor(machine, process.pid()), "libcuda.so.1: it is a second CUDA driver");
 }
 
 TEST_CASE("a program that uses CUDA only past curb holds memory that nobody answers for", "[bare]") {
     const Machine machine;
-    Capped process = machine.capped({CURB_PLUGIN_HOST, "none"}, {{"CURB_CAP", "8GiB"}}, false);
-    finds_nothing(machine.doctor(process.pid()));
-    CHECK_THAT(machine.doctor(process.pid()).out, contains("it has not used CUDA yet"));
+    Capped process = capped(machine, {CURB_PLUGIN_HOST, "none"}, {{"CURB_CAP", "8GiB"}}, false);
+    finds_nothing(doctor(machine, process.pid()));
+    CHECK_THAT(doctor(machine, process.pid()).out, contains("it has not used CUDA yet"));
     CHECK(process("apart " + plugin("bound")) == "0");
-    finds(machine.doctor(process.pid()), "holds GPU memory that curb does not answer for");
-    const Outcome all = machine.doctor(Words{});
+    finds(doctor(machine, process.pid()), "holds GPU memory that curb does not answer for");
+    const Outcome all = doctor(machine, Words{});
     CHECK_THAT(problems(all), contains("(plugin_host)") && contains("is under curb and does not say what it holds"));
 }
 
 TEST_CASE("a program into which nothing can be loaded is told apart") {
     const Machine machine;
     if (CURB_HAS_STATIC) {
-        Capped process = machine.capped({CURB_WAITS_STATIC}, {}, false);
-        finds(machine.doctor(process.pid()), "its program is statically linked");
+        Capped process = capped(machine, {CURB_WAITS_STATIC}, {}, false);
+        finds(doctor(machine, process.pid()), "its program is statically linked");
     }
     SECTION("because the environment was cleared on the way") {
-        Capped process(machine.runtime.path(), {{CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, [] { ::clearenv(); }, false});
-        finds(machine.doctor(process.pid()), "LD_PRELOAD was not set when it was started");
+        Capped process(machine.runtime(), {{CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, [] { ::clearenv(); }, false});
+        finds(doctor(machine, process.pid()), "LD_PRELOAD was not set when it was started");
     }
     SECTION("because LD_PRELOAD alone was taken out") {
-        Capped process(machine.runtime.path(),
+        Capped process(machine.runtime(),
                        {{CURB_WAITS}, {{"CURB_CAP", "8GiB"}}, [] { ::unsetenv("LD_PRELOAD"); }, false});
-        finds(machine.doctor(process.pid()),
+        finds(doctor(machine, process.pid()),
               "LD_PRELOAD was not set when it was started, though CURB_POLICY or CURB_CAP was");
     }
     SECTION("because other libraries have its place") {
-        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before(CURB_SECOND_PRELOAD)}}, false);
-        finds(machine.doctor(process.pid()), "LD_PRELOAD named other libraries alone");
+        Capped process = capped(machine, {CURB_WAITS}, {{"LD_PRELOAD", preloaded(CURB_SECOND_PRELOAD)}}, false);
+        finds(doctor(machine, process.pid()), "LD_PRELOAD named other libraries alone");
     }
     SECTION("because the library is not where LD_PRELOAD says") {
-        Capped process = machine.capped({CURB_WAITS}, {{"LD_PRELOAD", preload_before("/nowhere/libcurb.so")}}, false);
-        finds(machine.doctor(process.pid()), "LD_PRELOAD names /nowhere/libcurb.so, which is not there");
+        Capped process = capped(machine, {CURB_WAITS}, {{"LD_PRELOAD", preloaded("/nowhere/libcurb.so")}}, false);
+        finds(doctor(machine, process.pid()), "LD_PRELOAD names /nowhere/libcurb.so, which is not there");
     }
 }
 
 TEST_CASE("a program with rights of its own is told apart, as whoever asks", "[bare]") {
     const Machine machine;
     struct statvfs system {};
-    REQUIRE(::statvfs(machine.runtime.path().c_str(), &system) == 0);
+    REQUIRE(::statvfs(machine.runtime().c_str(), &system) == 0);
     if (::geteuid() != 0 || (system.f_flag & ST_NOSUID) != 0)
         return skip("only root can make such programs, and not where they are not heeded");
     const TempDir folder;
     fs::permissions(folder.path(), fs::perms(0755));
-    fs::permissions(machine.runtime.path(), fs::perms(01777));
+    fs::permissions(machine.folder(), fs::perms(0755));
+    fs::permissions(machine.runtime(), fs::perms(01777));
     const fs::path program = folder / "waits";
     fs::copy_file(CURB_WAITS, program);
     fs::permissions(program, fs::perms(04755));
-    const auto become = [] {
-        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(97);
-    };
-    Capped process(machine.runtime.path(), {{program.string()}, {}, become, false});
-    finds(machine.doctor(process.pid()), "its program has rights of its own (setuid, setgid or capabilities)");
+    Capped process(machine.runtime(), {{program.string()}, {}, becoming(kNobody), false});
+    finds(doctor(machine, process.pid()), "its program has rights of its own (setuid, setgid or capabilities)");
     const auto asked_by_nobody = [&](int pid) {
-        return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, become});
+        return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, becoming(kNobody)});
     };
     // Who started it may not look into it.
     finds(asked_by_nobody(process.pid()), "its program has another user's rights (setuid)");
-    Capped of_root = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"});
+    Capped of_root = told(machine, {});
     finds(asked_by_nobody(of_root.pid()), "belongs to root, so it cannot be looked into");
 }
 
 TEST_CASE("what is no program that could be capped is said to be none") {
     const Machine machine;
-    finds(machine.doctor(2147483647), "there is no process 2147483647");
-    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"});
+    finds(doctor(machine, 2147483647), "there is no process 2147483647");
+    Capped process = told(machine, {});
     std::string thread;
     for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task"))
         if (entry.path().filename() != std::to_string(process.pid())) thread = entry.path().filename();
-    finds(machine.doctor({thread}), "is a thread of process " + std::to_string(process.pid()));
+    finds(doctor(machine, {thread}), "is a thread of process " + std::to_string(process.pid()));
     ::kill(process.pid(), SIGKILL);
     REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'Z'; }));
-    finds(machine.doctor(process.pid()), "has ended, and its parent has not taken notice");
+    finds(doctor(machine, process.pid()), "has ended, and its parent has not taken notice");
     if (fs::exists("/proc/2/stat") && !fs::exists("/proc/2/exe"))
-        CHECK_THAT(problems(machine.doctor(2)), contains("is a thread of the kernel"));
+        CHECK_THAT(problems(doctor(machine, 2)), contains("is a thread of the kernel"));
 }
 
 TEST_CASE("a policy that cannot be used, and an edit that is not in force, are found where they are") {
     const Machine machine;
-    const std::string file =
-        machine.runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
-    const std::map<std::string, std::string> named{{"CURB_POLICY", file}};
-    finds(machine.doctor(Words{}, named), file + ":1:40: /gpu/*/cap");
-    CHECK_THAT(problems(machine.doctor(Words{}, {{"CURB_CAP", "8Gib"}})), contains("CURB_CAP"));
-    machine.runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
-    const Outcome valid = machine.doctor(Words{}, named);
+    const std::string file = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
+    const Environment named{{"CURB_POLICY", file}};
+    finds(doctor(machine, Words{}, named), file + ":1:40: /gpu/*/cap");
+    CHECK_THAT(problems(doctor(machine, Words{}, {{"CURB_CAP", "8Gib"}})), contains("CURB_CAP"));
+    machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
+    const Outcome valid = doctor(machine, Words{}, named);
     finds_nothing(valid);
     CHECK_THAT(valid.out, contains(file + " is valid"));
 }
@@ -246,11 +228,11 @@ TEST_CASE("a policy that cannot be used, and an edit that is not in force, are f
 TEST_CASE("a process whose policy cannot be used, or whose last edit is not in force, is told what to mend") {
     const Machine machine;
     constexpr const char *kGood = R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })";
-    const std::string file = machine.runtime.write("job.json", "{");
-    Capped process = machine.capped({CURB_PLUGIN_HOST, "init"}, {{"CURB_POLICY", file}});
-    finds(machine.doctor(process.pid()),
+    const std::string file = machine.write("job.json", "{");
+    Capped process = capped(machine, {CURB_PLUGIN_HOST, "init"}, {{"CURB_POLICY", file}});
+    finds(doctor(machine, process.pid()),
           "its policy cannot be used, so every GPU allocation is refused: " + file + ":1:");
-    CHECK_THAT(problems(machine.doctor(Words{})), contains("so it gets no GPU memory: " + file + ":1:"));
+    CHECK_THAT(problems(doctor(machine, Words{})), contains("so it gets no GPU memory: " + file + ":1:"));
     const auto says = [&](auto what) {
         return within(20s, [&] {
             const auto reply = control::ask(process.pid(), control::StatusRequest{}, 5s);
@@ -258,35 +240,35 @@ TEST_CASE("a process whose policy cannot be used, or whose last edit is not in f
             return status != nullptr && what(status->policy);
         });
     };
-    machine.runtime.write("job.json", kGood);
+    machine.write("job.json", kGood);
     REQUIRE(says([](const control::PolicyStatus &policy) { return !policy.unusable; }));
-    finds_nothing(machine.doctor(process.pid()));
-    machine.runtime.write("job.json", "{");
+    finds_nothing(doctor(machine, process.pid()));
+    machine.write("job.json", "{");
     REQUIRE(says([](const control::PolicyStatus &policy) { return !policy.error.empty(); }));
-    finds(machine.doctor(process.pid()), "the last edit of its policy is not in force: " + file + ":1:");
-    CHECK_THAT(problems(machine.doctor(Words{})), contains("the last edit of the policy of process"));
+    finds(doctor(machine, process.pid()), "the last edit of its policy is not in force: " + file + ":1:");
+    CHECK_THAT(problems(doctor(machine, Words{})), contains("the last edit of the policy of process"));
 }
 
 TEST_CASE("a machine without a driver, without NVML or with a broken one is told what to do") {
     const Machine machine;
     if (::dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) {
-        const Outcome none = machine.doctor(Words{}, {{"LD_LIBRARY_PATH", ""}});
+        const Outcome none = doctor(machine, Words{}, {{"LD_LIBRARY_PATH", ""}});
         finds(none, "there is no CUDA driver here: libcuda.so.1");
         CHECK_THAT(none.out, contains("-> ") && contains("driver"));
     } else {
         skip("there is a real driver here");
     }
     if (::dlopen("libnvidia-ml.so.1", RTLD_LAZY) == nullptr)
-        finds(machine.doctor(Words{}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2"}}), "there is no NVML");
-    finds(machine.doctor(Words{}, {{"CURB_SIM_NVML", "broken"}}), "NVML cannot be initialised");
-    finds(machine.doctor(Words{}, {{"CURB_SIM_FAULT", "cuInit:1:100"}}), "CUDA_ERROR_NO_DEVICE");
-    finds(machine.doctor(Words{}, {{"CURB_SIM_FAULT", "cuInit:1:999"}}), "the CUDA driver cannot be initialised");
+        finds(doctor(machine, Words{}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2"}}), "there is no NVML");
+    finds(doctor(machine, Words{}, {{"CURB_SIM_NVML", "broken"}}), "NVML cannot be initialised");
+    finds(doctor(machine, Words{}, {{"CURB_SIM_FAULT", "cuInit:1:100"}}), "CUDA_ERROR_NO_DEVICE");
+    finds(doctor(machine, Words{}, {{"CURB_SIM_FAULT", "cuInit:1:999"}}), "the CUDA driver cannot be initialised");
 }
 
 TEST_CASE("what makes no harm is noted: a sleeping or divided GPU, an older driver, processes beside curb") {
     const Machine machine;
-    const auto notes = [&](std::map<std::string, std::string> more) {
-        const Outcome outcome = machine.doctor(Words{}, std::move(more));
+    const auto notes = [&](Environment more) {
+        const Outcome outcome = doctor(machine, Words{}, std::move(more));
         finds_nothing(outcome);
         return outcome.out;
     };
@@ -295,20 +277,20 @@ TEST_CASE("what makes no harm is noted: a sleeping or divided GPU, an older driv
     CHECK_THAT(notes({{"CUDA_VISIBLE_DEVICES", ""}}), contains("programs that are started here see no GPU"));
     CHECK_THAT(notes({{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}), contains("there is no curb suspend"));
     CHECK_THAT(notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}), contains("is used instead of that in XDG_RUNTIME_DIR"));
-    Capped beside = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"LD_PRELOAD", preload_before("")}}, false);
+    Capped beside = capped(machine, {CURB_PLUGIN_HOST, "CUDA"}, {{"LD_PRELOAD", preloaded("")}}, false);
     CHECK_THAT(notes({}), contains("process " + std::to_string(beside.pid()) + " (plugin_host)") &&
                               contains("is not under curb and holds 518 MiB of GPU 0"));
-    Capped blind = machine.capped({CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
+    Capped blind = capped(machine, {CURB_PLUGIN_HOST, "CUDA"}, {{"CURB_CAP", "8GiB"}});
     CHECK_THAT(notes({{"CURB_SIM_NVML", "nopids"}}),  // of other tests neither, whom root sees
                contains("NVML does not list process ") && contains(std::to_string(blind.pid())));
 }
 
 TEST_CASE("a process that does not answer is a problem, and one that is stopped is not") {
     const Machine machine;
-    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"}, {{"CURB_CAP", "8GiB"}});
+    Capped process = told(machine);
     ::kill(process.pid(), SIGSTOP);
     REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'T'; }));
-    const Outcome outcome = machine.doctor(process.pid());
+    const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);
     CHECK_THAT(outcome.out, contains("is stopped") && contains("kill -CONT"));
     ::kill(process.pid(), SIGCONT);
@@ -316,9 +298,9 @@ TEST_CASE("a process that does not answer is a problem, and one that is stopped 
 
 TEST_CASE("a fork child is told apart from a program that has not used CUDA yet") {
     const Machine machine;
-    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"}, {{"CURB_CAP", "8GiB"}});
+    Capped process = told(machine);
     const int child = std::stoi(process("fork and stay"));
-    const Outcome outcome = machine.doctor(child);
+    const Outcome outcome = doctor(machine, child);
     ::kill(child, SIGKILL);
     finds_nothing(outcome);
     CHECK_THAT(outcome.out, contains("was forked by process " + std::to_string(process.pid())));
@@ -326,26 +308,25 @@ TEST_CASE("a fork child is told apart from a program that has not used CUDA yet"
 
 TEST_CASE("a library that was replaced since is noted, for it runs on") {
     const Machine machine;
-    const fs::path library = machine.runtime / "libcurb.so";
+    const fs::path library = machine.folder() / "libcurb.so";
     fs::copy_file(CURB_LIBRARY, library);
-    Capped process = machine.capped({CURB_SCENARIOS, "does_what_it_is_told"},
-                                    {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preload_before(library.string())}});
+    Capped process = told(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(library.string())}});
     fs::remove(library);
-    const Outcome outcome = machine.doctor(process.pid());
+    const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);
     CHECK_THAT(outcome.out, contains(library.string() + " was replaced since"));
 }
 
 TEST_CASE("curb doctor --json has the same in stable keys, and a pid must be one") {
     const Machine machine;
-    const Outcome outcome = machine.doctor({"--json", "2147483647"});
+    const Outcome outcome = doctor(machine, {"--json", "2147483647"});
     CHECK(outcome.status == 1);
     CHECK(outcome.out ==
           R"({"pid":2147483647,"healthy":false,"findings":[{"check":"process","result":"problem",)"
           R"("message":"there is no process 2147483647","remedy":"curb ps lists those that use a GPU"}]})"
           "\n");
-    CHECK_THAT(machine.doctor({"--json"}).out,
+    CHECK_THAT(doctor(machine, {"--json"}).out,
                contains(R"({"pid":null,"healthy":true,"findings":[{"check":"driver",)"));
-    CHECK(machine.doctor({"x"}).status == 125);
-    CHECK(machine.doctor({"0"}).status == 125);
+    CHECK(doctor(machine, {"x"}).status == 125);
+    CHECK(doctor(machine, {"0"}).status == 125);
 }

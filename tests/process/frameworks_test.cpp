@@ -17,11 +17,6 @@ class Program {
     Outcome run(const std::string &name) {
         return job.run_command({CURB_PYTHON, std::string(CURB_PYTHON_PROGRAMS) + "/scenarios.py", name});
     }
-    [[nodiscard]] std::string text_of(const char *file) const {
-        std::stringstream all;
-        all << std::ifstream(job.folder() / file).rdbuf();
-        return all.str();
-    }
     Job job;
 };
 
@@ -72,7 +67,7 @@ TEST_CASE("frameworks that are being asked have answered before the interpreter 
     Program program;
     succeeds(program.run("the_end_of_the_interpreter_waits_for_frameworks_that_are_asked"));
     CHECK(fs::exists(program.job.folder() / "answered"));
-    CHECK(program.text_of("ends") == "False");  // it had begun
+    CHECK(contents(program.job.folder() / "ends") == "False");  // it had begun
     succeeds(Program().run("nobody_is_asked_while_the_interpreter_ends"));
 }
 

@@ -9,26 +9,17 @@
 
 #include <atomic>
 #include <csignal>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
-#include "memory.hpp"
+#include "live.hpp"
 
 using namespace scenario;
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 namespace {
 
 milliseconds since(Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(Clock::now() - start); }
-
-void edit(const std::string &text) {
-    const fs::path file = std::getenv("CURB_POLICY"), fresh = file.string() + ".new";
-    std::ofstream(fresh) << text;
-    fs::rename(fresh, file);
-}
 
 // Another process on the same device, without curb: takes memory and gives it back when told.
 class Other {
@@ -175,15 +166,10 @@ SCENARIO_NAMED(a_request_is_held_until_a_step_is_due) {
 // start 1 GiB, factor 2, every 1 h, before_growth
 SCENARIO_NAMED(a_release_comes_before_a_step) {
     start();
-    CUmemoryPool pool = nullptr;
-    std::uint64_t threshold = ~0ULL, reserved = 0;
-    CUdeviceptr block = 0;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-    MUST(cuMemAllocAsync(&block, 256 * MiB, nullptr));
-    MUST(cuMemFreeAsync(block, nullptr));
+    leave_memory_in_the_pool();
     take(256 * MiB);
-    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    std::uint64_t reserved = 0;
+    MUST(cuMemPoolGetAttribute(default_pool(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
     EXPECT_EQ(reserved, std::getenv("STEP_FIRST") ? 256 * MiB : 0);
 }
 
@@ -356,11 +342,7 @@ SCENARIO_NAMED(after_a_release_the_allowance_falls_back) {
     while (curb_sim_held(0) < 2200 * MiB) MUST(program.more());
     program.drop(program.blocks.size() - 8);  // holds 518 + 512 MiB: a step above the start
     kill(getpid(), SIGUSR1);
-    EXPECT(within(milliseconds(10'000), [] {
-        std::stringstream log;
-        log << std::ifstream(std::getenv("LOG")).rdbuf();
-        return log.str().find("allowance: cuda:0 falls back to 1.5 GiB") != std::string::npos;
-    }));
+    EXPECT(within(milliseconds(10'000), [] { return log_says("allowance: cuda:0 falls back to 1.5 GiB"); }));
     const auto released = Clock::now();
     while (curb_sim_held(0) < 2200 * MiB) {
         MUST(program.more());
@@ -445,21 +427,18 @@ SCENARIO_NAMED(every_allocation_is_refused) {
 
 // cap 800 MiB under a ceiling of 1 GiB
 SCENARIO_NAMED(edits_stay_below_the_ceiling) {
-    const auto cap = [](const char *size) {
-        return std::string(R"({ "version": 1, "gpu": { "*": { "cap": ")") + size + R"(" } } })";
-    };
-    const auto administer = [](const std::string &text) { std::ofstream("/etc/curb/policy.json") << text; };
+    const auto administer = [](const std::string &text) { write_in_place("/etc/curb/policy.json", text); };
     const auto comes_to = [](std::uint64_t told) {
         return within(milliseconds(1000), [told] { return told_total() == told; });
     };
     start();
     EXPECT(comes_to(800 * MiB));
-    edit(cap("4GiB"));
+    edit(policy_with_cap("4GiB"));
     EXPECT(comes_to(1 * GiB));
-    administer(cap("2GiB"));
+    administer(policy_with_cap("2GiB"));
     EXPECT(comes_to(2 * GiB));
     administer("{");
     EXPECT(!within(milliseconds(700), [] { return told_total() != 2 * GiB; }));
-    administer(cap("80GiB"));
+    administer(policy_with_cap("80GiB"));
     EXPECT(comes_to(4 * GiB));
 }

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "live.hpp"
-#include "scenario.hpp"
 
 using namespace scenario;
 
@@ -214,7 +213,7 @@ SCENARIO_NAMED(a_policy_that_cannot_be_used_refuses_every_allocation) {
     EXPECT_EQ(cuMemAllocManaged(&pointer, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
     // Mended while the program runs.
     if (policy_file()) {
-        write_by_rename(policy_file(), policy_with_cap("2GiB"));
+        edit(policy_with_cap("2GiB"));
         EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));
     }
 }
@@ -229,7 +228,7 @@ SCENARIO_NAMED(a_mended_policy_is_still_narrowed) {  // CURB_CAP=1GiB beside a p
     start();
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_ERROR_OUT_OF_MEMORY);
-    write_by_rename(policy_file(), policy_with_cap("2GiB"));
+    edit(policy_with_cap("2GiB"));
     EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));
     EXPECT_EQ(told_total(), 1 * GiB);
 }

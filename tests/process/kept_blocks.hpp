@@ -3,11 +3,10 @@
 #pragma once
 
 #include <csignal>
-#include <fstream>
 
 #include <unistd.h>
 
-#include "memory.hpp"
+#include "live.hpp"
 
 namespace scenario {
 
@@ -38,12 +37,6 @@ inline bool driver_frees(CUdeviceptr block) {
     const Asked asked;
     MUST(cuMemFree_v2(block));
     return asked.frees() != 0;
-}
-
-inline void edit(const std::string &text) {
-    const std::filesystem::path file = std::getenv("CURB_POLICY"), fresh = file.string() + ".new";
-    std::ofstream(fresh) << text;
-    std::filesystem::rename(fresh, file);
 }
 
 inline bool soon(bool (*condition)()) { return within(std::chrono::seconds(5), condition); }

@@ -4,9 +4,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
-#include "scenario.hpp"
-#include "sim.h"
+#include "memory.hpp"
 
 namespace scenario {
 
@@ -24,15 +24,17 @@ inline void write_by_rename(const fs::path &file, const std::string &text) {
     write_in_place(fresh, text);
     fs::rename(fresh, file);
 }
+inline void edit(const std::string &text) { write_by_rename(policy_file(), text); }
 
-// Puts 256 MiB into the default pool and frees them there: memory that only a trim brings back.
+// Whether curb's log, which is the file that LOG names, says this.
+inline bool log_says(const std::string &text) {
+    std::ifstream log(std::getenv("LOG"));
+    return std::string(std::istreambuf_iterator<char>(log), {}).find(text) != std::string::npos;
+}
+
+// 256 MiB in the default pool, not known complete.
 inline void leave_memory_in_the_pool() {
-    CUmemoryPool pool = nullptr;
-    std::uint64_t threshold = ~0ULL;
-    CUdeviceptr block = 0;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-    MUST(cuMemAllocAsync(&block, 256 * MiB, nullptr));
+    const CUdeviceptr block = take_from_keeping_pool(256 * MiB);
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
     MUST(cuMemFreeAsync(block, nullptr));
 }

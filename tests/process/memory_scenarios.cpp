@@ -79,9 +79,7 @@ SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
     start();
     CUstream stream = nullptr;
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CUmemoryPool pool = nullptr;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    keep_everything(pool);
+    keep_everything(default_pool());
     std::vector<CUdeviceptr> blocks;
     fill([&] {
         CUdeviceptr pointer = 0;
@@ -111,9 +109,7 @@ SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a
     start();
     CUstream stream = nullptr;
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CUmemoryPool pool = nullptr;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    keep_everything(pool);
+    keep_everything(default_pool());
     CUdeviceptr block = 0;
     MUST(cuMemAllocAsync(&block, 352 * MiB, stream));
     MUST(cuMemFreeAsync(block, stream));

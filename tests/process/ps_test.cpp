@@ -78,15 +78,16 @@ std::size_t line_with(const Words &all, const std::string &text, std::size_t fro
 
 // A user whose processes are all the test's own, where the test is root's.
 const uid_t kSomebody = 200'000 + static_cast<uid_t>(::getpid());
-void become_somebody() {
-    if (::geteuid() == 0 && (::setgid(kSomebody) != 0 || ::setuid(kSomebody) != 0)) ::_exit(97);
+std::function<void()> becoming_somebody() {
+    return ::geteuid() == 0 ? becoming(kSomebody) : [] {};
 }
 
 // A program that curb can ask, which is some milliseconds after its first call.
-class Capped : public Program {
+class Askable : public Program {
   public:
-    explicit Capped(const Machine &machine, const Environment &more = {}) : Program(machine, with(under_curb(), more)) {
-        REQUIRE(within(20s, [&] { return !socket_of(machine.folder() / "runtime/curb", *this).empty(); }));
+    explicit Askable(const Machine &machine, const Environment &more = {})
+        : Program(machine, with(under_curb(), more)) {
+        REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", *this).empty(); }));
     }
 };
 
@@ -94,7 +95,7 @@ class Capped : public Program {
 
 TEST_CASE("who holds what of two GPUs is what the books of the driver say, capped or not") {
     const Machine machine(kTwoGpus);
-    Capped first(machine), second(machine);
+    Askable first(machine), second(machine);
     Program bare(machine, {});
     REQUIRE(first.answers("hold 2048 0") == "held");
     REQUIRE(first.answers("hold 1024 1") == "held");
@@ -111,7 +112,7 @@ TEST_CASE("who holds what of two GPUs is what the books of the driver say, cappe
             CHECK(one["held_bytes"] == (process == &bare ? "" : books));
             CHECK(one["under_curb"] == (process == &bare ? "no" : "yes"));
             CHECK(one["state"] == "running");
-            CHECK_THAT(one["command"], contains("scenarios does_as_it_is_told"));
+            CHECK_THAT(one["command"], contains("scenarios does_what_it_is_told"));
         }
     }
     for (const Running *process : std::vector<const Running *>{&first, &second, &bare})
@@ -133,7 +134,7 @@ TEST_CASE("who holds what of two GPUs is what the books of the driver say, cappe
 
 TEST_CASE("a process that is stopped or stuck keeps nobody waiting, and what NVML says of it stands in") {
     const Machine machine;
-    Capped good(machine), stopped(machine), computing(machine);
+    Askable good(machine), stopped(machine), computing(machine);
     REQUIRE(stopped.answers("hold 1024") == "held");
     REQUIRE(computing.answers("submit 0") == "submitting");  // its CUDA call does not return
     stopped.kill(SIGSTOP);
@@ -162,13 +163,13 @@ TEST_CASE("a process that is stopped or stuck keeps nobody waiting, and what NVM
 
 TEST_CASE("what was killed is gone, with its socket") {
     const Machine machine;
-    Capped kept(machine), killed(machine);
+    Askable kept(machine), killed(machine);
     killed.kill(SIGKILL);
     CHECK(within(20s, [&] { return row(rows(machine), killed, "0").empty(); }));  // a zombie until it is waited for
     killed.end();
     CHECK(row(rows(machine), killed, "0").empty());
     CHECK(!row(rows(machine), kept, "0").empty());
-    CHECK(socket_of(machine.folder() / "runtime/curb", killed).empty());
+    CHECK(socket_of(machine.runtime() / "curb", killed).empty());
     const Outcome gone = machine.curb({"ps", killed.id()});
     CHECK(gone.status == 1);
     CHECK(gone.out.empty());
@@ -177,7 +178,7 @@ TEST_CASE("what was killed is gone, with its socket") {
 
 TEST_CASE("a suspended process is said to be") {
     const Machine machine;
-    Capped program(machine);
+    Askable program(machine);
     REQUIRE(program.answers("hold 1024") == "held");
     REQUIRE(machine.curb({"suspend", "--force", program.id()}).status == 0);
     CHECK(row(rows(machine), program, "0").at("state") == "suspended");
@@ -211,12 +212,12 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     if (::getuid() != 0) return skip("only root can be somebody else");
     const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
     const Machine machine;
-    Capped roots(machine);
+    Askable roots(machine);
     fs::permissions(machine.folder(), fs::perms(0755));
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
     theirs.erase("XDG_RUNTIME_DIR");  // so it is below /tmp, where root looks too
-    Running users({CURB_SCENARIOS, "does_as_it_is_told"}, with(theirs, under_curb()), become_somebody);
+    Running users({CURB_SCENARIOS, "does_what_it_is_told"}, with(theirs, under_curb()), becoming_somebody());
     REQUIRE(users.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
 
@@ -225,7 +226,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     CHECK(row(rows(machine), roots, "0").at("user") == "root");
     const auto as_user = [&](Words words) {
         words.insert(words.begin(), {CURB_BINARY, "ps"});
-        return start({words, theirs, {}, {}, become_somebody});
+        return start({words, theirs, {}, {}, becoming_somebody()});
     };
     const auto seen = rows_of(as_user({"--csv"}).out);
     CHECK(row(seen, users, "0").at("held_bytes") == std::to_string(machine.held_of(0, users.pid())));
@@ -241,7 +242,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
 
 TEST_CASE("what cannot be shown is said with the reason, and the rest is shown") {
     const Machine machine;
-    Capped capped(machine);
+    Askable capped(machine);
     Program bare(machine, {});
     const Outcome outcome = machine.curb({"ps", capped.id(), bare.id(), "2147483647"});
     CHECK(outcome.status == 1);
@@ -274,7 +275,7 @@ TEST_CASE("what cannot be shown is said with the reason, and the rest is shown")
 
 TEST_CASE("without NVML there is what capped processes say, and where it lists nobody, too") {
     const Machine machine;
-    Capped capped(machine);
+    Askable capped(machine);
     Program bare(machine, {});
     REQUIRE(capped.answers("hold 1024") == "held");
     const Outcome blind = machine.curb({"ps"}, {{"CURB_SIM_NVML", "broken"}});
@@ -291,7 +292,7 @@ TEST_CASE("without NVML there is what capped processes say, and where it lists n
 TEST_CASE("an instance of a divided GPU stands under it, with its processes") {
     const Environment mig{{"CURB_SIM_MIG", "1"}};
     const Machine machine(mig);
-    Capped capped(machine);
+    Askable capped(machine);
     REQUIRE(capped.answers("hold 1024") == "held");
     const auto all = rows(machine);
     REQUIRE(rows_with(all, capped) == 1);
@@ -314,7 +315,7 @@ TEST_CASE("a machine on which nobody does anything is said to be one") {
     environment.erase("XDG_RUNTIME_DIR");
     const auto as_somebody = [&](Words words) {
         words.insert(words.begin(), {CURB_BINARY, "ps"});
-        return start({words, environment, {}, {}, become_somebody});
+        return start({words, environment, {}, {}, becoming_somebody()});
     };
     const Outcome outcome = as_somebody({});
     CHECK(outcome.status == 0);

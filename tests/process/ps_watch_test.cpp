@@ -1,82 +1,29 @@
 // `curb ps` where its answer goes: terminals of some width, pipes that nobody reads, again and again until Ctrl-C.
-#include <fcntl.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
-
 #include <cstring>
 
 #include "simulated.hpp"
+#include "terminal.hpp"
 
 namespace {
 
 // curb on a terminal of so many columns and lines.
-class OnTerminal {
+class OnTerminal : public Terminal {
   public:
     OnTerminal(const Machine &machine, Words words, unsigned short columns, unsigned short height = 24,
                const Environment &more = {}) {
-        terminal_ = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-        REQUIRE(terminal_ >= 0);
-        REQUIRE(::grantpt(terminal_) == 0);
-        REQUIRE(::unlockpt(terminal_) == 0);
-        const winsize size{height, columns, 0, 0};
-        REQUIRE(::ioctl(terminal_, TIOCSWINSZ, &size) == 0);
-        const std::string name = ::ptsname(terminal_);
+        resize(columns, height);
         words.insert(words.begin(), CURB_BINARY);
-        Words variables = environment_of(with(with(machine.environment(), {{"TERM", "xterm"}}), more));
-        const auto argv = pointers(words), envp = pointers(variables);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            ::setsid();
-            const int end = ::open(name.c_str(), O_RDWR);
-            for (const int fd : {0, 1, 2}) ::dup2(end, fd);
-            ::execve(argv.front(), argv.data(), envp.data());
-            ::_exit(98);
-        }
+        curb_.emplace(words, with(with(machine.environment(), {{"TERM", "xterm"}}), more), [end = name()] {
+            ::setsid();  // so that the terminal becomes its own
+            const int fd = ::open(end.c_str(), O_RDWR);
+            for (const int standard : {0, 1, 2}) ::dup2(fd, standard);
+        });
     }
-    ~OnTerminal() {
-        ::close(terminal_);
-        if (pid_ > 0) ::kill(pid_, SIGKILL);
-        if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
-    }
-    OnTerminal(const OnTerminal &) = delete;
-    OnTerminal &operator=(const OnTerminal &) = delete;
-
-    void type(const char *text) const { REQUIRE(::write(terminal_, text, std::strlen(text)) > 0); }
-    void resize(unsigned short columns) const {
-        const winsize size{24, columns, 0, 0};
-        REQUIRE(::ioctl(terminal_, TIOCSWINSZ, &size) == 0);
-    }
-    // All that came until there is `text`, or nothing more comes.
-    const std::string &until(const std::string &text) {
-        const std::size_t from = said_.size();
-        for (char block[4096]; said_.find(text, from) == std::string::npos;) {
-            pollfd readable{terminal_, POLLIN, 0};
-            if (::poll(&readable, 1, 20'000) <= 0) break;
-            const ssize_t got = ::read(terminal_, block, sizeof block);
-            if (got <= 0) break;
-            said_.append(block, static_cast<std::size_t>(got));
-        }
-        return said_;
-    }
-    const std::string &all() { return until("\xFF"); }
-    int ends() {
-        int status = 0;
-        REQUIRE(::waitpid(std::exchange(pid_, -1), &status, 0) > 0);
-        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    }
+    int ends() { return curb_->end(); }
 
   private:
-    int terminal_ = -1;
-    pid_t pid_ = -1;
-    std::string said_;
+    std::optional<Running> curb_;
 };
-
-std::size_t count(const std::string &text, const std::string &what) {
-    std::size_t out = 0;
-    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; ++at) ++out;
-    return out;
-}
 
 Outcome in_shell(const Machine &machine, const std::string &script) {
     return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}}), {}, {}, {}});

@@ -5,25 +5,17 @@
 
 #include <atomic>
 #include <csignal>
-#include <fstream>
 #include <thread>
 
-#include "memory.hpp"
+#include "live.hpp"
 
 using namespace scenario;
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 namespace {
 
 constexpr std::uint64_t kPooled = 256 * MiB;
-
-CUmemoryPool default_pool() {
-    CUmemoryPool pool = nullptr;
-    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
-    return pool;
-}
 
 std::uint64_t threshold_of(CUmemoryPool pool) {
     std::uint64_t value = 0;
@@ -32,11 +24,8 @@ std::uint64_t threshold_of(CUmemoryPool pool) {
 }
 
 // Memory that the pool keeps, known complete.
-void leave_in_pool(std::uint64_t bytes = kPooled) {
-    keep_everything(default_pool());
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocAsync(&block, bytes, nullptr));
-    MUST(cuMemFreeAsync(block, nullptr));
+void leave_in_pool() {
+    MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));
     MUST(cuStreamSynchronize(nullptr));
 }
 
@@ -44,14 +33,8 @@ bool only_the_context_is_held(milliseconds within_time = milliseconds(10'000)) {
     return within(within_time, [] { return curb_sim_held(0) < kContext + 64 * MiB; });
 }
 
-void edit(const std::string &text) {
-    const fs::path file = std::getenv("CURB_POLICY"), fresh = file.string() + ".new";
-    std::ofstream(fresh) << text;
-    fs::rename(fresh, file);
-}
-
 void edit_cap(const char *cap) {
-    edit(std::string(R"({ "version": 1, "gpu": { "*": { "cap": ")") + cap + R"(" } } })");
+    edit(policy_with_cap(cap));
     EXPECT(within(milliseconds(5000), [&] { return told_total() == (std::string_view(cap) == "1GiB" ? 1 : 4) * GiB; }));
 }
 
@@ -118,9 +101,7 @@ SCENARIO_NAMED(an_edit_makes_a_process_give_back_when_idle) {
 SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
     start();
     CUmemoryPool pool = default_pool();
-    keep_everything(pool);
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
+    const CUdeviceptr block = take_from_keeping_pool(2 * GiB);
     MUST(cuStreamSynchronize(nullptr));
     edit_cap("1GiB");
     EXPECT_EQ(threshold_of(pool), ~0ULL);  // what the program has set, whatever curb does
@@ -142,9 +123,7 @@ SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
 SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     start();
     CUmemoryPool pool = default_pool();
-    keep_everything(pool);
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
+    CUdeviceptr block = take_from_keeping_pool(2 * GiB);
     edit_cap("1GiB");
     EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 2; }));
     std::uint64_t own = 64 * MiB;
@@ -162,29 +141,27 @@ SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     EXPECT(curb_sim_held(0) >= kContext + 32 * MiB);  // kept, as it is below what the program has set
 }
 
+// LOG: curb's log file.
 SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     start();
     CUstream stream = nullptr;
     CUgraph graph = nullptr;
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    keep_everything(default_pool());
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocAsync(&block, kPooled, nullptr));
-    MUST(cuMemFreeAsync(block, nullptr));  // not known complete
+    MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));  // not known complete
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
     kill(getpid(), SIGUSR1);
-    EXPECT(within(milliseconds(5000), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
-    std::this_thread::sleep_for(milliseconds(300));  // the release looks for captures once it has trimmed
+    EXPECT(within(milliseconds(10'000), [] { return log_says("deferred: graph capture"); }));
+    EXPECT(curb_sim_calls("cuMemPoolTrimTo") > trims);
     MUST(cuStreamEndCapture(stream, &graph));
     EXPECT(only_the_context_is_held());
+    EXPECT(within(milliseconds(10'000), [] { return log_says("on the end of a graph capture"); }));
 }
 
 // Every capture, its graph and what is around them must go as without a release.
 SCENARIO_NAMED(captures_survive_a_release_every_millisecond) {
     start();
-    CUmemoryPool pool = default_pool();
-    keep_everything(pool);
+    keep_everything(default_pool());
     std::atomic<bool> end = false;
     std::thread asking([&] {
         while (!end) {

@@ -10,7 +10,10 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,7 +22,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "within.hpp"
 
+namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
@@ -34,15 +39,27 @@ struct Outcome {
 // Of what waitpid gives: the exit status, or 128 + signal.
 inline int exit_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Waits for `condition`, at most so long. The time is a deadline, not a pause.
-template <class Condition>
-bool within(std::chrono::milliseconds deadline, Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + deadline;
-    while (!condition()) {
-        if (std::chrono::steady_clock::now() > until) return false;
-        std::this_thread::sleep_for(2ms);
-    }
-    return true;
+inline std::string contents(const fs::path &file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline std::size_t count(const std::string &text, const std::string &part) {
+    std::size_t found = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+    return found;
+}
+
+// For LD_PRELOAD: a sanitizer's runtime has to come first.
+inline std::string preloaded(const std::string &libraries) {
+    return (*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + libraries;
+}
+
+// Before exec, where the test is root's: the rest is another user's.
+inline std::function<void()> becoming(uid_t user) {
+    return [user] {
+        if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(97);
+    };
 }
 
 // Nothing of the test's own environment but what its sanitizer is told.

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "cuda_abi.h"
+#include "within.hpp"
 
 namespace scenario {
 
@@ -83,18 +83,6 @@ inline std::string object_of(void *address) {
 inline std::size_t entries(const char *folder) {
     namespace fs = std::filesystem;
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
-}
-
-// Waits for `condition`, at most so long. The time is a deadline, not a pause.
-template <class Condition>
-bool within(std::chrono::milliseconds deadline, Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + deadline;
-    while (!condition()) {
-        if (std::chrono::steady_clock::now() > until) return false;
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);  // once: std::this_thread::sleep_for goes on for ever in a storm of signals
-    }
-    return true;
 }
 
 struct Scenario {

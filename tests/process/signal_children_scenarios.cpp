@@ -9,8 +9,6 @@
 #include <csignal>
 #include <cstring>
 
-#include "live.hpp"
-#include "scenario.hpp"
 #include "signal_ways.hpp"
 
 using namespace scenario;
@@ -122,8 +120,8 @@ SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuIn
     for (int i = 0; i < 100; ++i) kill(getpid(), release_signal());
     EXPECT(ignored_in_kernel(release_signal()));
     for (const char *cap : {"4GiB", "5GiB"}) {
-        write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": "SIGHUP" }, )") +
-                                           R"("gpu": { "*": { "cap": ")" + cap + R"(" } } })");
+        edit(std::string(R"({ "version": 1, "release": { "signal": "SIGHUP" }, )") + R"("gpu": { "*": { "cap": ")" +
+             cap + R"(" } } })");
         EXPECT(within(std::chrono::seconds(10), [&] { return told_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
     }
     EXPECT(ignored_in_kernel(release_signal()));

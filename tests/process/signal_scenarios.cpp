@@ -12,8 +12,6 @@
 #include <cstring>
 #include <functional>
 
-#include "live.hpp"
-#include "scenario.hpp"
 #include "signal_ways.hpp"
 
 using namespace scenario;
@@ -335,7 +333,7 @@ SCENARIO_NAMED(a_handler_set_past_us_is_left_alone) {  // a live policy
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
     EXPECT(handler_told(SIGUSR1) == count);
-    write_by_rename(policy_file(), policy_with_cap("4GiB"));  // an edit of something else, by which it is seen
+    edit(policy_with_cap("4GiB"));  // an edit of something else, by which it is seen
     EXPECT(within(std::chrono::seconds(10), [] { return told_total() == 4 * GiB; }));
     name_release_signal("SIGUSR2");
     EXPECT(comes_into_force(SIGUSR2));

@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <csignal>
 
-#include "live.hpp"
-#include "scenario.hpp"
 #include "signal_ways.hpp"
 
 using namespace scenario;

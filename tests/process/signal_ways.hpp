@@ -107,7 +107,7 @@ inline void set_past_curb(int signal, sighandler_t handler) {
 }
 
 inline void name_release_signal(const char *name) {
-    write_by_rename(policy_file(), std::string(R"({ "version": 1, "release": { "signal": ")") + name + R"(" } })");
+    edit(std::string(R"({ "version": 1, "release": { "signal": ")") + name + R"(" } })");
 }
 // Waits until curb has the signal: what is in the kernel is neither none nor what the program is told.
 inline bool comes_into_force(int signal) {

@@ -1,11 +1,10 @@
 // One simulated machine that several processes and curb share, programs on it that do as they are told
-// (suspend_scenarios.cpp), and the driver's own books of them.
+// (told_scenarios.cpp), and the driver's own books of them.
 #pragma once
 
 #include <cstdint>
 
-#include "cli.hpp"
-#include "running.hpp"
+#include "start.hpp"
 
 inline constexpr std::int64_t kMiB = 1 << 20;
 inline constexpr std::int64_t kContext = 518, kLeft = 4;  // MiB
@@ -19,21 +18,24 @@ inline Environment with(Environment environment, const Environment &more) {
 class Machine {
   public:
     explicit Machine(Environment more = {}) : more_(std::move(more)) {
-        fs::create_directory(dir_ / "runtime");
-        fs::permissions(dir_ / "runtime", fs::perms::owner_all);
+        fs::create_directory(runtime());
+        fs::permissions(runtime(), fs::perms::owner_all);
     }
     [[nodiscard]] Environment environment() const {
-        return with({{"CURB_SIM_STATE", (dir_ / "state").string()},
+        return with({{"CURB_SIM_STATE", state_file().string()},
                      {"LD_LIBRARY_PATH", CURB_SIM},
-                     {"XDG_RUNTIME_DIR", (dir_ / "runtime").string()}},
+                     {"XDG_RUNTIME_DIR", runtime().string()}},
                     more_);
     }
     [[nodiscard]] Outcome curb(Words words, const Environment &more = {}) const {
-        return ::curb(std::move(words), with(environment(), more));
+        words.insert(words.begin(), CURB_BINARY);
+        return start({words, with(environment(), more), {}, {}, {}});
     }
     [[nodiscard]] fs::path folder() const { return dir_.path(); }
-
+    [[nodiscard]] fs::path runtime() const { return dir_ / "runtime"; }
     [[nodiscard]] fs::path state_file() const { return dir_ / "state"; }
+    // Writes a file there and gives its path.
+    std::string write(const std::string &name, const std::string &text) const { return dir_.write(name, text); }
 
     // Bytes that a process holds of one device, by the books.
     [[nodiscard]] std::int64_t held_of(int device, pid_t pid) const {
@@ -60,7 +62,7 @@ class Machine {
     }
     [[nodiscard]] std::vector<fs::path> records(pid_t pid) const {
         std::vector<fs::path> found;
-        for (const fs::path &folder : {dir_ / "runtime/curb", fs::path("/tmp/curb-" + std::to_string(::getuid()))}) {
+        for (const fs::path &folder : {runtime() / "curb", fs::path("/tmp/curb-" + std::to_string(::getuid()))}) {
             if (!fs::exists(folder)) continue;
             for (const auto &entry : fs::directory_iterator(folder)) {
                 const std::string name = entry.path().filename();
@@ -79,7 +81,7 @@ class Machine {
             act(books.substr(at, books.find('}', at) - at));
     }
     [[nodiscard]] std::string text() const {
-        const Outcome books = ::start({{CURB_BOOKS, (dir_ / "state").string()}, {}, {}, {}, {}});
+        const Outcome books = start({{CURB_BOOKS, state_file().string()}, {}, {}, {}, {}});
         REQUIRE(books.status == 0);
         return books.out;
     }
@@ -88,17 +90,14 @@ class Machine {
     Environment more_;
 };
 
-inline Environment under_curb() {
-    return {{"LD_PRELOAD", std::string(*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + CURB_LIBRARY},
-            {"CURB_CAP", "40GiB"}};
-}
+inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
 
 // The program, ready.
 class Program : public Running {
   public:
     explicit Program(const Machine &machine, const Environment &more = under_curb(),
                      const std::function<void()> &prepare = {})
-        : Running({CURB_SCENARIOS, "does_as_it_is_told"}, with(machine.environment(), more), prepare) {
+        : Running({CURB_SCENARIOS, "does_what_it_is_told"}, with(machine.environment(), more), prepare) {
         REQUIRE(says() == "ready");
     }
 };

@@ -3,14 +3,11 @@
 #pragma once
 
 #include <array>
-#include <fstream>
 #include <sstream>
 #include <stdexcept>
 
 #include "running.hpp"
 #include "temp_dir.hpp"
-
-namespace fs = std::filesystem;
 
 // A shared library that does no harm in any program.
 inline std::string harmless_library() {
@@ -27,7 +24,8 @@ struct Start {
     Environment environment{{"CURB_LIBRARY", harmless_library()}};
     std::string input;
     std::string directory;
-    std::function<void()> prepare;  // in the child, before exec
+    std::function<void()> prepare;        // in the child, before exec
+    std::chrono::seconds patience = 30s;  // until it says something more, or ends
 };
 
 inline Outcome start(Start start) {
@@ -37,7 +35,7 @@ inline Outcome start(Start start) {
     for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
     Words environment = environment_of(start.environment);
     const std::vector<char *> argv = pointers(start.words);
-    const std::vector<char *> envp = pointers(environment);
+    std::vector<char *> envp = pointers(environment);
     Outcome outcome;
     outcome.pid = ::fork();
     if (outcome.pid == 0) {
@@ -45,8 +43,9 @@ inline Outcome start(Start start) {
         ::dup2(out[1], 1);
         ::dup2(err[1], 2);
         if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
+        environ = envp.data();  // which `prepare` may change
         if (start.prepare) start.prepare();
-        ::execve(argv.front(), argv.data(), envp.data());
+        ::execvp(argv.front(), argv.data());
         ::_exit(98);
     }
     for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
@@ -54,7 +53,7 @@ inline Outcome start(Start start) {
     ::close(in[1]);
     std::array<pollfd, 2> open{{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
     while (open[0].fd >= 0 || open[1].fd >= 0) {
-        REQUIRE(::poll(open.data(), open.size(), 30'000) > 0);
+        REQUIRE(::poll(open.data(), open.size(), static_cast<int>(start.patience / 1ms)) > 0);
         for (pollfd &pipe : open) {
             if (pipe.fd < 0 || pipe.revents == 0) continue;
             std::array<char, 4096> block{};

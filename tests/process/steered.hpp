@@ -7,6 +7,7 @@
 #include "ceiling.hpp"
 #include "control/client.hpp"
 #include "policy/size.hpp"
+#include "start.hpp"
 
 namespace steered {
 
@@ -27,9 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 inline constexpr Bytes kContext = 518 * MiB;
 
-inline Capped::How how(std::map<std::string, std::string> environment) {
-    return {{CURB_SCENARIOS, "is_steered"}, std::move(environment), {}, true};
-}
+inline Capped::How how(Environment environment) { return {.environment = std::move(environment)}; }
 // Under a policy file in the runtime folder.
 inline Capped::How under(const TempDir &folder, const std::string &policy) {
     return how({{"CURB_POLICY", folder.write("job.json", policy)}});
@@ -71,6 +70,12 @@ Clock::duration quickest(What what) {
     return best;
 }
 
+// curb, where the processes have their sockets.
+inline Outcome curb_in(const TempDir &runtime, Words words) {
+    words.insert(words.begin(), CURB_BINARY);
+    return start({words, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, {}});
+}
+
 // Holds Python's lock for as long as the test wants: until its input has another line.
 inline constexpr const char *kHoldsTheLock = R"(
 import ctypes, sys
@@ -87,5 +92,9 @@ sys.setswitchinterval(0.005)
 print('free', flush=True)
 sys.stdin.readline()
 )";
+inline Capped::How python(Environment environment = {}) {
+    environment.emplace("PYTHONUNBUFFERED", "1");
+    return {{CURB_PYTHON, "-c", kHoldsTheLock}, std::move(environment), {}, true};
+}
 
 }  // namespace steered

@@ -1,13 +1,12 @@
 // `curb suspend` and `curb resume` on processes of the simulated driver: each case starts a program that does as it is
-// told (suspend_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
+// told (told_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
 // books from outside.
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-
 #include "simulated.hpp"
+#include "terminal.hpp"
 
 namespace {
+
+constexpr uid_t kNobody = 65'534;
 
 Running curb_beside(const Machine &machine, Words words, const Environment &more = {}, int err = 2) {
     words.insert(words.begin(), CURB_BINARY);
@@ -130,11 +129,9 @@ TEST_CASE("what is no process of one's own that uses CUDA is refused") {
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
     CHECK(machine.curb({"suspend", "0"}).status == 125);
     CHECK_THAT(machine.curb({"suspend", "--timeout", "0s", "1"}).err, contains("say how long"));
-    if (::getuid() != 0) return;  // only root can be somebody else
-    Environment environment = machine.environment();
-    const Outcome foreign = start({{CURB_BINARY, "suspend", sleeper.id()}, environment, {}, {}, [] {
-                                       if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(97);
-                                   }});
+    if (::getuid() != 0) return skip("only root can be somebody else");
+    const Outcome foreign =
+        start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)});
     CHECK(foreign.status == 1);
     CHECK_THAT(foreign.err, contains("it belongs to user 0"));
 }
@@ -145,7 +142,7 @@ TEST_CASE("a process with managed memory is not suspended and runs on") {
     const Machine machine;
     Program program(machine, capped ? under_curb() : Environment{});
     REQUIRE(program.answers("hold 64") == "held");
-    REQUIRE(program.answers("managed 64") == "managed");
+    REQUIRE(program.answers("managed 64") == "ok");
     const Outcome outcome = machine.curb(forced(program));
     CHECK(outcome.status == 1);
     CHECK_THAT(outcome.err, contains("managed memory"));
@@ -340,39 +337,29 @@ TEST_CASE("on a terminal a long move shows how far it has come") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 6144") == "held");
-    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    REQUIRE(terminal >= 0);
-    REQUIRE(::grantpt(terminal) == 0);
-    REQUIRE(::unlockpt(terminal) == 0);
-    const int side = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    Terminal terminal;
+    const int side = ::open(terminal.name().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     REQUIRE(side >= 0);
     CHECK(curb_beside(machine, forced(program), {{"CURB_SIM_LATENCY", "h100"}}, side).end() == 0);
     CHECK(curb_beside(machine, {"resume", program.id()}, {{"CURB_SIM_LATENCY", "h100"}}, side).end() == 0);
-    char block[4096];
-    const ssize_t got = ::read(terminal, block, sizeof block);
     ::close(side);
-    ::close(terminal);
-    const std::string shown(block, got > 0 ? static_cast<std::size_t>(got) : 0);
-    CHECK_THAT(shown, contains(" out, 1.") && contains(" back, 1.") && contains(" of 6.5 GiB"));
+    CHECK_THAT(terminal.all(), contains(" out, 1.") && contains(" back, 1.") && contains(" of 6.5 GiB"));
     CHECK(program.answers("check") == "right");
 }
 
 TEST_CASE("root's record of another user's process is that user's to read") {
-    if (::getuid() != 0) return;
-    constexpr unsigned kNobody = 65534;
+    if (::getuid() != 0) return skip("only root can be somebody else");
     const Machine machine;
     fs::permissions(machine.folder(), fs::perms::all);
-    std::ofstream(machine.folder() / "state").flush();
-    fs::permissions(machine.folder() / "state", fs::perms::all);
-    const auto become = [] {
-        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(97);
-    };
-    Program program(machine, {}, become);
+    std::ofstream(machine.state_file()).flush();
+    fs::permissions(machine.state_file(), fs::perms::all);
+    Program program(machine, {}, becoming(kNobody));
     REQUIRE(program.answers("hold 256") == "held");
     const Outcome out = machine.curb(forced(program));
     INFO(out.err);
     REQUIRE(out.status == 0);
-    const Outcome back = start({{CURB_BINARY, "resume", program.id()}, machine.environment(), {}, {}, become});
+    const Outcome back =
+        start({{CURB_BINARY, "resume", program.id()}, machine.environment(), {}, {}, becoming(kNobody)});
     INFO(back.err);
     CHECK(back.status == 0);
     CHECK(program.answers("check") == "right");

@@ -21,30 +21,10 @@ constexpr int kPortion = 1;
 }  // namespace
 
 SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
-    CUcontext context = start();
-    std::vector<std::thread> threads;
-    for (unsigned seed = 1; seed <= 8; ++seed)
-        threads.emplace_back([context, seed] {
-            MUST(cuCtxSetCurrent(context));
-            unsigned random = seed * 2654435761U;
-            std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < 800 / kPortion; ++i) {
-                random = random * 1664525U + 1013904223U;
-                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
-                CUdeviceptr pointer = 0;
-                if (random % 3 == 0 && !mine.empty()) {
-                    MUST(cuMemFree_v2(mine.back()));
-                    mine.pop_back();
-                } else if (const CUresult result = cuMemAlloc_v2(&pointer, bytes); result == CUDA_SUCCESS) {
-                    mine.push_back(pointer);
-                } else {
-                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                }
-                EXPECT(curb_sim_held(0) <= kCap);
-            }
-            for (const CUdeviceptr pointer : mine) MUST(cuMemFree_v2(pointer));
-        });
-    for (std::thread &thread : threads) thread.join();
+    const CUcontext context = start();
+    take_and_free_at_random(context, 8, 800 / kPortion, 3, [](unsigned random) {
+        return 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
+    });
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
 }

@@ -1,22 +1,14 @@
 // A program whose trace trace_shim_test.cpp reads back. What the simulated driver's own books say is written to stderr,
 // a line "held N" each time, for the test to compare.
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include <sched.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <csignal>
-#include <cstring>
-#include <functional>
 #include <iostream>
-#include <map>
 
 #include "kept_blocks.hpp"
-#include "live.hpp"
 
 using namespace scenario;
 
@@ -148,67 +140,4 @@ SCENARIO_NAMED(traces_until_it_is_killed) {
     start();
     std::cout << "ready" << std::endl;
     for (;;) take_and_free(1, 2 * MiB);
-}
-
-// Does what it is told, line by line, as does_what_it_is_told; here about the trace.
-SCENARIO_NAMED(traces_what_it_is_told) {
-    start();
-    std::vector<CUdeviceptr> blocks;
-    std::vector<int> theirs;
-    int ends[2] = {-1, -1};
-    const std::map<std::string, std::function<std::string()>> commands = {
-        {"take",
-         [&] {
-             blocks.push_back(take(2 * MiB));
-             return std::string("ok");
-         }},
-        {"much",
-         [&] {
-             take_and_free(2000, 2 * MiB);
-             return std::string("ok");
-         }},
-        {"held", [] { return std::to_string(curb_sim_held(0)); }},
-        {"close",
-         [&] {  // and takes every number that may have been curb's
-             close_range(3, ~0U, 0);
-             for (int i = 0; i < 40; ++i) theirs.push_back(memfd_create("theirs", 0));
-             return std::string("ok");
-         }},
-        {"look",
-         [&] {
-             for (const int fd : theirs)
-                 if (lseek(fd, 0, SEEK_END) != 0) return std::string("disturbed");
-             return std::string("untouched");
-         }},
-        {"fork",
-         [] {
-             const pid_t child = fork();
-             if (child == 0) {
-                 CUdeviceptr none = 0;
-                 for (int i = 0; i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
-                 std::exit(0);
-             }
-             int status = 0;
-             waitpid(child, &status, 0);
-             return std::to_string(status);
-         }},
-        {"exec",
-         []() -> std::string {
-             execl("/proc/self/exe", "scenarios", "traces_what_it_is_told", nullptr);
-             return "not executed";
-         }},
-        {"threads", [] { return std::to_string(entries("/proc/self/task")); }},
-        {"pipe", [&] { return std::string(pipe2(ends, O_CLOEXEC) == 0 ? "ok" : "no pipe"); }},
-        {"close the pipe",
-         [&] {  // and see whether whoever reads from it is told that nobody writes any more
-             close(ends[1]);
-             pollfd readable{ends[0], POLLIN, 0};
-             char none = 0;
-             if (poll(&readable, 1, 5000) != 1) return std::string("somebody keeps it open");
-             return std::to_string(read(ends[0], &none, 1));
-         }},
-        {"_exit", []() -> std::string { _exit(0); }},
-    };
-    std::cout << "ready" << std::endl;
-    for (std::string line; std::getline(std::cin, line);) std::cout << commands.at(line)() << std::endl;
 }

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +9,7 @@
 
 #include "catch.hpp"
 #include "control/trace.hpp"
+#include "running.hpp"
 
 namespace trace = curb::control::trace;
 using curb::policy::Kind;
@@ -43,13 +41,8 @@ struct ReadTrace {
     }
 };
 
-inline std::string contents(const std::filesystem::path &file) {
-    std::ifstream in(file);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 // Every whole line must be one that can be read.
-inline ReadTrace read_trace(const std::filesystem::path &file) {
+inline ReadTrace read_trace(const fs::path &file) {
     ReadTrace out;
     const std::string text = contents(file);
     std::size_t begin = 0;

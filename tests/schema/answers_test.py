@@ -93,7 +93,7 @@ class Policy(OfMachine):
 
 class ReleaseAndMoves(OfMachine):
     def test_release_suspend_and_resume(self) -> None:
-        pid = self.machine.told(scenario="does_as_it_is_told").pid
+        pid = self.machine.told().pid
         self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
         self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
         everybody = self.answer("release", "release", "--all", "--json")
@@ -111,7 +111,7 @@ class Steering(OfMachine):
         super().setUp()
         self.write("8GiB")
         environment = self.machine.under_curb(CURB_POLICY=str(self.machine.folder / "job.json"))
-        self.pid = self.machine.told(environment, "is_steered").pid
+        self.pid = self.machine.told(environment).pid
 
     def write(self, cap: str, gpu: str = "*") -> None:
         self.machine.policy({"gpu": {gpu: {"cap": cap}}})

@@ -17,18 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import driver_calls as driver
-from driver_calls import CONTEXT, MIB, held
+from driver_calls import CONTEXT, MIB, held, within
 
 LOG = Path("curb.log")
-
-
-def within(seconds: float, condition: Callable[[], object]) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 def releases() -> list[str]:

@@ -18,11 +18,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 
-MIB = 1 << 20
-CONTEXT = 518 * MIB  # of the simulated H100
+import driver_calls as driver
+from driver_calls import CONTEXT, MIB, held, within
+
 RELEASE = int(os.environ.get("RELEASE_SIGNAL", signal.SIGUSR1))
 
 calls: list[int] = []
@@ -33,59 +33,33 @@ def must(holds: bool, what: str) -> None:
         sys.exit(f"not so: {what}")
 
 
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.001)
-    return True
-
-
 def count(number: int, frame: object) -> None:
     calls.append(number)
 
 
-class Cuda:
-    """The first device's primary context, by ctypes, as a framework's first use of CUDA would make it."""
-
-    def __init__(self) -> None:
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        self.driver.curb_sim_held.restype = ctypes.c_uint64
-        context = ctypes.c_void_p()
-        self("cuInit", 0)
-        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self("cuCtxSetCurrent", context)
-
-    def __call__(self, name: str, *arguments: object) -> None:
-        must(getattr(self.driver, name)(*arguments) == 0, f"{name} succeeds")
-
-    def leave_memory_in_the_pool(self) -> None:
-        pool, block, threshold = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64(2**64 - 1)
-        self("cuDeviceGetMemPool", ctypes.byref(pool), 0)
-        self("cuMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))  # the release threshold
-        self("cuMemAllocAsync", ctypes.byref(block), ctypes.c_size_t(256 * MIB), None)
-        must(self.held() == CONTEXT + 256 * MIB, "the pool has it")
-        self("cuMemFreeAsync", block, None)
-
-    def held(self) -> int:
-        return self.driver.curb_sim_held(0)
-
-    def send_and_see_the_release(self, number: int = RELEASE) -> None:
-        self.leave_memory_in_the_pool()
-        os.kill(os.getpid(), number)
-        must(within(5, lambda: self.held() == CONTEXT), "the signal brings back what the pool kept")
+def leave_memory_in_the_pool() -> None:
+    pool, block, threshold = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64(2**64 - 1)
+    driver.must("cuDeviceGetMemPool", ctypes.byref(pool), 0)
+    driver.must("cuMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))  # the release threshold
+    driver.must("cuMemAllocAsync", ctypes.byref(block), ctypes.c_size_t(256 * MIB), None)
+    must(held() == CONTEXT + 256 * MIB, "the pool has it")
+    driver.must("cuMemFreeAsync", block, None)
 
 
-def around(register: Callable[[], None]) -> Cuda:
+def send_and_see_the_release(number: int = RELEASE) -> None:
+    leave_memory_in_the_pool()
+    os.kill(os.getpid(), number)
+    must(within(5, lambda: held() == CONTEXT), "the signal brings back what the pool kept")
+
+
+def around(register: Callable[[], object]) -> None:
     """Registers before or after the first use of CUDA."""
     before = os.environ["ORDER"] == "before"
     if before:
         register()
-    cuda = Cuda()
+    driver.use(0)
     if not before:
         register()
-    return cuda
 
 
 def python_handler() -> None:
@@ -94,14 +68,14 @@ def python_handler() -> None:
     def register() -> None:
         must(signal.signal(RELEASE, count) == signal.SIG_DFL, "there was no handler")
 
-    cuda = around(register)
-    cuda.send_and_see_the_release()
-    cuda.send_and_see_the_release()
+    around(register)
+    send_and_see_the_release()
+    send_and_see_the_release()
     must(within(5, lambda: calls == [RELEASE, RELEASE]), "the handler is called for each signal")
     must(signal.getsignal(RELEASE) is count, "getsignal tells the program's handler")
     must(signal.signal(RELEASE, signal.SIG_IGN) is count, "the handler before is the program's")
     must(signal.signal(RELEASE, signal.SIG_DFL) == signal.SIG_IGN, "and the one before that")
-    cuda.send_and_see_the_release()
+    send_and_see_the_release()
     must(len(calls) == 2, "a handler that is gone is not called")
 
 
@@ -117,12 +91,12 @@ class Traceback:
 
 def faulthandler_alone(chain: bool = False) -> None:
     traceback = Traceback()
-    cuda = around(lambda: faulthandler.register(RELEASE, file=traceback.file, all_threads=False, chain=chain))
-    cuda.send_and_see_the_release()
-    cuda.send_and_see_the_release()
+    around(lambda: faulthandler.register(RELEASE, file=traceback.file, all_threads=False, chain=chain))
+    send_and_see_the_release()
+    send_and_see_the_release()
     must(traceback.count() == 2, "a traceback for each signal")
     must(faulthandler.unregister(RELEASE), "it was registered")
-    cuda.send_and_see_the_release()
+    send_and_see_the_release()
     must(traceback.count() == 2, "none after it is unregistered")
 
 
@@ -134,13 +108,13 @@ def faulthandler_before_a_handler() -> None:
         signal.signal(RELEASE, count)
         faulthandler.register(RELEASE, file=traceback.file, all_threads=False, chain=True)
 
-    cuda = around(register)
-    cuda.send_and_see_the_release()
-    cuda.send_and_see_the_release()
+    around(register)
+    send_and_see_the_release()
+    send_and_see_the_release()
     must(within(5, lambda: calls == [RELEASE, RELEASE]), "the handler behind is called too")
     must(traceback.count() == 2, "a traceback for each signal")
     faulthandler.unregister(RELEASE)
-    cuda.send_and_see_the_release()
+    send_and_see_the_release()
     must(within(5, lambda: len(calls) == 3), "the handler behind is back in its place")
     must(traceback.count() == 2, "none after it is unregistered")
 
@@ -149,37 +123,37 @@ def event_loop() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
-        cuda = around(lambda: loop.add_signal_handler(RELEASE, arrived.set))
+        around(lambda: loop.add_signal_handler(RELEASE, arrived.set))
         for _ in range(3):
-            cuda.leave_memory_in_the_pool()
+            leave_memory_in_the_pool()
             os.kill(os.getpid(), RELEASE)
             await asyncio.wait_for(arrived.wait(), 5)
             arrived.clear()
-            must(within(5, lambda: cuda.held() == CONTEXT), "and the memory comes back")
+            must(within(5, lambda: held() == CONTEXT), "and the memory comes back")
         must(loop.remove_signal_handler(RELEASE), "it was there")
-        cuda.send_and_see_the_release()
+        send_and_see_the_release()
         must(not arrived.is_set(), "a handler that is gone is not called")
 
     asyncio.run(run())
 
 
 def sigwait() -> None:
-    cuda = around(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [RELEASE]))
-    cuda.leave_memory_in_the_pool()
+    around(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [RELEASE]))
+    leave_memory_in_the_pool()
     for _ in range(100):
         os.kill(os.getpid(), RELEASE)
         must(signal.sigwait([RELEASE]) == RELEASE, "the signal comes to who waits for it")
     must(not signal.sigpending(), "all have come")
-    must(cuda.held() == CONTEXT + 256 * MIB, "it was the program's alone")
+    must(held() == CONTEXT + 256 * MIB, "it was the program's alone")
     signal.signal(RELEASE, count)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELEASE])
-    cuda.send_and_see_the_release()
+    send_and_see_the_release()
     must(within(5, lambda: calls == [RELEASE]), "unblocked, the handler is called")
 
 
 def children() -> None:
     """subprocess starts by vfork, where it resets the handlers in memory that is the parent's."""
-    cuda = Cuda()
+    driver.use(0)
     signal.signal(RELEASE, count)
     starts: list[Callable[[], int]] = [
         lambda: subprocess.run(["true"]).returncode,
@@ -194,7 +168,7 @@ def children() -> None:
     ]
     for number, start in enumerate(starts, 1):
         must(start() == 0, "a child ends well")
-        cuda.send_and_see_the_release()
+        send_and_see_the_release()
         must(within(5, lambda: len(calls) == number), "the parent's handler is there after its child")
     # A child that was started while the parent had a handler has none; of an ignored signal it knows.
     kill_itself = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {RELEASE})"]
@@ -218,38 +192,38 @@ class Requeue:
 
 def requeue() -> None:
     """The job is told by SIGUSR1; the release signal is the same, or another."""
-    cuda = Cuda()
+    driver.use(0)
     job = Requeue(signal.SIGUSR1)
     must(job.registered, "the framework finds the signal free")
     os.kill(os.getpid(), signal.SIGUSR1)
     must(within(5, lambda: job.asked == 1), "and is asked to requeue")
     if RELEASE == signal.SIGUSR1:
-        cuda.send_and_see_the_release()
+        send_and_see_the_release()
         must(within(5, lambda: job.asked == 2), "by each signal")
     else:
-        cuda.send_and_see_the_release()
+        send_and_see_the_release()
         must(job.asked == 1, "the release asks for no requeue")
-        cuda.leave_memory_in_the_pool()
+        leave_memory_in_the_pool()
         os.kill(os.getpid(), signal.SIGUSR1)
         must(within(5, lambda: job.asked == 2), "a requeue is asked for")
-        must(not within(0.1, lambda: cuda.held() == CONTEXT), "and nothing is released")
+        must(not within(0.1, lambda: held() == CONTEXT), "and nothing is released")
 
 
 def requeue_with_the_signal_moved_live() -> None:
-    cuda = Cuda()
+    driver.use(0)
     job = Requeue(signal.SIGUSR1)
-    cuda.send_and_see_the_release(signal.SIGUSR1)
+    send_and_see_the_release(signal.SIGUSR1)
     must(within(5, lambda: job.asked == 1), "both at first")
     policy = os.environ["CURB_POLICY"]
     with open(policy + ".new", "w") as file:
         file.write('{ "version": 1, "release": { "signal": "SIGUSR2" } }')
     os.rename(policy + ".new", policy)
     must(within(5, lambda: caught(signal.SIGUSR2)), "the edit is in force")
-    cuda.send_and_see_the_release(signal.SIGUSR2)
-    cuda.leave_memory_in_the_pool()
+    send_and_see_the_release(signal.SIGUSR2)
+    leave_memory_in_the_pool()
     os.kill(os.getpid(), signal.SIGUSR1)
     must(within(5, lambda: job.asked == 2), "the requeue stays")
-    must(not within(0.1, lambda: cuda.held() == CONTEXT), "and nothing is released by it")
+    must(not within(0.1, lambda: held() == CONTEXT), "and nothing is released by it")
     must(signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL, "of the release the program knows nothing")
 
 

@@ -1,8 +1,10 @@
-"""The simulated driver by ctypes, for the stand-ins and for the programs that use them."""
+"""The simulated driver by ctypes, for the programs of this folder and for the stand-ins that some use."""
 
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Callable
 
 _driver = ctypes.CDLL("libcuda.so.1")
 _simulated = _driver.curb_sim_held
@@ -10,6 +12,16 @@ _simulated.restype = ctypes.c_uint64
 
 MIB = 1 << 20
 CONTEXT = 518 * MIB
+
+
+def within(seconds: float, condition: Callable[[], object]) -> bool:
+    """Whether it comes true, in so much time at most."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def must(name: str, *arguments: object) -> None:

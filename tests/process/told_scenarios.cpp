@@ -1,0 +1,356 @@
+// A program that tests tell what to do, line by line on its standard input; it answers each line with one of its own.
+// What they ask of it from outside meanwhile is theirs.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "memory.hpp"
+
+using namespace scenario;
+
+namespace {
+
+CUcontext context = nullptr;
+
+std::string answer_of(CUresult result) {
+    return result == CUDA_SUCCESS ? "ok" : result == CUDA_ERROR_OUT_OF_MEMORY ? "refused" : "error";
+}
+
+// ---- memory that it takes and gives back ----
+
+std::vector<CUdeviceptr> blocks;
+constexpr std::uint64_t kBlock = 64 * MiB;
+
+std::string take_one(std::uint64_t bytes) {
+    CUdeviceptr block = 0;
+    const CUresult result = cuMemAlloc_v2(&block, bytes);
+    if (result == CUDA_SUCCESS) blocks.push_back(block);
+    return answer_of(result);
+}
+// As many blocks as are granted.
+std::string fill_up() {
+    while (take_one(kBlock) == "ok") {
+    }
+    return std::to_string(curb_sim_held(0));
+}
+std::string drop_all() {
+    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+    blocks.clear();
+    return "ok";
+}
+std::string take_and_free_much() {
+    for (int i = 0; i < 2000; ++i) MUST(cuMemFree_v2(take(2 * MiB)));
+    return "ok";
+}
+std::string take_managed(std::uint64_t bytes) {
+    CUdeviceptr block = 0;
+    return answer_of(cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL));
+}
+
+std::string leave_in_the_pool() {
+    MUST(cuMemFreeAsync(take_from_keeping_pool(256 * MiB), nullptr));
+    return "ok";
+}
+std::string leave_in_pools() {
+    for (const std::uint64_t bytes : {64 * MiB, 256 * MiB, 128 * MiB}) {
+        CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+        CUdeviceptr block = 0;
+        keep_everything(pool);
+        MUST(cuMemAllocFromPoolAsync(&block, bytes, pool, nullptr));
+        MUST(cuMemFreeAsync(block, nullptr));
+    }
+    return "ok";
+}
+
+std::string probe() {
+    CUdeviceptr block = 0;
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(cuMemAlloc_v2(&block, 1024 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
+    return "ok";
+}
+
+// A request in a thread of its own, which may be held for room.
+std::atomic<int> asked{0};
+std::string ask() {
+    asked = 1;
+    std::thread([] {
+        MUST(cuCtxSetCurrent(context));
+        CUdeviceptr block = 0;
+        asked = cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS ? 2 : 3;
+    }).detach();
+    return "ok";
+}
+std::string has_been_answered() { return asked == 1 ? "waits" : asked == 2 ? "granted" : "refused"; }
+
+// ---- memory whose content it knows ----
+
+constexpr std::uint64_t kPage = 4 * KiB, kApart = 16 * MiB;
+
+struct Marked {
+    CUdeviceptr start;
+    std::uint64_t bytes;
+};
+std::vector<Marked> all_marked;
+
+// A page of every 16 MiB, written with where it is.
+void mark(const Marked &block) {
+    for (std::uint64_t at = 0; at + kPage <= block.bytes; at += kApart)
+        MUST(cuMemsetD32_v2(block.start + at, static_cast<unsigned>(at >> 20) + 7, kPage / 4));
+}
+bool is_as_marked(const Marked &block) {
+    unsigned words[kPage / 4];
+    for (std::uint64_t at = 0; at + kPage <= block.bytes; at += kApart) {
+        MUST(cuMemcpyDtoH_v2(words, block.start + at, sizeof words));
+        for (const unsigned word : words)
+            if (word != static_cast<unsigned>(at >> 20) + 7) return false;
+    }
+    return true;
+}
+std::string hold(std::uint64_t bytes, int device) {
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    Marked block{0, bytes};
+    const CUresult result = cuMemAlloc_v2(&block.start, bytes);
+    if (result != CUDA_SUCCESS) return answer_of(result);
+    mark(block);
+    all_marked.push_back(block);
+    return "held";
+}
+std::string give_last() {
+    MUST(cuMemFree_v2(all_marked.back().start));
+    all_marked.pop_back();
+    return "given";
+}
+std::string check() { return std::all_of(all_marked.begin(), all_marked.end(), is_as_marked) ? "right" : "wrong"; }
+
+// ---- work ----
+
+// As many threads as there may be cores, each taking and giving memory back without a pause.
+std::string work_on() {
+    for (int i = 0; i < 4; ++i)
+        std::thread([] {
+            MUST(cuCtxSetCurrent(context));
+            for (;;) {
+                CUdeviceptr block = 0;
+                if (cuMemAlloc_v2(&block, 4 * MiB) == CUDA_SUCCESS) cuMemFree_v2(block);
+            }
+        }).detach();
+    return "ok";
+}
+
+// Work for some seconds, which every synchronisation waits for.
+std::string compute() {
+    MUST(launch(kernel_of(load_module("curb-sim-module\nkernel slow us=3000000\n"), "slow")));
+    return "ok";
+}
+
+// A call that is in progress until the next line.
+std::string submit() {
+    std::cout << "submitting" << std::endl;
+    const auto wait_for_a_line = [](void *) {
+        std::string line;
+        std::getline(std::cin, line);
+    };
+    MUST(cuLaunchHostFunc(nullptr, wait_for_a_line, nullptr));
+    return "ended";
+}
+
+std::atomic<bool> storming{false};
+std::atomic<std::uint64_t> most{0};
+std::vector<std::thread> threads;
+constexpr unsigned kThreads = 8;
+std::atomic<unsigned> turns[kThreads + 1];
+std::string begin_storm() {
+    storming = true;
+    for (unsigned seed = 1; seed <= kThreads; ++seed)
+        threads.emplace_back([seed] {
+            MUST(cuCtxSetCurrent(context));
+            std::vector<CUdeviceptr> mine;
+            for (unsigned random = seed * 2654435761U; storming;) {
+                random = random * 1664525U + 1013904223U;
+                constexpr std::uint64_t kSizes[] = {900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
+                CUdeviceptr block = 0;
+                const bool more = mine.empty() || (random >> 28) < 9;
+                if (more && cuMemAlloc_v2(&block, kSizes[random >> 26 & 3]) == CUDA_SUCCESS) {
+                    mine.push_back(block);
+                } else if (!mine.empty()) {
+                    MUST(cuMemFree_v2(mine.back()));
+                    mine.pop_back();
+                }
+                const std::uint64_t held = curb_sim_held(0);
+                for (std::uint64_t before = most; held > before && !most.compare_exchange_weak(before, held);) {
+                }
+                ++turns[seed];
+            }
+            for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
+        });
+    return "ok";
+}
+// What each thread has looked at before is told by then: one that was stopped between its look and its word would tell
+// it afterwards.
+std::string forget_the_most() {
+    for (unsigned seed = 1; seed <= kThreads; ++seed) {
+        const unsigned before = turns[seed];
+        EXPECT(within(std::chrono::seconds(10), [&] { return turns[seed] != before; }));
+    }
+    return std::to_string(most.exchange(0));
+}
+std::string end_storm() {
+    storming = false;
+    for (std::thread &thread : threads) thread.join();
+    threads.clear();
+    return std::to_string(most.exchange(0));
+}
+
+// ---- descriptors ----
+
+// What daemons do; then the program opens its own under the same numbers: sockets with something to read, or files.
+struct Pair {
+    int ends[2];
+};
+std::vector<Pair> sockets;
+std::vector<int> files;
+std::string close_for_sockets() {
+    close_range(3, ~0U, 0);
+    for (int i = 0; i < 20; ++i) {
+        Pair pair{};
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair.ends) != 0 || write(pair.ends[1], "theirs", 6) != 6)
+            return "no sockets";
+        sockets.push_back(pair);
+    }
+    return "ok";
+}
+std::string close_for_files() {
+    close_range(3, ~0U, 0);
+    for (int i = 0; i < 40; ++i) files.push_back(memfd_create("theirs", 0));
+    return "ok";
+}
+// Whether all of that is untouched.
+std::string look_at_them() {
+    for (const Pair &pair : sockets) {
+        char text[8] = {};
+        if (recv(pair.ends[0], text, sizeof text, MSG_DONTWAIT) != 6 || std::strcmp(text, "theirs") != 0 ||
+            recv(pair.ends[1], text, sizeof text, MSG_DONTWAIT) >= 0)
+            return "disturbed";
+    }
+    for (const int file : files)
+        if (lseek(file, 0, SEEK_END) != 0) return "disturbed";
+    return "untouched";
+}
+
+int ends[2] = {-1, -1};
+std::string open_a_pipe() { return pipe2(ends, O_CLOEXEC) == 0 ? "ok" : "no pipe"; }
+// Whether who reads from it is told that nobody writes any more.
+std::string close_the_pipe() {
+    close(ends[1]);
+    pollfd readable{ends[0], POLLIN, 0};
+    char none = 0;
+    if (poll(&readable, 1, 5000) != 1) return "somebody keeps it open";
+    return read(ends[0], &none, 1) == 0 ? "ok" : "something was written to it";
+}
+
+// ---- children and successors ----
+
+std::string fork_child_that_ends(bool allocates) {
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr none = 0;
+        for (int i = 0; allocates && i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
+        std::exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status == 0 ? "ok" : "it ended with " + std::to_string(status);
+}
+
+// Keeps whatever it inherits; ended by its parent's test.
+std::string fork_child_that_stays() {
+    int ready[2];
+    if (pipe(ready) != 0) return "no pipe";
+    const pid_t child = fork();
+    if (child == 0) {
+        for (const int end : {0, 1, 2, ready[0], ready[1]}) close(end);
+        for (;;) pause();
+    }
+    close(ready[1]);
+    char none = 0;
+    if (read(ready[0], &none, 1) != 0) return "no child";
+    close(ready[0]);
+    return std::to_string(child);
+}
+
+std::string become_another() {
+    execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
+    return "not executed";
+}
+std::string become_one_without_cuda() {
+    execl("/bin/sh", "sh", "-c", "echo ok; read end", nullptr);
+    return "not executed";
+}
+
+// The numbers behind the name: MiB, and which device.
+struct Numbers {
+    std::uint64_t mib = kBlock / MiB;
+    int device = 0;
+};
+
+const std::map<std::string, std::function<std::string(const Numbers &)>> kCommands = {
+    {"held", [](const auto &) { return std::to_string(curb_sim_held(0)); }},
+    {"told", [](const auto &) { return std::to_string(told_total()); }},
+    {"threads", [](const auto &) { return std::to_string(entries("/proc/self/task")); }},
+    {"descriptors", [](const auto &) { return std::to_string(entries("/proc/self/fd")); }},
+    {"take", [](const Numbers &of) { return take_one(of.mib * MiB); }},
+    {"fill", [](const auto &) { return fill_up(); }},
+    {"drop", [](const auto &) { return drop_all(); }},
+    {"much", [](const auto &) { return take_and_free_much(); }},
+    {"managed", [](const Numbers &of) { return take_managed(of.mib * MiB); }},
+    {"pool", [](const auto &) { return leave_in_the_pool(); }},
+    {"pools", [](const auto &) { return leave_in_pools(); }},
+    {"probe", [](const auto &) { return probe(); }},
+    {"ask", [](const auto &) { return ask(); }},
+    {"asked", [](const auto &) { return has_been_answered(); }},
+    {"hold", [](const Numbers &of) { return hold(of.mib * MiB, of.device); }},
+    {"give", [](const auto &) { return give_last(); }},
+    {"check", [](const auto &) { return check(); }},
+    {"work", [](const auto &) { return work_on(); }},
+    {"compute", [](const auto &) { return compute(); }},
+    {"submit", [](const auto &) { return submit(); }},
+    {"storm", [](const auto &) { return begin_storm(); }},
+    {"most", [](const auto &) { return forget_the_most(); }},
+    {"calm", [](const auto &) { return end_storm(); }},
+    {"close for sockets", [](const auto &) { return close_for_sockets(); }},
+    {"close for files", [](const auto &) { return close_for_files(); }},
+    {"look", [](const auto &) { return look_at_them(); }},
+    {"pipe", [](const auto &) { return open_a_pipe(); }},
+    {"close the pipe", [](const auto &) { return close_the_pipe(); }},
+    {"fork and end", [](const auto &) { return fork_child_that_ends(false); }},
+    {"fork and allocate", [](const auto &) { return fork_child_that_ends(true); }},
+    {"fork and stay", [](const auto &) { return fork_child_that_stays(); }},
+    {"exec", [](const auto &) { return become_another(); }},
+    {"exec sh", [](const auto &) { return become_one_without_cuda(); }},
+};
+
+}  // namespace
+
+SCENARIO_NAMED(does_what_it_is_told) {
+    context = start();
+    std::cout << "ready" << std::endl;
+    for (std::string line; std::getline(std::cin, line);) {
+        const std::size_t name = line.find_first_of("0123456789");  // of which none has a digit
+        Numbers of;
+        if (name != std::string::npos) std::istringstream(line.substr(name)) >> of.mib >> of.device;
+        std::cout << kCommands.at(line.substr(0, name == std::string::npos ? name : name - 1))(of) << std::endl;
+    }
+    // End of input: the normal end.
+}
