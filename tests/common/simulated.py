@@ -111,9 +111,9 @@ class Machine:
             self.wait_for_socket(process)
         return process
 
-    def told(self, environment: dict[str, str] | None = None, scenario: str = "does_what_it_is_told") -> Process:
+    def told(self, environment: dict[str, str] | None = None) -> Process:
         """A program of tests/process; under a cap of 8 GiB unless it is said how."""
-        return self.start([self.build / "tests/scenarios", scenario], environment or self.under_curb(CURB_CAP="8GiB"))
+        return self.start([self.build / "tests/scenarios", "does_what_it_is_told"], environment or self.under_curb(CURB_CAP="8GiB"))
 
     def wait_for_socket(self, process: Process) -> None:
         """It comes a moment after the first use of CUDA."""

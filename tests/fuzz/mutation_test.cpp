@@ -162,8 +162,9 @@ TEST_CASE(
         for (std::size_t length = 0; length < text.size(); ++length, ++cut) tried(text.substr(0, length));
     Mutation mutated(from, seeded);
     policies = errors = 0;
-    while (policies + errors < wanted) tried(mutated());
-    CHECK(policies >= wanted / 50);  // else it would be the same few errors that are tried
+    // Policies too, some 3 in 100, which chance may put off: else it would be the same few errors that are tried.
+    while (policies + errors < wanted || (policies < wanted / 50 && errors < 10 * wanted)) tried(mutated());
+    CHECK(policies >= wanted / 50);
     CHECK(errors >= wanted / 2);
     if (kCounts) matrix::report(matrix::Name::mutated_policies, cut + policies + errors);
 }
