@@ -89,8 +89,11 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
     Device *device = device_of(form, stream);
     CUmemoryPool handle = nullptr;
     if (!device) return call();
-    if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS)
-        return admission::in_force(*device).limited() ? CUDA_ERROR_OUT_OF_MEMORY : call();
+    if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
+        // The driver's own error comes before ours, as that of one that has shut down, which a destructor may call.
+        const bool could_serve = told_device_of(form, stream) != nullptr;
+        return could_serve && admission::in_force(*device).limited() ? CUDA_ERROR_OUT_OF_MEMORY : call();
+    }
     // The current pool of a device may be one of the program's own, on another device or on the host.
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;

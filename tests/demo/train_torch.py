@@ -1,7 +1,7 @@
 """A small training run in PyTorch: what scripts/demo runs where there is a GPU. It knows nothing of curb.
 
 Reads commands from stdin, like a notebook:  fit STEPS | memory | quit
-Its one precaution is the usual one: out of memory, it halves the micro-batch and accumulates gradients.
+Its precaution is the usual one: out of memory, it halves the micro-batch and accumulates gradients.
 """
 
 import sys
@@ -52,6 +52,9 @@ def fit(steps):
     print(f"fitted steps={steps} micro_batch={micro_batch} out_of_memory={refused} loss={loss:.17g}")
 
 
+# One small step first, before memory is full: what cuBLAS takes for itself then has no error that PyTorch takes for its own.
+nn.functional.mse_loss(model(torch.zeros(1, WIDTH, device=device)), torch.zeros(1, 1, device=device)).backward()
+optimizer.zero_grad(set_to_none=True)
 torch.cuda.synchronize()
 print("ready", flush=True)
 for line in sys.stdin:

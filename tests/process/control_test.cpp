@@ -278,7 +278,7 @@ TEST_CASE("a socket of an earlier process with the same pid is not taken for thi
     CHECK(status(process).pid == process.pid());
 }
 
-TEST_CASE("a fork child that ends leaves the socket to its parent") {
+TEST_CASE("a fork child that ends leaves the socket to its parent", "[fork-child]") {
     const TempDir runtime;
     Capped process(runtime.path());
     CHECK(process("fork and end") == "ok");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string_view>
@@ -22,6 +23,9 @@ constinit Driver *root = nullptr;
 // A child of a process that had initialised the driver has none, for good: its threads, and what they had locked, are
 // not there any more.
 constinit std::atomic<bool> in_forked_child = false;
+// The driver ends in an exit handler of its own (measured on an H200): handlers of the program, which has registered
+// them later, still reach it; destructors of objects that are older than it do not.
+constinit std::atomic<bool> shut_down = false;
 constinit thread_local Thread thread_state{};
 constinit thread_local uint64_t call_bytes = 0;
 constinit thread_local int calls_within = 0;  // of this thread, in progress: a host function may call the driver again
@@ -60,6 +64,10 @@ Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
     const bool early = works_before_init(entry.name);
     if (in_forked_child.load(std::memory_order_relaxed) && (!early || &entry == &entries::cuInit)) {
         refusal = CUDA_ERROR_NOT_INITIALIZED;
+        return;
+    }
+    if (shut_down.load(std::memory_order_relaxed) && !early) {
+        refusal = CUDA_ERROR_DEINITIALIZED;
         return;
     }
     lock_model();
@@ -160,6 +168,7 @@ SIM_CU(cuInit, (unsigned flags), (flags)) {
     root = fresh.release();
     make_default_pools();
     pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
+    std::atexit([] { shut_down = true; });
     return CUDA_SUCCESS;
 }
 

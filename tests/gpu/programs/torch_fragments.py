@@ -6,10 +6,10 @@ that lives on beside a large one that does not.
 
 from __future__ import annotations
 
-import runpy
 import sys
 
 import torch
+import train
 from talk import say, wait
 
 _SEGMENTS = 24
@@ -49,6 +49,7 @@ def main() -> None:
     wait()
 
 
-if sys.argv[1] != "0":
-    runpy.run_module("train", run_name="train")
-main()
+if __name__ == "__main__":
+    if steps := int(sys.argv[1]):
+        train.main(steps)
+    main()
