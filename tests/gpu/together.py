@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -52,6 +53,8 @@ class Outcome:
     stderr: str = ""
     said: list[Event] = field(default_factory=list)
     """Of its stdout, the events."""
+    stacks: str = ""
+    """Where its threads were, if it hung."""
 
     @property
     def under_curb(self) -> bool:
@@ -87,6 +90,7 @@ class Together:
                 raise planned
             outcomes = [future.result() for future in planned]
             row.details = {"seconds": {one.run.name: round(one.seconds, 1) for one in outcomes}}
+            row.details |= {"stacks": stacks} if (stacks := {one.run.name: one.stacks for one in outcomes if one.stacks}) else {}
             judge(row, {one.run.name: one for one in outcomes})
 
         return case
@@ -124,7 +128,7 @@ def _outcome(run: Run) -> Outcome:
         try:
             outcome.status = process.wait(run.limit_s)
         except subprocess.TimeoutExpired:
-            _write_stacks(process.pid, run.folder / f"{run.name}.stacks.txt")
+            outcome.stacks = _stacks(process.pid)
         end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
@@ -132,21 +136,24 @@ def _outcome(run: Run) -> Outcome:
     return outcome
 
 
-def _write_stacks(group: int, into: Path) -> None:
-    """Where each thread of each of its processes hangs, by the toolkit's debugger."""
+def _stacks(group: int) -> str:
+    """Where each thread of each of its processes hangs, by a debugger, the toolkit's if there is no other."""
     try:
-        debugger = of_toolkit("cuda-gdb")
+        debugger = shutil.which("gdb") or of_toolkit("cuda-gdb")
     except Unavailable:
-        return
-    with into.open("w") as file:
-        for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-            try:
-                if os.getpgid(pid) != group:
-                    continue
-                attach = [debugger, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 30"]
-                subprocess.run(attach, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=_STACKS_S, check=False)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
+        return ""
+    texts = []
+    for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
+        try:
+            if os.getpgid(pid) != group:
                 continue
+            attach = [debugger, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 30"]
+            done = subprocess.run(attach, stdin=subprocess.DEVNULL, capture_output=True, timeout=_STACKS_S, check=False)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+        frames = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(("Thread ", "#"))]
+        texts.append("\n".join([f"process {pid}", *(frame[:200] for frame in frames)]))
+    return "\n\n".join(texts)
 
 
 def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:
