@@ -28,6 +28,7 @@ _TAIL_LINES = 8
 _LEFT_TO_THE_REST = 2
 _STACKS_S = 20
 """For the debugger, of each process."""
+_STDERR_CHARS = 8000
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Outcome:
     said: list[Event] = field(default_factory=list)
     """Of its stdout, the events."""
     stacks: str = ""
-    """Where its threads were, if it hung."""
+    """Where its threads were, if it hung, and what it had said on stderr."""
 
     @property
     def under_curb(self) -> bool:
@@ -132,6 +133,8 @@ def _outcome(run: Run) -> Outcome:
         end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
+    if outcome.stacks:
+        outcome.stacks += f"\n\nstderr\n{outcome.stderr[-_STDERR_CHARS:]}"
     outcome.said = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
     return outcome
 

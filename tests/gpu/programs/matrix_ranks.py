@@ -4,6 +4,7 @@ put two on the same device.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import tempfile
 from pathlib import Path
@@ -22,9 +23,12 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 _STEPS, _BATCH, _WIDTH = 20, 128, 512
+_LONG_S = 60
+"""What no run takes that ends: then each rank says on stderr where its threads are."""
 
 
 def train(rank: int, backend: str, ranks: int, folder: str) -> None:
+    faulthandler.dump_traceback_later(_LONG_S)
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
     torch.cuda.set_device(0)
