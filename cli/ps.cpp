@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <map>
 
-#include "ask.hpp"
 #include "commands.hpp"
+#include "control/proc.hpp"
 #include "policy/duration.hpp"
 #include "policy/words.hpp"
 #include "ps_text.hpp"
