@@ -5,6 +5,7 @@ put two on the same device.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -49,6 +50,10 @@ def train(rank: int, backend: str, ranks: int, folder: str) -> None:
     total = torch.tensor(losses, device="cuda")
     dist.all_reduce(total)
     Path(folder, f"{backend}.{rank}").write_text(repr([losses, total.tolist()]))
+    # The model first: as the last holder of the group it ends it with Python's lock held, and waits for gloo's threads, one of
+    # which may wait for that lock (pytorch/pytorch#56297). A ring of references holds it.
+    del model, optimizer, loss
+    gc.collect()
     dist.destroy_process_group()
 
 
