@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 5s;
+constexpr auto kCapPatience = 5s;
 
 policy::Result<control::CapRequest, std::string> request_of(const CapOptions &options) {
     if (options.reset && options.size) return std::string("write either a size or --reset, not both");
@@ -81,7 +81,7 @@ int cap(const CapOptions &options) {
         return kFailure;
     }
     const int pid = options.pid;
-    const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kPatience));
+    const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kCapPatience));
     if (options.json)
         std::printf("%s\n", (report ? json_of(pid, *report) : error_json(pid, report.error())).c_str());
     else if (report)

@@ -26,9 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kDriverPatience = 30s;  // waking eight GPUs that sleep takes half of it
-constexpr auto kNvmlPatience = 10s;
-constexpr auto kAnswerPatience = 2s;  // of capped processes
+constexpr auto kDriverPatience = 30s;    // waking eight GPUs that sleep takes half of it
+constexpr auto kProcessesPatience = 2s;  // of capped processes
 
 // The first word that is a version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …" -> "580.159.04".
 std::string kernel_version() {
@@ -190,7 +189,7 @@ MachineCondition look_at_machine() {
     out.preload_file = preload_file();
     out.runtime = runtime_condition();
     out.policy = policy_condition();
-    if (nvml) out.view = within(kNvmlPatience, [] { return look_around(kAnswerPatience); });
+    if (nvml) out.view = within(kNvmlPatience, [] { return look_around(kProcessesPatience); });
     return out;
 }
 

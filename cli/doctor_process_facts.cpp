@@ -30,7 +30,6 @@ using control::field_in;
 using control::proc_text;
 
 constexpr auto kAnswerPatience = 1s;
-constexpr auto kNvmlPatience = 10s;
 constexpr int kMostGenerations = 16;
 
 std::string proc(int pid, const std::string &what) { return "/proc/" + std::to_string(pid) + "/" + what; }

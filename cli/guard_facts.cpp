@@ -5,7 +5,7 @@
 namespace curb::cli {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr auto kGuardPatience = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -41,7 +41,7 @@ DriverFacts facts_of(const Machine &machine, int pid) {
 
 policy::Result<control::Status, std::string> ask_books(const Target &target) {
     if (!target.under_curb) return std::string("it is not under curb");
-    const control::Reply reply = control::ask(target.process.pid, control::StatusRequest{}, kPatience);
+    const control::Reply reply = control::ask(target.process.pid, control::StatusRequest{}, kGuardPatience);
     if (const auto *status = std::get_if<control::Status>(&reply)) return *status;
     const auto *failure = std::get_if<control::Failure>(&reply);
     return failure ? failure->message : std::string("its answer is not understood");

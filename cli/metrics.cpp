@@ -12,7 +12,7 @@
 namespace curb::cli {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
+constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
 
 int print(const std::string &text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return 0;
@@ -23,7 +23,7 @@ int print(const std::string &text) {
 }  // namespace
 
 int metrics(const MetricsOptions &options) {
-    const auto families = families_of(look_around(kPatience), CURB_VERSION);
+    const auto families = families_of(look_around(kMetricsPatience), CURB_VERSION);
     if (options.json) return print(json_text(families));
     if (!options.textfile) return print(openmetrics_text(families));
     const auto wrong = replace_file(*options.textfile, classic_text(families));

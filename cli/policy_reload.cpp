@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Its files may be on a network.
-constexpr auto kPatience = 15s;
+constexpr auto kReloadPatience = 15s;
 
 std::string json_of(int pid, const control::ReloadReport &report) {
     const auto texts = [](const std::vector<std::string> &lines) { return json::list(lines, json::text); };
@@ -46,7 +46,8 @@ void print(int pid, const control::ReloadReport &report) {
 
 int policy_reload(const ReloadOptions &options) {
     const int pid = options.pid;
-    const auto report = report_in<control::ReloadReport>(pid, control::ask(pid, control::ReloadRequest(), kPatience));
+    const auto report =
+        report_in<control::ReloadReport>(pid, control::ask(pid, control::ReloadRequest(), kReloadPatience));
     if (options.json)
         std::printf("%s\n", (report ? json_of(pid, *report) : error_json(pid, report.error())).c_str());
     else if (report)

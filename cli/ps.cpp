@@ -20,9 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 300ms;         // of the table: it shows what has answered by then
-constexpr auto kPatienceForOne = 1000ms;  // of the details, some of which take milliseconds to find out
-constexpr auto kShortest = 100ms;         // between two looks
+constexpr auto kTablePatience = 300ms;     // of the table: it shows what has answered by then
+constexpr auto kDetailsPatience = 1000ms;  // of the details, some of which take milliseconds to find out
+constexpr auto kShortest = 100ms;          // between two looks
 
 // "2", "0.5" (seconds), "2s", "500ms", "1m".
 policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
@@ -63,7 +63,7 @@ std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size
 }
 
 Looked look_at_these(const std::vector<int> &pids) {
-    Closely found = look_closely(pids, kPatienceForOne);
+    Closely found = look_closely(pids, kDetailsPatience);
     Looked out;
     std::vector<int> shown;
     for (const int pid : pids) {
@@ -98,7 +98,7 @@ class Ps {
   private:
     Frame frame(const Screen &screen) {
         const Looked looked =
-            options_.pids.empty() ? Looked{look_around(kPatience), {}, false} : look_at_these(options_.pids);
+            options_.pids.empty() ? Looked{look_around(kTablePatience), {}, false} : look_at_these(options_.pids);
         Frame out;
         out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
         out.last = !options_.pids.empty() && looked.errors.size() == options_.pids.size();

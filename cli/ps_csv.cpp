@@ -13,7 +13,7 @@ std::string field(const std::string &text) {
     return out + "\"";
 }
 
-std::string number(const auto &value) { return value ? std::to_string(*value) : ""; }
+std::string number_or_empty(const auto &value) { return value ? std::to_string(*value) : ""; }
 
 std::string utc(control::UnixMs at) {
     const auto seconds = static_cast<time_t>(at / 1000);
@@ -36,7 +36,7 @@ std::string row(const View &view, const ViewProcess &process, const ViewGpu *gpu
     std::string out;
     const auto add = [&](const std::string &text) { out += (out.empty() ? "" : ",") + field(text); };
     add(utc(now));
-    add(gpu ? number(gpu->index) : "");
+    add(gpu ? number_or_empty(gpu->index) : "");
     add(gpu ? gpu->uuid : "");
     add(gpu ? gpu->parent : "");
     add(std::to_string(process.pid));
@@ -45,9 +45,9 @@ std::string row(const View &view, const ViewProcess &process, const ViewGpu *gpu
     add(state_of(process));
     const control::GpuStatus *books = use ? books_of(view, *use) : nullptr;
     add(books ? std::to_string(books->held) : "");
-    add(use ? number(use->nvml) : "");
-    add(books ? number(books->cap) : "");
-    add(books ? number(books->allowance) : "");
+    add(use ? number_or_empty(use->nvml) : "");
+    add(books ? number_or_empty(books->cap) : "");
+    add(books ? number_or_empty(books->allowance) : "");
     add(books ? std::to_string(books->cached) : "");
     add(books ? std::to_string(control::refused(*books)) : "");
     add(books ? std::to_string(control::released(*books)) : "");

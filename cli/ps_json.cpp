@@ -14,29 +14,29 @@ using json::object;
 using json::object_of;
 using json::text;
 using json::text_or_null;
+using std::to_string;
 
-std::string number(auto value) { return std::to_string(value); }
-std::string time_or_null(control::UnixMs at) { return at == 0 ? "null" : number(at); }
+std::string time_or_null(control::UnixMs at) { return at == 0 ? "null" : to_string(at); }
 
 std::string books_json(const control::GpuStatus &books) {
-    return object({{"ordinal", number(books.ordinal)},
-                   {"held", number(books.held)},
+    return object({{"ordinal", to_string(books.ordinal)},
+                   {"held", to_string(books.held)},
                    {"kinds", object_of<policy::Kind>(books.kinds, policy::kind_name)},
-                   {"cached", number(books.cached)},
-                   {"pools", list(books.pools, [](policy::Bytes one) { return number(one); })},
-                   {"contexts", number(books.contexts)},
+                   {"cached", to_string(books.cached)},
+                   {"pools", list(books.pools, [](policy::Bytes one) { return to_string(one); })},
+                   {"contexts", to_string(books.contexts)},
                    {"cap", number_or_null(books.cap)},
                    {"allowance", number_or_null(books.allowance)},
                    {"live_cap", books.live_cap ? text(policy::format(*books.live_cap)) : "null"},
                    {"ceiling", flag(books.ceiling)},
                    {"refused", object_of<policy::Obstacle>(books.refused, policy::obstacle_name)},
-                   {"waited", number(books.waited)},
+                   {"waited", to_string(books.waited)},
                    {"released", object_of<policy::Step>(books.released, policy::step_name)}});
 }
 
 std::string use_json(const View &view, const ViewUse &use) {
     const control::GpuStatus *books = books_of(view, use);
-    return object({{"pid", number(view.processes[use.process].pid)},
+    return object({{"pid", to_string(view.processes[use.process].pid)},
                    {"nvml", number_or_null(use.nvml)},
                    {"books", books ? books_json(*books) : "null"}});
 }
@@ -47,31 +47,31 @@ std::string gpu_json(const View &view, const ViewGpu &gpu) {
                    {"parent", text_or_null(gpu.parent)},
                    {"name", text_or_null(gpu.name)},
                    {"mig", flag(gpu.mig)},
-                   {"total", number(gpu.total)},
+                   {"total", to_string(gpu.total)},
                    {"used", number_or_null(gpu.used)},
                    {"free", number_or_null(gpu.free)},
                    {"uses", list(gpu.uses, [&](const ViewUse &use) { return use_json(view, use); })}});
 }
 
 std::string refusal_json(const control::Refusal &one) {
-    return object({{"at", number(one.at)},
-                   {"gpu", number(one.gpu)},
-                   {"bytes", one.bytes == 0 ? "null" : number(one.bytes)},
+    return object({{"at", to_string(one.at)},
+                   {"gpu", to_string(one.gpu)},
+                   {"bytes", one.bytes == 0 ? "null" : to_string(one.bytes)},
                    {"why", text(policy::obstacle_name(one.why))},
-                   {"held", number(one.held)},
-                   {"limit", one.limit == 0 ? "null" : number(one.limit)}});
+                   {"held", to_string(one.held)},
+                   {"limit", one.limit == 0 ? "null" : to_string(one.limit)}});
 }
 
 std::string release_json(const control::PastRelease &one) {
     const auto step = [](const control::StepReport &report) {
         return object({{"step", text(policy::step_name(report.step))},
-                       {"freed", number(report.freed)},
+                       {"freed", to_string(report.freed)},
                        {"milliseconds", policy::json_text(report.milliseconds)},
                        {"reason", text(report.reason)}});
     };
-    return object({{"at", number(one.at)},
+    return object({{"at", to_string(one.at)},
                    {"trigger", text(one.report.trigger)},
-                   {"freed", number(control::freed(one.report))},
+                   {"freed", to_string(control::freed(one.report))},
                    {"milliseconds", policy::json_text(one.report.milliseconds)},
                    {"steps", list(one.report.steps, step)}});
 }
@@ -88,8 +88,8 @@ std::string policy_json(const control::PolicyStatus &policy) {
 
 std::string trace_json(const control::TraceStatus &trace) {
     return object({{"file", text(trace.file)},
-                   {"events", number(trace.events)},
-                   {"dropped", number(trace.dropped)},
+                   {"events", to_string(trace.events)},
+                   {"dropped", to_string(trace.dropped)},
                    {"error", text_or_null(trace.error)}});
 }
 
@@ -109,7 +109,7 @@ std::string status_json(const control::Status &status) {
 }
 
 std::string process_json(const ViewProcess &process) {
-    return object({{"pid", number(process.pid)},
+    return object({{"pid", to_string(process.pid)},
                    {"user", text_or_null(process.user)},
                    {"name", text_or_null(process.name)},
                    {"command", text_or_null(process.command)},
@@ -125,9 +125,9 @@ std::string process_json(const ViewProcess &process) {
 
 std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now) {
     const auto error = [](const PsError &one) {
-        return object({{"pid", number(one.pid)}, {"message", text(one.message)}});
+        return object({{"pid", to_string(one.pid)}, {"message", text(one.message)}});
     };
-    return object({{"time", number(now)},
+    return object({{"time", to_string(now)},
                    {"nvml_fault", text_or_null(view.nvml_fault)},
                    {"gpus", list(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
                    {"processes", list(view.processes, process_json)},

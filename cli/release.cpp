@@ -26,8 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 5s;  // for the process to answer at all; its release may take longer
-constexpr auto kSilence = 2s;   // before it is said what is waited for
+constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
+constexpr auto kSilence = 2s;          // before it is said what is waited for
 constexpr const char *kTrigger = "curb release";
 
 using Answer = policy::Result<control::ReleaseReport, std::string>;
@@ -72,7 +72,7 @@ Answer release_of(int pid, const policy::ReleaseRequest &request) {
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
                std::to_string(pid) + " brings it back";
     // Who does not answer this one at once would be waited for in vain.
-    const control::Reply first = control::ask(pid, control::StatusRequest(), kPatience);
+    const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
     if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
     return report_in<control::ReleaseReport>(pid, control::ask(pid, request, control::kForEver));
 }

@@ -216,7 +216,7 @@ std::string text_of(const Recording &recording, const ReplayOptions &options, co
 
 std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
 
-std::string gpu_json(const Judged &gpu) {
+std::string judged_json(const Judged &gpu) {
     const Replayed &out = gpu.out;
     const auto refusal = [](const ReplayRefusal &one) {
         return json::object({{"at_ns", std::to_string(one.ns)},
@@ -261,7 +261,7 @@ std::string json_of(const Recording &recording, const ReplayOptions &options, co
     members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
     members.emplace_back("cap", options.cap ? json::text(*options.cap) : "null");
     members.emplace_back("rule", json::text_or_null(outcome.rule));
-    members.emplace_back("gpus", json::list(outcome.gpus, gpu_json));
+    members.emplace_back("gpus", json::list(outcome.gpus, judged_json));
     members.emplace_back("notes", json::list(outcome.notes, json::text));
     return json::object(members);
 }

@@ -25,7 +25,7 @@ std::string refusal_json(const Moment *one) {
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
-std::string gpu_json(const GpuSummary &gpu) {
+std::string summary_json(const GpuSummary &gpu) {
     std::array<std::size_t, policy::kObstacles> by{};
     for (const Moment *one : gpu.refusals) ++by[static_cast<std::size_t>(one->why())];
     std::size_t granted = 0, refused = 0;
@@ -102,7 +102,7 @@ json::Members recording_json(const Recording &recording) {
 
 std::string report_json(const Recording &recording, const Summary &summary) {
     json::Members out = recording_json(recording);
-    out.emplace_back("gpus", some(summary.gpus, gpu_json));
+    out.emplace_back("gpus", some(summary.gpus, summary_json));
     out.emplace_back("releases", some(summary.releases, release_json));
     return json::object(out);
 }

@@ -12,6 +12,8 @@
 
 namespace curb::cli {
 
+inline constexpr std::chrono::seconds kNvmlPatience{10};
+
 // One that never came back hangs in its thread still: the program must end by _Exit.
 inline std::atomic<bool> &a_call_hangs() {
     static std::atomic<bool> hangs{false};

@@ -13,6 +13,10 @@ find_package(Python3 COMPONENTS Interpreter REQUIRED)
 # What a sanitizer's build hosts. The others judge a release, or run programs that have no sanitizer's runtime.
 set(CURB_SANITIZED_LABELS unit fuzz contract process fault load)
 
+# They begin first, so that none is left to run alone at the end.
+set(CURB_LONGEST allocation_faults control_test crowd_test exit_test policy_shim_test programs_test reload_test soak_test
+  suspend_test threads_test trace_shim_test)
+
 # curb_left_out("what" "why"): said at the end of scripts/test, all with one reason together.
 function(curb_left_out what why)
   string(MD5 reason "${why}")
@@ -57,8 +61,10 @@ if(NOT TARGET curb_catch)
   set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
   if(Catch2_VERSION VERSION_LESS 3)
     add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # v2's main is slow to compile: once
+    set_target_properties(curb_catch PROPERTIES UNITY_BUILD OFF)
     target_link_libraries(curb_catch PUBLIC Catch2::Catch2)
     target_include_directories(curb_catch PUBLIC ${_curb_catch_dir})
+    target_compile_options(curb_catch PRIVATE $<$<CONFIG:Release>:-O1>)
   else()
     add_library(curb_catch INTERFACE)
     target_link_libraries(curb_catch INTERFACE Catch2::Catch2WithMain)
@@ -72,6 +78,10 @@ function(curb_catch_test name)
     message(FATAL_ERROR "curb_catch_test(${name} SOURCES file… [LIBS target…] [ARGS argument…]): what is '${arg_UNPARSED_ARGUMENTS}'?")
   endif()
   add_executable(${name} ${arg_SOURCES})
+  list(LENGTH arg_SOURCES sources)
+  if(sources EQUAL 1) # as itself, the same to ccache in every build
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   target_link_libraries(${name} PRIVATE ${arg_LIBS} curb_catch)
   # Catch2's header takes two seconds of each source otherwise. The first test's is everybody's.
   get_property(first GLOBAL PROPERTY CURB_CATCH_FIRST)
@@ -118,6 +128,9 @@ function(curb_test name)
     set(arg_TIMEOUT 300)
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  if(name IN_LIST CURB_LONGEST)
+    set_tests_properties(${name} PROPERTIES COST 100)
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS ${label}
     ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()

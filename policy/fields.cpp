@@ -11,8 +11,6 @@
 namespace curb::policy {
 namespace {
 
-constexpr std::nullopt_t none = std::nullopt;
-
 constexpr auto kFields = std::to_array<Field>({
 #define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) \
     {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds, doc},

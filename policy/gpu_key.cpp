@@ -10,8 +10,6 @@
 namespace curb::policy {
 namespace {
 
-using Kind = GpuKey::Kind;
-
 constexpr std::string_view kCuda = "cuda:", kNvml = "nvml:", kGpu = "GPU-", kMig = "MIG-";
 constexpr std::string_view kHex = "0123456789abcdef";
 constexpr std::size_t kUuidDigits = 32;
@@ -67,7 +65,7 @@ std::string uuid_digits(std::string_view text) {
 }
 
 // A key of what stands after "GPU-" or "MIG-".
-std::optional<GpuKey> uuid_key(Kind kind, std::string_view prefix, std::string_view text) {
+std::optional<GpuKey> uuid_key(GpuKey::Kind kind, std::string_view prefix, std::string_view text) {
     const std::string digits = uuid_digits(text);
     // With one digit more, "8f3a1b2c-" is a beginning as well: of the same UUIDs as "8f3a1b2c".
     if (digits.empty() || !grouped(digits + "0").starts_with(lower_case(text))) return std::nullopt;
@@ -140,15 +138,16 @@ std::string meant(std::string_view key) {
 
 Result<GpuKey, std::string> parse_gpu_key(std::string_view key) {
     if (key == "*") return GpuKey{};
-    for (const auto &[prefix, kind] : {std::pair(kCuda, Kind::cuda), std::pair(kNvml, Kind::nvml)}) {
+    for (const auto &[prefix, kind] : {std::pair(kCuda, GpuKey::Kind::cuda), std::pair(kNvml, GpuKey::Kind::nvml)}) {
         if (!key.starts_with(prefix)) continue;
         if (const auto number = whole_number(key.substr(prefix.size()))) return GpuKey{kind, *number, {}};
     }
-    for (const auto &[prefix, kind] : {std::pair(kGpu, Kind::gpu_uuid), std::pair(kMig, Kind::mig_uuid)}) {
+    for (const auto &[prefix, kind] :
+         {std::pair(kGpu, GpuKey::Kind::gpu_uuid), std::pair(kMig, GpuKey::Kind::mig_uuid)}) {
         if (!key.starts_with(prefix)) continue;
         if (auto uuid = uuid_key(kind, prefix, key.substr(prefix.size()))) return *std::move(uuid);
     }
-    if (std::string id = pci_id(key); !id.empty()) return GpuKey{Kind::pci, 0, std::move(id)};
+    if (std::string id = pci_id(key); !id.empty()) return GpuKey{GpuKey::Kind::pci, 0, std::move(id)};
 
     if (const std::string near = meant(key); !near.empty()) {
         return quote(key, '"') + " is not a device; did you mean " + quote(near, '"') + "?";
@@ -159,24 +158,24 @@ Result<GpuKey, std::string> parse_gpu_key(std::string_view key) {
 
 std::string gpu_key_text(const GpuKey &key) {
     switch (key.kind) {
-        case Kind::every: return "*";
-        case Kind::cuda: return std::string(kCuda) + std::to_string(key.index);
-        case Kind::nvml: return std::string(kNvml) + std::to_string(key.index);
-        case Kind::pci:
-        case Kind::gpu_uuid:
-        case Kind::mig_uuid: return key.text;
+        case GpuKey::Kind::every: return "*";
+        case GpuKey::Kind::cuda: return std::string(kCuda) + std::to_string(key.index);
+        case GpuKey::Kind::nvml: return std::string(kNvml) + std::to_string(key.index);
+        case GpuKey::Kind::pci:
+        case GpuKey::Kind::gpu_uuid:
+        case GpuKey::Kind::mig_uuid: return key.text;
     }
     return "?";
 }
 
 bool names(const GpuKey &key, const GpuIdentity &gpu) {
     switch (key.kind) {
-        case Kind::every: return true;
-        case Kind::cuda: return key.index == gpu.ordinal;
-        case Kind::nvml: return key.index == gpu.nvml_index;
-        case Kind::pci: return key.text == pci_id(gpu.pci);
-        case Kind::gpu_uuid: return begins_with(gpu.gpu_uuid, key.text);
-        case Kind::mig_uuid: return begins_with(gpu.mig_uuid, key.text);
+        case GpuKey::Kind::every: return true;
+        case GpuKey::Kind::cuda: return key.index == gpu.ordinal;
+        case GpuKey::Kind::nvml: return key.index == gpu.nvml_index;
+        case GpuKey::Kind::pci: return key.text == pci_id(gpu.pci);
+        case GpuKey::Kind::gpu_uuid: return begins_with(gpu.gpu_uuid, key.text);
+        case GpuKey::Kind::mig_uuid: return begins_with(gpu.mig_uuid, key.text);
     }
     return false;
 }

@@ -41,8 +41,6 @@ const char *log_level_name(LogLevel level) noexcept {
 
 namespace {
 
-constexpr std::nullopt_t none = std::nullopt;
-
 template <class Value>
 void lay(std::optional<Value> &under, const std::optional<Value> &over) {
     if (over) under = over;

@@ -7,8 +7,8 @@
 namespace curb::policy {
 namespace {
 
-constexpr std::size_t kShown = 60;    // bytes of a text in a message
-constexpr std::size_t kLongest = 40;  // longer words are no slip of a key of ours
+constexpr std::size_t kShown = 60;        // bytes of a text in a message
+constexpr std::size_t kLongestWord = 40;  // longer words are no slip of a key of ours
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -19,8 +19,8 @@ bool equal_but_for_case(std::string_view a, std::string_view b) {
 // Insertions, deletions, replacements and swaps of neighbours that make one word of the other (optimal string
 // alignment), without regard to case.
 std::size_t edits(std::string_view a, std::string_view b) {
-    if (a.size() > kLongest || b.size() > kLongest) return kLongest;
-    std::array<std::array<std::size_t, kLongest + 1>, 3> rows{};  // the row before the last, the last, this one
+    if (a.size() > kLongestWord || b.size() > kLongestWord) return kLongestWord;
+    std::array<std::array<std::size_t, kLongestWord + 1>, 3> rows{};  // the row before the last, the last, this one
     for (std::size_t j = 0; j <= b.size(); ++j) rows[1][j] = j;
     for (std::size_t i = 1; i <= a.size(); ++i) {
         rows[2][0] = i;
@@ -37,13 +37,13 @@ std::size_t edits(std::string_view a, std::string_view b) {
     return rows[1][b.size()];
 }
 
-// How far `word` is from `candidate`; kLongest: too far to have meant it.
+// How far `word` is from `candidate`; kLongestWord: too far to have meant it.
 std::size_t distance(std::string_view word, std::string_view candidate) {
     if (equal_but_for_case(word, candidate)) return 0;
     const std::size_t apart = edits(word, candidate);
     if (apart <= (candidate.size() <= 4 ? 1 : 2)) return apart;
     if (word.size() >= 2 && (begins_with(word, candidate) || begins_with(candidate, word))) return 3;
-    return kLongest;
+    return kLongestWord;
 }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -116,7 +116,7 @@ std::string quote(std::string_view text, char mark) { return mark + brief(text) 
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
     std::string_view best;
-    std::size_t least = kLongest;
+    std::size_t least = kLongestWord;
     for (const std::string_view candidate : candidates) {
         const std::size_t apart = distance(word, candidate);
         if (apart < least) {

@@ -14,9 +14,9 @@ extern const char *const kPageScript;
 
 namespace {
 
-constexpr std::size_t kColumns = 1200;
+constexpr std::size_t kHtmlColumns = 1200;
 constexpr std::size_t kMostRows = 200;
-constexpr Canvas kWide{0, 1, 1, 0, 0, 100'000, 10'000, 0};
+constexpr Canvas kFullWidth{0, 1, 1, 0, 0, 100'000, 10'000, 0};
 
 std::string percent(double part) {
     std::array<char, 32> out;
@@ -79,8 +79,8 @@ std::string mark(const Mark &mark, const Picture &picture, const Chart &chart, c
     return out + " style=\"" + style + "\" title=\"" + text + "\" aria-label=\"" + text + "\">" + shape + "</button>\n";
 }
 
-constexpr const char *kDown = "<svg viewBox=\"-8 -8 16 16\" aria-hidden=\"true\"><path d=\"M-7-6H7L0 7Z\"/></svg>";
-constexpr const char *kDiamond =
+constexpr const char *kDownShape = "<svg viewBox=\"-8 -8 16 16\" aria-hidden=\"true\"><path d=\"M-7-6H7L0 7Z\"/></svg>";
+constexpr const char *kDiamondShape =
     "<svg viewBox=\"-8 -8 16 16\" aria-hidden=\"true\"><path d=\"M0-7L6 0 0 7-6 0Z\"/></svg>";
 
 void add_legend(std::string &out, const Chart &chart) {
@@ -96,14 +96,14 @@ void add_legend(std::string &out, const Chart &chart) {
                "\" style=\"transform:none;position:static;width:14px;height:14px\">" + shape + "</span>" + words +
                "</li>";
     };
-    symbol(chart.refusals, "refuse", kDown, "refused");
-    symbol(chart.releases, "release", kDiamond, "released");
+    symbol(chart.refusals, "refuse", kDownShape, "refused");
+    symbol(chart.releases, "release", kDiamondShape, "released");
     if (!chart.waits.empty()) out += "<li><span class=\"wait\" style=\"width:18px\"></span>waited for room</li>";
     out += "</ul>\n";
 }
 
 void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
-    Canvas canvas = kWide;
+    Canvas canvas = kFullWidth;
     canvas.begin_ns = picture.begin_ns;
     canvas.end_ns = picture.end_ns;
     canvas.top = chart.top;
@@ -129,8 +129,8 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
         out += "\n<path class=\"cap\" d=\"" + path + "\"/>";
     out += "\n</svg>\n<div class=\"marks\">\n";
     for (const Mark &one : chart.waits) out += mark(one, picture, chart, "wait", "");
-    for (const Mark &one : chart.releases) out += mark(one, picture, chart, "release", kDiamond);
-    for (const Mark &one : chart.refusals) out += mark(one, picture, chart, "refuse", kDown);
+    for (const Mark &one : chart.releases) out += mark(one, picture, chart, "release", kDiamondShape);
+    for (const Mark &one : chart.refusals) out += mark(one, picture, chart, "refuse", kDownShape);
     out += "</div>\n<div class=\"drag\"></div><div class=\"cursor\"></div>\n</div>\n<div class=\"times\">";
     const std::uint64_t span = picture.end_ns - picture.begin_ns;
     for (const auto &[ns, text] : time_ticks(span, 8))
@@ -275,7 +275,7 @@ std::string within_script(std::string json) {
 }
 
 std::string html_page(const Recording &recording, const Summary &summary) {
-    const Picture picture = draw(recording, summary, kColumns);
+    const Picture picture = draw(recording, summary, kHtmlColumns);
     std::string out =
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"

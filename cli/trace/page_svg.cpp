@@ -9,7 +9,7 @@
 namespace curb::cli {
 namespace {
 
-constexpr std::size_t kColumns = 800;
+constexpr std::size_t kSvgColumns = 800;
 constexpr double kWidth = 900, kLeft = 78, kRight = 18, kPlotHeight = 250, kLineHeight = 17;
 constexpr const char *kCap = "#c2410c", *kDark = "#1b1b1b", *kFaint = "#5c5c5c", *kGrid = "#d9d9d9";
 
@@ -47,7 +47,7 @@ std::string shape(double x, double y, const char *path, const char *colour, std:
     return "<path transform=\"translate(" + number(x) + " " + number(y) + ")\" d=\"" + path + "\" fill=\"" + colour +
            "\" stroke=\"#ffffff\" stroke-width=\"0.8\"><title>" + markup(title) + "</title></path>\n";
 }
-constexpr const char *kDown = "M-5-9H5L0 0Z", *kDiamond = "M0-5L4.5 0 0 5-4.5 0Z";
+constexpr const char *kDownPath = "M-5-9H5L0 0Z", *kDiamondPath = "M0-5L4.5 0 0 5-4.5 0Z";
 
 // A line of swatches and words; how high it is.
 double add_legend(std::string &out, const Chart &chart, double upper) {
@@ -79,8 +79,8 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
         const double at = room_for(text);
         out += shape(at + 9, y - 4 + lower, path, colour, text);
     };
-    symbol(chart.refusals, "refused", kDown, 5, kCap);
-    symbol(chart.releases, "released", kDiamond, 0, kDark);
+    symbol(chart.refusals, "refused", kDownPath, 5, kCap);
+    symbol(chart.releases, "released", kDiamondPath, 0, kDark);
     if (!chart.waits.empty()) {
         const double at = room_for("waited for room");
         out += "<rect x=\"" + number(at) + "\" y=\"" + number(y - 7) +
@@ -117,16 +117,16 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart, doub
                number(std::max(canvas.x(one.ended_ns) - x, 1.5)) + "\" height=\"6\" fill=\"url(#waiting)\" stroke=\"" +
                kDark + "\" stroke-width=\"0.6\"><title>" + markup(one.text) + "</title></rect>\n";
     }
-    for (const Mark &one : chart.releases) out += shape(canvas.x(one.ns), upper + 7, kDiamond, kDark, one.text);
+    for (const Mark &one : chart.releases) out += shape(canvas.x(one.ns), upper + 7, kDiamondPath, kDark, one.text);
     for (const Mark &one : chart.refusals)
-        out += shape(canvas.x(one.ns), std::max(canvas.y(one.height), upper + 10), kDown, kCap, one.text);
+        out += shape(canvas.x(one.ns), std::max(canvas.y(one.height), upper + 10), kDownPath, kCap, one.text);
     out += stroked("M" + number(kLeft) + " " + number(upper) + "V" + floor + "H" + right, kDark, "1");
 }
 
 }  // namespace
 
 std::string svg_picture(const Recording &recording, const Summary &summary) {
-    const Picture picture = draw(recording, summary, kColumns);
+    const Picture picture = draw(recording, summary, kSvgColumns);
     constexpr std::size_t kLongestTitle = 100;
     std::string title = title_of(recording);
     if (title.size() > kLongestTitle) title = policy::valid_utf8(title.substr(0, kLongestTitle)) + "…";

@@ -9,8 +9,6 @@
 namespace curb::cli {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
-
 // What a driver takes for itself below what the program asked for.
 constexpr std::array kStack = {policy::Kind::contexts, policy::Kind::overhead, policy::Kind::stack,
                                policy::Kind::plain,    policy::Kind::pools,    policy::Kind::vmm,

@@ -17,6 +17,8 @@ namespace curb::cli {
 
 using control::trace::What;
 
+inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, which all times are in
+
 // control::trace::Event without its text, members that no event needs both of in one place.
 struct Moment {
     std::uint64_t ns = 0;       // since the trace began

@@ -39,7 +39,6 @@ std::optional<std::uint64_t> parse_decimals(std::string_view text) noexcept {
 
 // "15:47:02.841961", of the first versions "15:47:02:841961"; "1634567890.123456"
 std::optional<std::uint64_t> parse_time(std::string_view text) noexcept {
-    constexpr std::uint64_t kSecond = 1'000'000'000;
     const std::size_t point = text.find_last_of(".:");
     const auto decimals = point == std::string_view::npos ? std::nullopt : parse_decimals(text.substr(point + 1));
     if (!decimals) return std::nullopt;

@@ -8,8 +8,6 @@
 namespace curb::cli {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
-
 // Of equals the earlier, so that what is listed does not hang on the order in which it is offered.
 bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);

@@ -9,8 +9,6 @@
 namespace curb::cli {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
-
 std::string times(std::size_t n) { return n == 1 ? "once" : std::to_string(n) + " times"; }
 
 std::string stamp(std::int64_t unix_ns, const char *format) {

@@ -14,10 +14,10 @@
 namespace curb::shim::trace {
 namespace {
 
-std::string quoted(const std::string &path) { return "trace.file \"" + path + "\""; }
+std::string named(const std::string &path) { return "trace.file \"" + path + "\""; }
 
 std::string cannot_be_made(const std::string &path, const std::string &why) {
-    return quoted(path) + ": " + why +
+    return named(path) + ": " + why +
            "; no trace is written. Name another file in the policy, or mend that and edit the policy";
 }
 
@@ -71,7 +71,7 @@ const char *File::what_others_did() const noexcept {
 
 File::Appended File::append(std::string_view lines) {
     if (const char *why = what_others_did())
-        return {0, quoted(path_) + ": " + why + "; the trace has ended. An edit of the policy begins it anew", true};
+        return {0, named(path_) + ": " + why + "; the trace has ended. An edit of the policy begins it anew", true};
     std::size_t written = 0;
     while (written < lines.size()) {
         const ssize_t some = write(descriptor_.number(), lines.data() + written, lines.size() - written);
@@ -89,7 +89,7 @@ File::Appended File::append(std::string_view lines) {
     bytes_ += whole;
     // A file that cannot even be cut ends in a piece of a line, and nothing may follow that.
     const bool cut = written == whole || ftruncate(descriptor_.number(), static_cast<off_t>(bytes_)) == 0;
-    return {whole, quoted(path_) + ": " + std::strerror(error) + "; events are dropped until it can be written again",
+    return {whole, named(path_) + ": " + std::strerror(error) + "; events are dropped until it can be written again",
             !cut};
 }
 

@@ -22,7 +22,7 @@ using namespace scenario;
 
 namespace {
 
-CUcontext context = nullptr;
+CUcontext told_context = nullptr;
 
 std::string answer_of(CUresult result) {
     return result == CUDA_SUCCESS ? "ok" : result == CUDA_ERROR_OUT_OF_MEMORY ? "refused" : "error";
@@ -85,7 +85,7 @@ std::atomic<int> asked{0};
 std::string ask() {
     asked = 1;
     std::thread([] {
-        MUST(cuCtxSetCurrent(context));
+        MUST(cuCtxSetCurrent(told_context));
         CUdeviceptr block = 0;
         asked = cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS ? 2 : 3;
     }).detach();
@@ -118,8 +118,8 @@ bool is_as_marked(const Marked &block) {
     return true;
 }
 std::string hold(std::uint64_t bytes, int device) {
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    MUST(cuDevicePrimaryCtxRetain(&told_context, device));
+    MUST(cuCtxSetCurrent(told_context));
     Marked block{0, bytes};
     const CUresult result = cuMemAlloc_v2(&block.start, bytes);
     if (result != CUDA_SUCCESS) return answer_of(result);
@@ -140,7 +140,7 @@ std::string check() { return std::all_of(all_marked.begin(), all_marked.end(), i
 std::string work_on() {
     for (int i = 0; i < 4; ++i)
         std::thread([] {
-            MUST(cuCtxSetCurrent(context));
+            MUST(cuCtxSetCurrent(told_context));
             for (;;) {
                 CUdeviceptr block = 0;
                 if (cuMemAlloc_v2(&block, 4 * MiB) == CUDA_SUCCESS) cuMemFree_v2(block);
@@ -168,14 +168,14 @@ std::string submit() {
 
 std::atomic<bool> storming{false};
 std::atomic<std::uint64_t> most{0};
-std::vector<std::thread> threads;
-constexpr unsigned kThreads = 8;
-std::atomic<unsigned> turns[kThreads + 1];
+std::vector<std::thread> storm_threads;
+constexpr unsigned kStormThreads = 8;
+std::atomic<unsigned> turns[kStormThreads + 1];
 std::string begin_storm() {
     storming = true;
-    for (unsigned seed = 1; seed <= kThreads; ++seed)
-        threads.emplace_back([seed] {
-            MUST(cuCtxSetCurrent(context));
+    for (unsigned seed = 1; seed <= kStormThreads; ++seed)
+        storm_threads.emplace_back([seed] {
+            MUST(cuCtxSetCurrent(told_context));
             std::vector<CUdeviceptr> mine;
             for (unsigned random = seed * 2654435761U; storming;) {
                 random = random * 1664525U + 1013904223U;
@@ -200,7 +200,7 @@ std::string begin_storm() {
 // What each thread has looked at before is told by then: one that was stopped between its look and its word would tell
 // it afterwards.
 std::string forget_the_most() {
-    for (unsigned seed = 1; seed <= kThreads; ++seed) {
+    for (unsigned seed = 1; seed <= kStormThreads; ++seed) {
         const unsigned before = turns[seed];
         EXPECT(within(std::chrono::seconds(10), [&] { return turns[seed] != before; }));
     }
@@ -208,8 +208,8 @@ std::string forget_the_most() {
 }
 std::string end_storm() {
     storming = false;
-    for (std::thread &thread : threads) thread.join();
-    threads.clear();
+    for (std::thread &thread : storm_threads) thread.join();
+    storm_threads.clear();
     return std::to_string(most.exchange(0));
 }
 
@@ -344,7 +344,7 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
 }  // namespace
 
 SCENARIO_NAMED(does_what_it_is_told) {
-    context = start();
+    told_context = start();
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
         const std::size_t name = line.find_first_of("0123456789");  // of which none has a digit

@@ -432,11 +432,11 @@ void Machine::reap(Look look) {
     const uint64_t now = now_ms();
     const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;
     if (closely) looked.store(now);
-    struct Entry {
+    struct Entered {
         int slot, pid;
         uint64_t start;
     };
-    std::vector<Entry> entered;
+    std::vector<Entered> entered;
     {
         const Lock lock(books_);
         for (int slot = 0; slot < kMaxProcesses; ++slot) {
@@ -444,7 +444,7 @@ void Machine::reap(Look look) {
             if (process.pid && slot != slot_) entered.push_back({slot, process.pid, process.start});
         }
     }
-    for (const Entry &entry : entered) {  // reading /proc without the lock
+    for (const Entered &entry : entered) {  // reading /proc without the lock
         if (closely ? start_time(entry.pid) == entry.start : ::kill(entry.pid, 0) == 0 || errno != ESRCH) continue;
         const Lock lock(books_);
         Books::Process &process = books_->processes[entry.slot];

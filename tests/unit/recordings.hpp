@@ -18,8 +18,6 @@ using policy::GiB;
 using policy::KiB;
 using policy::MiB;
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
-
 // A run on one GPU of 80 GiB. Each call is one event, `seconds` after the beginning.
 class Run {
   public:
