@@ -36,6 +36,9 @@ void discover() noexcept {
         device.total = total;
         insist(
             [&] { return cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal); });
+        insist([&] {
+            return cuda.cuDeviceGetName(device.model.data(), static_cast<int>(device.model.size()) - 1, ordinal);
+        });
         device.resident_threads =
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));

@@ -40,6 +40,8 @@ struct Device {
     std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
     std::atomic<std::uint64_t> waited{0};
     std::array<std::atomic<Bytes>, policy::kSteps> released{};
+    std::array<char, 128>
+        model{};  // "NVIDIA H200", for a trace, whose first line may be written when the driver has shut down
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }

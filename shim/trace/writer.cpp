@@ -97,10 +97,8 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
     header.command = policy::one_line(command);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         const Device &device = devices::at(ordinal);
-        std::array<char, 128> name{};
-        driver().cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, ordinal);
         header.gpus.push_back({ordinal, device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
-                               policy::one_line(name.data()), device.total});
+                               policy::one_line(device.model.data()), device.total});
     }
     return header;
 }

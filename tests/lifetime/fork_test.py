@@ -150,7 +150,7 @@ def namespaces(machine: Machine) -> int:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
     status, out, err = finish(process, "in a pid namespace")
-    if b"unshare" in err and b"ermitted" in err:
+    if err.startswith(b"unshare: "):  # not allowed, or in a chroot, whose root is no mount point
         skipped(f"pid namespaces: {err.decode().strip()}")
         return 0
     assert (status, out) == (0, b"1\n"), (status, out, err)

@@ -112,7 +112,7 @@ TEST_CASE("curb release --json has the same in stable keys") {
 TEST_CASE("curb release --all asks all processes of the user") {
     // Not as root, who would ask everybody's on this machine.
     constexpr uid_t kNobodyElse = 54'321;
-    if (::geteuid() != 0) return skip("only root can become a user whose processes are all the test's own");
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kNobodyElse, kNobodyElse) == 0);
     const auto become = becoming(kNobodyElse);
@@ -323,7 +323,7 @@ TEST_CASE("a relative XDG_RUNTIME_DIR is ignored, and the folder below /tmp is t
 }
 
 TEST_CASE("where no folder can be had the process runs on without a socket, and its log says why") {
-    if (::geteuid() != 0) return skip("only root can take another user's folder away");
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     constexpr uid_t kUser = 54'323;
     const fs::path taken = "/tmp/curb-54323";
     fs::create_directory(taken);

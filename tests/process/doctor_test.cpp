@@ -180,6 +180,7 @@ TEST_CASE("a program with rights of its own is told apart, as whoever asks", "[b
     REQUIRE(::statvfs(machine.runtime().c_str(), &system) == 0);
     if (::geteuid() != 0 || (system.f_flag & ST_NOSUID) != 0)
         return skip("only root can make such programs, and not where they are not heeded");
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const TempDir folder;
     fs::permissions(folder.path(), fs::perms(0755));
     fs::permissions(machine.folder(), fs::perms(0755));

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,7 +56,17 @@ inline std::string preloaded(const std::string &libraries) {
     return (*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + libraries;
 }
 
-// Before exec, where the test is root's: the rest is another user's.
+// Why this program cannot be started as another user; empty: it can.
+inline std::string no_other_user(const char *program) {
+    if (::geteuid() != 0) return "only root can be somebody else";
+    struct stat folder {};
+    for (std::filesystem::path path = program; path != path.root_path(); path = path.parent_path())
+        if (::stat(path.c_str(), &folder) != 0 || (folder.st_mode & S_IXOTH) == 0)
+            return "others may not enter " + path.string();
+    return {};
+}
+
+// Before exec, where no_other_user() has nothing to say: the rest is another user's.
 inline std::function<void()> becoming(uid_t user) {
     return [user] {
         if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(97);

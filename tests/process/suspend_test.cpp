@@ -129,7 +129,7 @@ TEST_CASE("what is no process of one's own that uses CUDA is refused") {
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
     CHECK(machine.curb({"suspend", "0"}).status == 125);
     CHECK_THAT(machine.curb({"suspend", "--timeout", "0s", "1"}).err, contains("say how long"));
-    if (::getuid() != 0) return skip("only root can be somebody else");
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const Outcome foreign =
         start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)});
     CHECK(foreign.status == 1);
@@ -348,7 +348,7 @@ TEST_CASE("on a terminal a long move shows how far it has come") {
 }
 
 TEST_CASE("root's record of another user's process is that user's to read") {
-    if (::getuid() != 0) return skip("only root can be somebody else");
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const Machine machine;
     fs::permissions(machine.folder(), fs::perms::all);
     std::ofstream(machine.state_file()).flush();

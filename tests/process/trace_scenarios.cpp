@@ -87,6 +87,12 @@ SCENARIO_NAMED(frees_at_the_very_end) {
     last.block = take(64 * MiB);
 }
 
+// Who asks for a device's name while the program is on its way has no answer before the driver is shut down.
+SCENARIO_NAMED(ends_before_names_are_told) {
+    curb_sim_hold_up("cuDeviceGetName", 1, 300);
+    start();
+}
+
 SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
     const CUcontext context = start();
     constexpr int kThreads = 8, kTimes = CURB_TRACED_PAIRS;

@@ -141,6 +141,15 @@ TEST_CASE("memory of every kind is in the trace with what was asked for and what
     for (const std::uint64_t each : said) CHECK(std::find(held.begin(), held.end(), each) != held.end());
 }
 
+TEST_CASE("devices have their names in the trace of a program that has ended when its first line is written") {
+    Job job;
+    job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB")"));
+    const ReadTrace read = run(job, "ends_before_names_are_told");
+    REQUIRE(read.header);
+    REQUIRE(read.header->gpus.size() == 2);
+    for (const auto &gpu : read.header->gpus) CHECK_THAT(gpu.name, contains("H100"));
+}
+
 TEST_CASE("the header says whose trace it is, and the first events which policy is in force") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
