@@ -21,6 +21,7 @@ inline constexpr int kInterrupted = 130;
 struct RunOptions {
     std::optional<std::string> cap;     // --cap
     std::optional<std::string> policy;  // --policy
+    bool strict = false;                // --strict: a program that cannot be put under curb is not started
     bool sim = false;
     bool dry_run = false;
     std::vector<std::string> command;

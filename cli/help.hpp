@@ -30,7 +30,11 @@ inline constexpr const char *kRun = R"(
 The command replaces curb: same pid, signals and exit status. 125: curb itself failed (a policy that cannot be used,
 a library that is not there), 126: the command cannot be executed, 127: there is no such command.
 
-Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP.
+A program that is statically linked or has rights of its own (set-user-ID) runs without curb, and so does every program
+if libcurb.so lies on a noexec mount. curb run warns, and then starts it; with --strict it does not, and returns 125.
+
+Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP;
+with both the lower holds, also within another curb run. A list holds by its lowest: --cap 25%,6GiB.
 /etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
 
 --sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.

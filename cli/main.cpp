@@ -115,6 +115,7 @@ CLI::App *add_run(CLI::App &app, RunOptions &options, Chosen &chosen) {
     command->add_option("--cap", options.cap, "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%")
         ->type_name("SIZE");
     command->add_option("--policy", options.policy, "Policy file")->type_name("FILE");
+    command->add_flag("--strict", options.strict, "Fail if curb cannot come into the program, instead of warning");
     command->add_flag("--sim", options.sim, "Use the simulated driver: no GPU is needed or touched");
     command->add_flag("--dry-run", options.dry_run, "Print what would be set and run, and stop");
     return command;

@@ -127,9 +127,11 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             auto said = own.of_device(field, key);
             std::vector<Bound> bounds;
             if (field.pointer == "/gpu/*/cap" && !cap.empty()) {
-                Side::Said variable{policy::json_text(*reading.narrowed_to), {{Origin::Kind::variable, {}, {}}}};
-                if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
-                if (!said) said = std::move(variable);
+                for (const policy::Size &one : reading.narrowed_to) {
+                    Side::Said variable{policy::json_text(one), {{Origin::Kind::variable, {}, {}}}};
+                    if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
+                    if (!said) said = std::move(variable);
+                }
             }
             Row next =
                 row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key));

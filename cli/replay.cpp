@@ -291,7 +291,8 @@ int replay(const ReplayOptions &options) {
                        !recording->header.gpus.empty();
     const bool relative =
         has_percentages(loaded->policy.gpu) || has_percentages(loaded->policy.ceiling) ||
-        (loaded->policy.narrowed_to && loaded->policy.narrowed_to->unit == policy::Size::Unit::basis_points);
+        std::any_of(loaded->policy.narrowed_to.begin(), loaded->policy.narrowed_to.end(),
+                    [](const policy::Size &size) { return size.unit == policy::Size::Unit::basis_points; });
     if (!sized && relative) {
         complain(
             "replay: the trace does not tell how large the GPU was, so a size in percent means nothing; write it in "

@@ -15,6 +15,7 @@
 #include "policy/size.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
+#include "reach.hpp"
 #include "subject.hpp"
 
 namespace curb::cli {
@@ -38,10 +39,28 @@ std::string prepended(const std::string &front, const std::string &rest) {
     return rest.empty() ? front : front + ":" + rest;
 }
 
+// CURB_CAP as the program will have it. The lower of --cap and of what stands there already holds: another curb run,
+// or who keeps the machine, may have set it.
+struct Cap {
+    std::optional<std::string> text;  // nothing: as it is
+    const char *place = "CURB_CAP";   // where it was written, if it is wrong
+};
+Cap cap_with(const RunOptions &options) {
+    if (!options.cap) return {};
+    const std::string outer = variable("CURB_CAP");
+    if (outer.empty() || !policy::parse_lowest(*options.cap)) return {*options.cap, "--cap"};
+    const auto there = policy::parse_lowest(outer), both = policy::parse_lowest(outer + "," + *options.cap);
+    if (!there) return {outer};
+    if (*both == *there)
+        complain("--cap " + *options.cap + " has no effect: CURB_CAP is " + policy::format(*there) +
+                 " already, and the lower holds");
+    return {policy::format(*both)};
+}
+
 // The environment as the program will have it: the options taken for the variables that they become.
-Environment environment_with(const RunOptions &options) {
+Environment environment_with(const RunOptions &options, const Cap &cap) {
     return [&](const char *name) -> const char * {
-        if (options.cap && std::strcmp(name, "CURB_CAP") == 0) return options.cap->c_str();
+        if (cap.text && std::strcmp(name, "CURB_CAP") == 0) return cap.text->c_str();
         if (options.policy && std::strcmp(name, "CURB_POLICY") == 0) return options.policy->c_str();
         return std::getenv(name);
     };
@@ -54,22 +73,29 @@ Result<config::Source> locate(const RunOptions &options, const Environment &envi
     return config::locate(environment);
 }
 
+// Warns of a program that the loader will not load libcurb.so into. False: --strict forbids it.
+bool can_be_reached(const RunOptions &options, const std::string &file) {
+    const auto library = find_library();
+    const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() tells of no library
+    if (why) complain(*why + (options.strict ? "; --strict forbids that" : ""));
+    return !why || !options.strict;
+}
+
 // The policy that the program will get; none: every error of it is told.
-std::optional<policy::Policy> load(const config::Source &source, const RunOptions &options,
+std::optional<policy::Policy> load(const config::Source &source, const Program &program, const Cap &cap,
                                    const Environment &environment) {
-    const Program program = program_of(options.command, environment);
     auto loaded = config::load(source, who_is(program, environment));
     if (loaded) return std::move(loaded).value().policy;
     for (config::Diagnostic diagnostic : loaded.error()) {
-        if (options.cap && diagnostic.file == "CURB_CAP") diagnostic.file = "--cap";
+        if (diagnostic.file == "CURB_CAP") diagnostic.file = cap.place;
         complain(diagnostic.text());
     }
     return std::nullopt;
 }
 
-Result<Settings> settings(const config::Source &source, const RunOptions &options) {
+Result<Settings> settings(const config::Source &source, const RunOptions &options, const Cap &cap) {
     Settings out;
-    if (options.cap) out.emplace_back("CURB_CAP", *options.cap);
+    if (cap.text) out.emplace_back("CURB_CAP", *cap.text);
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
     const auto library = find_library();
@@ -131,22 +157,26 @@ int become(const std::vector<std::string> &command) {
 int run(const RunOptions &options) {
     if (options.command.empty()) {
         complain("run: there is no command to run");
-        complain("usage: curb run [--cap SIZE] [--policy FILE] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
+        complain(
+            "usage: curb run [--cap SIZE] [--policy FILE] [--strict] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
         return kFailure;
     }
-    const Environment variables = environment_with(options);
+    const Cap cap = cap_with(options);
+    const Environment variables = environment_with(options, cap);
     const auto source = locate(options, variables);
     if (!source) {
         complain(source.error());
         return kFailure;
     }
-    const auto policy = load(*source, options, variables);
+    const Program program = program_of(options.command, variables);
+    const auto policy = load(*source, program, cap, variables);
     if (!policy) return kFailure;
-    auto environment = settings(*source, options);
+    auto environment = settings(*source, options, cap);
     if (!environment) {
         complain(environment.error());
         return kFailure;
     }
+    if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own come first: none of the policy's has a name of theirs.
     for (auto &steering : policy::variables_to_set(policy->frameworks, variables))
         environment.value().push_back(std::move(steering));

@@ -33,8 +33,8 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
         }
     }
     if (!source.cap.empty()) {
-        if (const auto cap = policy::parse_size(source.cap)) {
-            out.narrowed_to = *cap;
+        if (auto cap = policy::parse_lowest(source.cap)) {
+            out.narrowed_to = std::move(cap).value();
         } else {
             wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
         }

@@ -137,11 +137,11 @@ void lay_over(Layer &under, const Layer &over) {
 #include "policy/fields.def"
 }
 
-Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narrowed_to) {
+Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to) {
     Policy out;
     out.gpu = own.gpu;
     out.ceiling = ceiling.gpu;
-    out.narrowed_to = narrowed_to;
+    out.narrowed_to = std::move(narrowed_to);
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
@@ -169,8 +169,8 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     GpuPolicy own = gpu_policy_for(policy.gpu, gpu);
     if (live_cap) {
         own.cap = live_cap;
-    } else if (policy.narrowed_to) {
-        const Bytes narrowed = policy.narrowed_to->on(device_total);
+    } else if (!policy.narrowed_to.empty()) {
+        const Bytes narrowed = lowest_on(policy.narrowed_to, device_total);
         own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), narrowed) : narrowed};
     }
     const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);

@@ -1,5 +1,8 @@
 // `curb run`: how a program is started, and what is said when it is not.
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
 
 #include "cli.hpp"
 
@@ -24,6 +27,31 @@ class Installed {
   private:
     TempDir dir_;
 };
+
+// In the child of a test: a folder from which nothing can be executed.
+bool forbid_execution_in(const fs::path &folder) {
+    return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+           ::mount(nullptr, folder.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_NOEXEC, nullptr) == 0;
+}
+
+// Starts the program by curb run: with a warning, and with --strict not at all.
+void is_warned_of(const std::string &program, const std::string &why,
+                  const Environment &environment = {{"CURB_LIBRARY", harmless_library()}},
+                  const std::function<void()> &prepare = {}) {
+    const auto run = [&](const Words &options) {
+        const Words words = joined(joined({CURB_BINARY, "run", "--cap", "1GiB"}, options), {"--", program});
+        return start({words, environment, {}, {}, prepare});
+    };
+    INFO(program);
+    const Outcome warned = run({}), refused = run({"--strict"}), dry = run({"--dry-run"});
+    CHECK(warned.status == 0);
+    CHECK_THAT(warned.err, contains(why) && contains("without curb"));
+    CHECK(refused.status == 125);
+    CHECK_THAT(refused.err, contains(why) && contains("; --strict forbids that"));
+    CHECK(dry.status == 0);
+    CHECK_THAT(dry.err, contains(why));
+}
 
 }  // namespace
 
@@ -139,9 +167,66 @@ TEST_CASE("A cap that is no size keeps the program from starting, and is told wh
     CHECK_FALSE(trace.started());
 }
 
-TEST_CASE("--cap takes the place of a wrong CURB_CAP") {
-    CHECK(curb({"run", "--cap", "1GiB", "--", "sh", "-c", "echo $CURB_CAP"}, {{"CURB_CAP", "nonsense"}}).out ==
-          "1GiB\n");
+TEST_CASE("--cap within another curb run lowers the cap and never lifts it") {
+    const auto under = [](const std::string &outer, const std::string &inner) {
+        return curb({"run", "--cap", inner, "--", "sh", "-c", "echo $CURB_CAP"}, {{"CURB_CAP", outer}});
+    };
+    CHECK(under("2GiB", "1GiB").out == "1GiB\n");
+    CHECK(under("2GiB", "1GiB").err.empty());
+    const Outcome lifted = under("2GiB", "8GiB");
+    CHECK(lifted.out == "2GiB\n");
+    CHECK(lifted.err == "curb: --cap 8GiB has no effect: CURB_CAP is 2GiB already, and the lower holds\n");
+    CHECK(under("25%", "6GiB").out == "25%,6GiB\n");  // which is lower depends on the device
+    CHECK(under("25%,6GiB", "50%,4GiB").out == "25%,4GiB\n");
+    CHECK(curb({"run", "--cap", "2GiB", "--", CURB_BINARY, "run", "--cap", "8GiB", "--", "sh", "-c", "echo $CURB_CAP"})
+              .out == "2GiB\n");
+}
+
+TEST_CASE("--cap does not take the place of a CURB_CAP that is no size, which may have been lower") {
+    const Outcome outcome = curb({"run", "--cap", "1GiB", "--", "echo", "started"}, {{"CURB_CAP", "nonsense"}});
+    CHECK(outcome.status == 125);
+    CHECK_THAT(outcome.err, contains("curb: CURB_CAP: "));
+    CHECK(outcome.out.empty());
+}
+
+TEST_CASE("A program that curb can come into is started without a word, strictly or not") {
+    for (const Words &options : {Words{"run"}, Words{"run", "--strict"}}) {
+        const Outcome outcome = curb(joined(options, {"--", "true"}));
+        CHECK(outcome.status == 0);
+        CHECK(outcome.err.empty());
+    }
+}
+
+TEST_CASE("Of a program that is statically linked it is said that it runs without curb") {
+    if (CURB_HAS_STATIC == 0) return skip("sanitizers' runtimes cannot be linked statically");
+    const TempDir dir;
+    const std::string script = dir.write("script", "#!" CURB_WAITS_STATIC "\n");
+    fs::permissions(script, fs::perms::owner_all);
+    for (const std::string &program : {std::string(CURB_WAITS_STATIC), script})
+        is_warned_of(program, CURB_WAITS_STATIC "' is statically linked");
+}
+
+TEST_CASE("Of a program with another user's rights it is said that it runs without curb") {
+    const TempDir dir;
+    const fs::path own = dir / "own";
+    fs::copy_file("/bin/true", own);
+    struct statvfs system {};
+    REQUIRE(::statvfs(own.c_str(), &system) == 0);
+    if (::chown(own.c_str(), 1, 1) != 0 || (system.f_flag & ST_NOSUID) != 0)
+        return skip("no file here gives its program another user's rights");
+    REQUIRE(::chmod(own.c_str(), 04755) == 0);
+    is_warned_of(own.string(), "has rights of its own");
+}
+
+TEST_CASE("Of a library on a noexec mount it is said that programs run without curb") {
+    const TempDir dir;
+    const fs::path library = dir / "libcurb.so";
+    fs::copy_file(harmless_library(), library);
+    const auto prepare = [&] {
+        if (!forbid_execution_in(dir.path())) ::_exit(97);
+    };
+    if (start({{"true"}, {}, {}, {}, prepare}).status == 97) return skip("folders cannot be mounted here");
+    is_warned_of("true", "is mounted noexec", {{"CURB_LIBRARY", library.string()}}, prepare);
 }
 
 TEST_CASE("A command that is not there is 127, one that cannot be executed 126") {

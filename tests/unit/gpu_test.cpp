@@ -277,14 +277,17 @@ TEST_CASE("A cap for another device is none for this one") {
 
 TEST_CASE("A cap from outside the file only narrows") {
     Policy policy;
-    policy.narrowed_to = *parse_size("8GiB");
+    policy.narrowed_to = {*parse_size("8GiB")};
     CHECK(cap(policy, kFirst) == 8 * GiB);
     policy.gpu = {capped("*", "20GiB"), capped("GPU-8f3a7", "1GiB")};
     CHECK(cap(policy, kFirst) == 8 * GiB);
     CHECK(cap(policy, kSecond) == 1 * GiB);
-    policy.narrowed_to = *parse_size("50%");
+    policy.narrowed_to = {*parse_size("50%")};
     CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 15 * GiB);
-    policy.narrowed_to = *parse_size("0");
+    policy.narrowed_to = {*parse_size("50%"), *parse_size("8GiB")};  // the lowest on the device
+    CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 8 * GiB);
+    CHECK(terms_for(policy, kFirst, 12 * GiB).cap == 6 * GiB);
+    policy.narrowed_to = {*parse_size("0")};
     CHECK(cap(policy, kFirst) == Bytes{0});
 }
 
@@ -376,11 +379,11 @@ TEST_CASE("A cap from outside the files narrows what the ceiling leaves, and nev
     Policy policy = with({capped("*", "20GiB")});
     policy.ceiling = {capped("*", "10GiB")};
     for (const auto &[narrowed, expected] : {std::pair("30GiB", 10 * GiB), {"15GiB", 10 * GiB}, {"5GiB", 5 * GiB}}) {
-        policy.narrowed_to = *parse_size(narrowed);
+        policy.narrowed_to = {*parse_size(narrowed)};
         CHECK(cap(policy, kFirst) == expected);
     }
     policy.gpu.clear();
-    policy.narrowed_to = *parse_size("30GiB");
+    policy.narrowed_to = {*parse_size("30GiB")};
     CHECK(cap(policy, kFirst) == 10 * GiB);
 }
 
@@ -388,7 +391,7 @@ TEST_CASE("A cap from outside the files leaves growth and report as they are") {
     Policy policy = with({capped("*", "20GiB"), reported("cuda:0", Report::device)});
     policy.gpu[0].policy.growth = growth_of({.start = "2GiB", .step = "1GiB"}).growth;
     const GpuTerms before = terms_for(policy, kFirst, 80 * GiB);
-    policy.narrowed_to = *parse_size("1GiB");
+    policy.narrowed_to = {*parse_size("1GiB")};
     CHECK(terms_for(policy, kFirst, 80 * GiB) ==
           GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device});
 }

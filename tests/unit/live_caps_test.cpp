@@ -82,7 +82,7 @@ TEST_CASE("A key that names no device, or it is not clear which, is refused with
 TEST_CASE("A live cap stands in the place of the policy's and of CURB_CAP, higher or lower, within the ceiling") {
     Policy policy;
     policy.gpu = {capped("*", "8GiB")};
-    policy.narrowed_to = size("6GiB");
+    policy.narrowed_to = {size("6GiB")};
     const auto terms = [&](std::optional<Size> live) { return terms_for(policy, kGpus[0], 80 * GiB, live); };
     CHECK(terms({}).cap == 6 * GiB);
     CHECK(terms(size("4GiB")).cap == 4 * GiB);
@@ -97,7 +97,7 @@ TEST_CASE("A live cap stands in the place of the policy's and of CURB_CAP, highe
     CHECK(!terms(size("10GiB")).ceiling);
     CHECK(!terms({}).ceiling);
     policy.gpu.clear();
-    policy.narrowed_to.reset();
+    policy.narrowed_to.clear();
     CHECK(terms({}).cap == 10 * GiB);
     CHECK(terms({}).ceiling);
 }

@@ -175,7 +175,7 @@ TEST_CASE("A process without a policy has what the manual says, and no caps") {
     const Policy policy;
     CHECK(policy.gpu.empty());
     CHECK(policy.ceiling.empty());
-    CHECK_FALSE(policy.narrowed_to);
+    CHECK(policy.narrowed_to.empty());
     CHECK(signal_name(*policy.release.signal) == "SIGUSR1");
     CHECK(*policy.release.steps == all_steps());
     CHECK_FALSE(policy.release.idle);
@@ -209,10 +209,10 @@ TEST_CASE("The ceiling's devices and a cap from outside the files are kept besid
     Layer own, ceiling;
     own.gpu = {capped("cuda:0", "4GiB")};
     ceiling.gpu = {capped("*", "50%")};
-    const Policy policy = in_force(own, ceiling, parse_size("2GiB").value());
+    const Policy policy = in_force(own, ceiling, {*parse_size("2GiB")});
     CHECK(policy.gpu == own.gpu);
     CHECK(policy.ceiling == ceiling.gpu);
-    CHECK(policy.narrowed_to == *parse_size("2GiB"));
+    CHECK(policy.narrowed_to == std::vector{*parse_size("2GiB")});
 }
 
 TEST_CASE("What the file leaves out is as the ceiling has it; what both say is the user's own") {

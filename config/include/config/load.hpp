@@ -79,9 +79,9 @@ bool users_file(const Variables &environment, std::span<char> path) noexcept;
 
 // What all the places of a source say.
 struct Reading {
-    Document own;                             // the user's file; empty: there is none
-    std::optional<Document> ceiling;          // none: the machine has none
-    std::optional<policy::Size> narrowed_to;  // CURB_CAP
+    Document own;                           // the user's file; empty: there is none
+    std::optional<Document> ceiling;        // none: the machine has none
+    std::vector<policy::Size> narrowed_to;  // CURB_CAP: the lowest holds
 };
 // Reads them all. The ceiling must belong to root and be writable by nobody else, as its directory must; else it is an
 // error like a wrong one. `text`: of the user's file, if the caller has read it already.

@@ -109,9 +109,9 @@ struct Layer {
 // The policy in force in one process: every member with a fallback has a value, but for those of `gpu`, which become
 // terms_for() a device.
 struct Policy : Layer {
-    Policy();                         // no caps
-    std::vector<GpuRule> ceiling;     // what the machine's ceiling says of devices
-    std::optional<Size> narrowed_to;  // a cap laid over every device from outside the files (CURB_CAP)
+    Policy();                       // no caps
+    std::vector<GpuRule> ceiling;   // what the machine's ceiling says of devices
+    std::vector<Size> narrowed_to;  // caps over every device from outside the files (CURB_CAP): the lowest holds
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
@@ -123,7 +123,7 @@ void lay_over(Layer &under, const Layer &over);
 
 // The policy in force: `own` within `ceiling`, field by field as the table says which holds. What `own` leaves out is
 // as the ceiling has it.
-Policy in_force(const Layer &own, const Layer &ceiling, std::optional<Size> narrowed_to);
+Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to);
 
 // The rules that name a device, the most specific key last ("*" before "cuda:0", a shorter beginning of a UUID before a
 // longer one; equals as they stand). They point into `rules`.

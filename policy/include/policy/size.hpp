@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "policy/result.hpp"
 
@@ -37,6 +38,14 @@ struct Size {
 // The error is a sentence that says what is wrong and what would be right. Thread-safe; may throw
 // std::bad_alloc.
 Result<Size, std::string> parse_size(std::string_view text);
+
+// Reads a list of sizes, of which the lowest holds: "25%,6GiB". Which that is depends on the device, so at most one of
+// each unit stays, in the order of the text.
+Result<std::vector<Size>, std::string> parse_lowest(std::string_view text);
+// "25%,6GiB"
+std::string format(const std::vector<Size> &lowest);
+// The lowest of them on a device of `device_total` bytes. `sizes` is not empty.
+Bytes lowest_on(const std::vector<Size> &sizes, Bytes device_total) noexcept;
 
 // Writes bytes so that parse_size reads the same number ("8GiB", "512MiB", "12345").
 std::string format_exact(Bytes bytes);
