@@ -61,8 +61,24 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
 policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
     if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
     if (!options.all && options.pids.empty()) return std::string("which process? curb release PID, or --all");
+    const std::vector<int> can_be_asked = control::processes();
     std::vector<Asked> out;
-    for (const int pid : options.all ? control::processes() : options.pids) out.push_back({pid});
+    const auto add = [&](int pid) {
+        if (std::none_of(out.begin(), out.end(), [=](const Asked &one) { return one.pid == pid; }))
+            out.push_back({pid});
+    };
+    for (const int pid : options.all ? can_be_asked : options.pids) {
+        const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
+                                           ? std::vector<int>()
+                                           : started_by(pid, can_be_asked);
+        if (below.empty()) {
+            add(pid);
+            continue;
+        }
+        complain("process " + name_of(pid) + " is not under curb, or has not used CUDA; asking what it started: " +
+                 policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
+        for (const int one : below) add(one);
+    }
     return out;
 }
 

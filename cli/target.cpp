@@ -95,6 +95,21 @@ std::string name_of(int pid) {
     return target.text();
 }
 
+std::vector<int> started_by(int pid, const std::vector<int> &processes) {
+    constexpr int kMostGenerations = 64;  // the parents are read one after the other, and may change meanwhile
+    std::vector<int> out;
+    for (const int one : processes) {
+        int above = one;
+        for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
+            above = static_cast<int>(number_after(control::proc_text(above, "status"), "PPid:"));
+            if (above != pid) continue;
+            out.push_back(one);
+            break;
+        }
+    }
+    return out;
+}
+
 Target look_at(int pid) {
     Target target;
     target.process.pid = pid;

@@ -27,6 +27,8 @@ struct Target {
 Target look_at(int pid);
 // "4711 (python3)", of whoever that is now.
 std::string name_of(int pid);
+// Those of `processes` that `pid` has started, itself or through others: of a shell or launcher, the programs.
+std::vector<int> started_by(int pid, const std::vector<int> &processes);
 
 // One of several processes that work together, by what the environment says.
 struct Ranks {

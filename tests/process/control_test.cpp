@@ -109,6 +109,29 @@ TEST_CASE("curb release --json has the same in stable keys") {
     CHECK(dead.out == "[{\"pid\":2147483647,\"error\":\"there is no process 2147483647\"}]\n");
 }
 
+TEST_CASE("curb release of a shell asks the program that it started, through whatever is between them") {
+    const TempDir runtime;
+    const std::string inner = "'" CURB_SCENARIOS "' does_what_it_is_told; exit $?";
+    Capped shell(runtime.path(),
+                 {.command = {"sh", "-c", "sh -c \"" + inner + "\"; exit $?"}, .environment = {}, .socket = false});
+    CHECK(shell("pool") == "ok");
+    std::string program;
+    const auto has_socket = [&] {
+        for (const auto &entry : fs::directory_iterator(runtime / "curb"))
+            if (entry.path().extension() == ".sock") program = entry.path().stem();
+        program = program.substr(0, program.find('-'));
+        return !program.empty();
+    };
+    REQUIRE(within(20s, has_socket));
+    const Outcome outcome = release(runtime, {shell.id(), program});
+    CHECK(outcome.status == 0);
+    CHECK_THAT(outcome.out, contains("process " + program + ": released 256 MiB") && !contains("in all"));
+    CHECK(outcome.err == "curb: process " + shell.id() +
+                             " (sh) is not under curb, or has not used CUDA; asking what it started: " + program +
+                             "\n");
+    CHECK(shell("held") == std::to_string(kContext));
+}
+
 TEST_CASE("curb release --all asks all processes of the user") {
     // Not as root, who would ask everybody's on this machine.
     constexpr uid_t kNobodyElse = 54'321;
