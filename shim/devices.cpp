@@ -6,6 +6,7 @@
 #include "keep_errno.hpp"
 #include "pools.hpp"
 #include "process.hpp"
+#include "real_libc.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::devices {
@@ -15,6 +16,7 @@ namespace {
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
+constinit real::ClockGettime *clock = nullptr;  // found once: now_ms() is on the way of every request
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
@@ -25,6 +27,7 @@ int attribute(CUdevice_attribute which, CUdevice device) noexcept {
 }  // namespace
 
 void discover() noexcept {
+    clock = real::clock_gettime();
     const Driver &cuda = driver();
     int count = 0;
     if (insist([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
@@ -46,7 +49,7 @@ void discover() noexcept {
         CUuuid gpu{}, own{};
         insist([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
         if (insist([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
-        device.meter.identify(gpu, own);
+        device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
         known = ordinal + 1;
     }
 }
@@ -67,7 +70,7 @@ Device *current() noexcept {
 
 std::uint64_t now_ms() noexcept {
     timespec now{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    clock(CLOCK_MONOTONIC_COARSE, &now);
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 

@@ -33,6 +33,7 @@ struct Device {
     std::atomic<Bytes> heap{0};          // how much more than by default kernels may ask of the heap
     std::atomic<Bytes> cached{0};        // of what is held, what giving up every block kept for reuse would give back
     std::atomic<std::size_t> kept{0};    // how many blocks these are
+    std::atomic<bool> limited{false};    // by the policy in force (in_force.hpp)
     std::atomic<bool> peers{false};      // a context of another device may reach its memory
     Pressure pressure;                   // what its next large allocation meets
     // What is told from outside, since the process began: requests that were refused, by what they met (refusals.hpp),
@@ -83,6 +84,7 @@ bool context_gone(Device &device) noexcept;
 // Contexts that were seen being made and are still there, on all devices together.
 int contexts() noexcept;
 
+// Milliseconds of the system's monotonic clock, whatever clock a preload shows the program.
 std::uint64_t now_ms() noexcept;
 
 }  // namespace devices

@@ -11,6 +11,7 @@
 
 #include "driver.hpp"
 #include "nvml.hpp"
+#include "nvml_thread.hpp"
 
 namespace curb::shim {
 namespace {
@@ -33,19 +34,28 @@ std::optional<Bytes> own_figure(std::span<const nvmlProcessInfo_t> processes) no
     return std::nullopt;
 }
 
+// More processes than a device can have are no count: it is not believed.
+constexpr unsigned kMostProcesses = 1U << 16;
+
 // On a device with more processes than there is room for on the stack. More may come since they were counted.
-std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) noexcept try {
+std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) {
     std::vector<nvmlProcessInfo_t> processes;
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
-    for (int tries = 0; tries < 3 && result == NVML_ERROR_INSUFFICIENT_SIZE; ++tries) {
+    for (int tries = 0; tries < 3 && result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses; ++tries) {
         processes.resize(std::size_t{count} * 2);
         count = static_cast<unsigned>(processes.size());
         result = nvml::functions()->processes(on, &count, processes.data());
     }
     if (result != NVML_SUCCESS) return std::nullopt;
     return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
-} catch (...) {
-    return std::nullopt;  // out of host memory
+}
+
+// nullopt if the figures are beyond a device of `total` bytes: NVML counts some more than the driver does.
+std::optional<nvmlMemory_t> memory_of(nvmlDevice_t on, Bytes total) noexcept {
+    nvmlMemory_t memory{};
+    if (!on || nvml::functions()->memory(on, &memory) != NVML_SUCCESS) return std::nullopt;
+    if (memory.total / 2 > total || memory.used > memory.total || memory.free > memory.total) return std::nullopt;
+    return memory;
 }
 
 }  // namespace
@@ -65,28 +75,66 @@ nvmlDevice_t Meter::device() noexcept {
 
 std::optional<int> Meter::index() noexcept {
     if (const auto known = known_index()) return known;
+    const auto index = nvml_thread::ask(*this, Figure::index);
+    if (!index) return std::nullopt;
+    index_.store(static_cast<int>(*index), std::memory_order_relaxed);
+    return static_cast<int>(*index);
+}
+
+std::optional<Bytes> Meter::held_by_process() noexcept { return nvml_thread::ask(*this, Figure::held); }
+
+std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) noexcept {
+    return nvml_thread::ask(*this, Figure::last_run, since_ms);
+}
+
+std::optional<Bytes> Meter::used_by_all() noexcept { return nvml_thread::ask(*this, Figure::used); }
+
+std::optional<Bytes> Meter::free() noexcept {
+    if (const auto free = nvml_thread::ask(*this, Figure::free)) return free;
+    std::size_t bytes = 0, total = 0;
+    if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
+    return std::nullopt;
+}
+
+std::optional<std::uint64_t> Meter::read(Figure figure, std::uint64_t since_ms) noexcept try {
+    switch (figure) {
+        case Figure::index: return read_index();
+        case Figure::held: return read_held();
+        case Figure::last_run: return read_last_run(since_ms);
+        case Figure::used:
+        case Figure::free: break;
+    }
+    const auto memory = memory_of(device(), total_);
+    if (!memory) return std::nullopt;
+    return figure == Figure::used ? memory->used : memory->free;
+} catch (...) {
+    return std::nullopt;  // out of host memory
+}
+
+std::optional<std::uint64_t> Meter::read_index() const noexcept {
     const nvml::Functions *library = nvml::functions();
     nvmlDevice_t gpu = nullptr;
     unsigned index = 0;
     if (!library || library->by_uuid(uuid_text("GPU-", gpu_).data(), &gpu) != NVML_SUCCESS ||
         library->index(gpu, &index) != NVML_SUCCESS)
         return std::nullopt;
-    index_.store(static_cast<int>(index), std::memory_order_relaxed);
-    return static_cast<int>(index);
+    return index;
 }
 
-std::optional<Bytes> Meter::held_by_process() noexcept {
+std::optional<std::uint64_t> Meter::read_held() {
     const nvmlDevice_t on = device();
     std::array<nvmlProcessInfo_t, 128> processes{};
     auto count = static_cast<unsigned>(processes.size());
     if (!on) return std::nullopt;
     const nvmlReturn_t result = nvml::functions()->processes(on, &count, processes.data());
-    if (result == NVML_ERROR_INSUFFICIENT_SIZE) return held_among_many(on, count);
-    if (result != NVML_SUCCESS) return std::nullopt;
-    return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
+    if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) return std::nullopt;
+    const auto held = result == NVML_SUCCESS
+                          ? own_figure({processes.data(), std::min<std::size_t>(count, processes.size())})
+                          : held_among_many(on, count);
+    return held && *held <= total_ ? held : std::nullopt;
 }
 
-std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) {
+std::optional<std::uint64_t> Meter::read_last_run(std::uint64_t since_ms) {
     const nvmlDevice_t on = device();
     if (!on || !nvml::functions()->utilization) return std::nullopt;
     timespec wall{};
@@ -97,7 +145,7 @@ std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) {
     std::vector<nvmlProcessUtilizationSample_t> samples(128);
     auto count = static_cast<unsigned>(samples.size());
     nvmlReturn_t result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
-    if (result == NVML_ERROR_INSUFFICIENT_SIZE) {
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses) {
         samples.resize(count + samples.size());  // more processes may have come since it was counted
         count = static_cast<unsigned>(samples.size());
         result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
@@ -112,22 +160,6 @@ std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) {
         if (!last || age < *last) last = age;
     }
     return last;
-}
-
-std::optional<Bytes> Meter::used_by_all() noexcept {
-    const nvmlDevice_t on = device();
-    nvmlMemory_t memory{};
-    if (!on || nvml::functions()->memory(on, &memory) != NVML_SUCCESS) return std::nullopt;
-    return memory.used;
-}
-
-std::optional<Bytes> Meter::free() noexcept {
-    const nvmlDevice_t on = device();
-    nvmlMemory_t memory{};
-    if (on && nvml::functions()->memory(on, &memory) == NVML_SUCCESS) return memory.free;
-    std::size_t bytes = 0, total = 0;
-    if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
-    return std::nullopt;
 }
 
 }  // namespace curb::shim

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -20,11 +21,12 @@ using policy::Bytes;
 // One device as NVML sees it.
 class Meter {
   public:
-    // Once, before the first reading: the UUID of the GPU, and that of the device itself, which is another one where it
-    // is a MIG instance.
-    void identify(const CUuuid &gpu, const CUuuid &device) noexcept {
+    // Once, before the first reading: the UUID of the GPU, that of the device itself, which is another one where it is
+    // a MIG instance, and its memory, more than which no figure is believed.
+    void identify(const CUuuid &gpu, const CUuuid &device, Bytes total) noexcept {
         gpu_ = gpu;
         own_ = device;
+        total_ = total;
     }
     [[nodiscard]] bool is_mig() const noexcept { return std::memcmp(&gpu_, &own_, sizeof gpu_) != 0; }
     // As NVML and nvidia-smi spell them.
@@ -48,16 +50,24 @@ class Meter {
     std::optional<Bytes> free() noexcept;
 
     // How many milliseconds ago NVML last saw one of this process's kernels run, of those less than `since_ms` ago.
-    // None: none ran, or NVML cannot tell (MIG, another pid namespace, not there). 1.5 ms on an H200; may throw
-    // std::bad_alloc.
-    std::optional<std::uint64_t> last_run(std::uint64_t since_ms);
+    // None: none ran, or NVML cannot tell (MIG, another pid namespace, not there). 1.5 ms on an H200.
+    std::optional<std::uint64_t> last_run(std::uint64_t since_ms) noexcept;
 
     // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 
+    // What can be asked of NVML: the functions above go by it, on a thread that may hang in NVML (nvml_thread.hpp).
+    enum class Figure : std::uint8_t { index, held, used, free, last_run };
+    std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms) noexcept;
+
   private:
+    std::optional<std::uint64_t> read_index() const noexcept;
+    std::optional<std::uint64_t> read_held();
+    std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);
+
     CUuuid gpu_{};
     CUuuid own_{};
+    Bytes total_ = ~Bytes{0};
     std::atomic<nvmlDevice_st *> device_{nullptr};
     std::atomic<int> index_{-1};
 };

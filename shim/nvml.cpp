@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <type_traits>
 
+#include "devices.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::nvml {
@@ -32,30 +34,61 @@ bool load(Functions &functions) noexcept {
     if (!functions.processes) find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
     find(functions.utilization, "nvmlDeviceGetProcessUtilization");
     dlerror();
-    return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes &&
-           functions.init() == NVML_SUCCESS;
+    return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes;
 }
 
 constinit Functions the_functions;
-constinit bool usable = false;
-constinit std::once_flag once;
-constinit std::atomic<bool> known{false};
+constinit std::mutex publishing;
+constinit std::atomic<bool> is_loaded{false}, usable{false};
+
+// After a failure, which may be the driver's for a moment, it is tried again: after a second, then twice as long, up to
+// a minute.
+constexpr std::uint64_t kSoonestMs = 1000, kLatestMs = 60'000;
+constinit std::atomic<std::uint64_t> next_try_ms{0}, pause_ms{kSoonestMs};
+
+bool is_due() noexcept { return devices::now_ms() >= next_try_ms.load(std::memory_order_relaxed); }
+
+void try_later() noexcept {
+    const std::uint64_t pause = pause_ms.load(std::memory_order_relaxed);
+    next_try_ms.store(devices::now_ms() + pause, std::memory_order_relaxed);
+    pause_ms.store(std::min(2 * pause, kLatestMs), std::memory_order_relaxed);
+}
 
 }  // namespace
 
 // Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here
 // for a thread that waits there. Two threads may load it at once; the library counts.
-const Functions *functions() noexcept {
-    if (!known.load(std::memory_order_acquire)) {
-        Functions found;
-        const bool works = load(found);
-        std::call_once(once, [&] {
-            the_functions = found;
-            usable = works;
-            known.store(true, std::memory_order_release);
-        });
+bool can_be_asked() noexcept {
+    if (usable.load(std::memory_order_acquire)) return true;
+    if (!is_due()) return false;
+    if (is_loaded.load(std::memory_order_acquire)) return true;
+    Functions found;
+    if (!load(found)) {
+        try_later();
+        return false;
     }
-    return usable ? &the_functions : nullptr;
+    const std::scoped_lock lock(publishing);
+    if (!is_loaded.load(std::memory_order_relaxed)) the_functions = found;
+    is_loaded.store(true, std::memory_order_release);
+    return true;
+}
+
+void wait_for_loader() noexcept {
+    if (void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD))
+        dlclose(library);
+    else
+        dlerror();
+}
+
+const Functions *functions() noexcept {
+    if (usable.load(std::memory_order_acquire)) return &the_functions;
+    if (!can_be_asked()) return nullptr;
+    if (the_functions.init() != NVML_SUCCESS) {
+        try_later();
+        return nullptr;
+    }
+    usable.store(true, std::memory_order_release);
+    return &the_functions;
 }
 
 void *loaded(const char *symbol) noexcept {

@@ -90,6 +90,16 @@ void *glibcs(const char *name) noexcept {
     return nullptr;
 }
 
+namespace {
+
+// The one in the search order where glibc's own is not found: a request may wait by it, and must not crash.
+void *find_clock(const char *name) noexcept {
+    void *own = glibcs(name);
+    return own ? own : reinterpret_cast<void *>(::clock_gettime);
+}
+
+}  // namespace
+
 #define CURB_REAL(type, function, find, symbol)              \
     type *function() noexcept {                              \
         static constinit std::atomic<type *> known{nullptr}; \
@@ -97,6 +107,7 @@ void *glibcs(const char *name) noexcept {
     }
 CURB_REAL(Dlsym, dlsym, glibcs, "dlsym")
 CURB_REAL(Dlvsym, dlvsym, glibcs, "dlvsym")
+CURB_REAL(ClockGettime, clock_gettime, find_clock, "clock_gettime")
 CURB_REAL(Dlsym, next_dlsym, find_next, "dlsym")
 CURB_REAL(Dlvsym, next_dlvsym, find_next, "dlvsym")
 CURB_REAL(Sigaction, sigaction, find_next, "sigaction")

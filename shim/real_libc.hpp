@@ -7,6 +7,7 @@
 #pragma once
 
 #include <csignal>
+#include <ctime>
 
 namespace curb::shim::real {
 
@@ -17,12 +18,15 @@ using Handler = void (*)(int);
 using Signal = Handler(int, Handler);
 using Sigignore = int(int);
 using Siginterrupt = int(int, int);
+using ClockGettime = int(clockid_t, timespec *);
 
 // glibc's own function of this name, whatever is preloaded; null: it has none. Exact names of libc.so.6 or libdl.so.2.
 void *glibcs(const char *name) noexcept;
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
+// Not another preload's, whose clocks may stand still or run backwards (libfaketime).
+ClockGettime *clock_gettime() noexcept;
 Dlsym *next_dlsym() noexcept;
 Dlvsym *next_dlvsym() noexcept;
 Sigaction *sigaction() noexcept;

@@ -18,28 +18,36 @@
 
 namespace curb::shim {
 
+// Waits while the word has that value, for so long at the most by the kernel's own measure. A signal may end it early.
+// No cancellation point. Leaves errno.
+inline void futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value, std::uint64_t milliseconds) noexcept {
+    static_assert(sizeof word == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
+    const KeepErrno keep_errno;
+    const timespec most{static_cast<std::time_t>(milliseconds / 1000),
+                        static_cast<long>(milliseconds % 1000) * 1'000'000};
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &most, nullptr, 0);
+}
+
+// Wakes so many of those who wait for the word. Async-signal-safe. Leaves errno.
+inline void futex_wake(std::atomic<std::uint32_t> &word, int threads) noexcept {
+    const KeepErrno keep_errno;
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
+}
+
 class Wakeup {
   public:
     // Async-signal-safe; leaves errno.
     void post() noexcept {
-        const KeepErrno keep_errno;
-        if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex(FUTEX_WAKE_PRIVATE, 1, nullptr);
+        if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(posted_, 1);
     }
 
     // Until it is posted, or has been since the last wait; at most so long. A signal may end it early.
     void wait(std::uint64_t milliseconds) noexcept {
-        const timespec most{static_cast<std::time_t>(milliseconds / 1000),
-                            static_cast<long>(milliseconds % 1000) * 1'000'000};
-        if (posted_.load(std::memory_order_seq_cst) == 0) futex(FUTEX_WAIT_PRIVATE, 0, &most);
+        futex_wait(posted_, 0, milliseconds);
         posted_.store(0, std::memory_order_seq_cst);
     }
 
   private:
-    void futex(int operation, std::uint32_t value, const timespec *most) noexcept {
-        static_assert(sizeof posted_ == 4 && decltype(posted_)::is_always_lock_free);
-        syscall(SYS_futex, &posted_, operation, value, most, nullptr, 0);
-    }
-
     std::atomic<std::uint32_t> posted_{0};
 };
 

@@ -197,3 +197,12 @@ SCENARIO_NAMED(captures_survive_a_release_every_millisecond) {
     kill(getpid(), SIGUSR1);
     EXPECT(only_the_context_is_held());
 }
+
+SCENARIO_NAMED(nvml_is_asked_again_after_a_failure) {  // CURB_SIM_NVML=late; LOG: curb's log file
+    start();
+    const auto is_measured = [] {
+        kill(getpid(), SIGUSR1);
+        return log_says("the device says " + std::to_string(kContext));
+    };
+    EXPECT(within(std::chrono::seconds(20), is_measured));
+}

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "environment.hpp"
 #include "identity.hpp"
@@ -56,6 +57,12 @@ bool is_instance(nvmlDevice_t handle) {
     const auto *entry = reinterpret_cast<const char *>(handle);
     return std::find_if(std::begin(instances), std::end(instances), [=](const char &one) { return &one == entry; }) !=
            std::end(instances);
+}
+
+// NVML that a failed GPU holds up in the kernel: CURB_SIM_NVML=hangs:CALL names the call.
+void may_hang(const char *call) {
+    if (!environment_is("CURB_SIM_NVML", (std::string("hangs:") + call).c_str())) return;
+    for (;;) ::pause();
 }
 
 nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
@@ -105,6 +112,9 @@ std::vector<ProcessHolding> processes_of(int gpu) {
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
     const std::lock_guard lock(state);
+    may_hang("init");
+    static bool failed = false;
+    if (environment_is("CURB_SIM_NVML", "late") && !std::exchange(failed, true)) return NVML_ERROR_UNKNOWN;
     if (!machine() || environment_is("CURB_SIM_NVML", "broken")) return NVML_ERROR_UNKNOWN;
     if (users++ == 0) spend_time_of("nvmlInit_v2", 0);
     return NVML_SUCCESS;
@@ -196,6 +206,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInf
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+    may_hang("memory");
     return of_gpu(handle, memory, [=](int gpu) {
         const DeviceMemory now = machine()->memory(gpu);
         *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
@@ -227,12 +238,16 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
         const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
         const unsigned room = *count;
         *count = static_cast<unsigned>(processes.size());
+        if (environment_is("CURB_SIM_NVML", "crowd")) *count = 40'000'000;
         if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
         // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
         const bool divided = mig_mode(), told = !divided || is_instance(handle);
+        const bool absurd = environment_is("CURB_SIM_NVML", "absurd");
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
             return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
-                                     .usedGpuMemory = told ? process.holding.held() : NVML_VALUE_NOT_AVAILABLE,
+                                     .usedGpuMemory = absurd ? 1ULL << 60
+                                                      : told ? process.holding.held()
+                                                             : NVML_VALUE_NOT_AVAILABLE,
                                      .gpuInstanceId = divided ? 1 : ~0u,
                                      .computeInstanceId = divided ? 0 : ~0u};
         });
@@ -273,6 +288,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                  nvmlProcessInfo_t *out) {
+    may_hang("processes");
     return list(handle, count, out, true);
 }
 

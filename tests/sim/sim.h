@@ -9,8 +9,10 @@
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
- *   CURB_SIM_NVML=nopids|broken
- *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised
+ *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd|hangs:init|hangs:processes|hangs:memory
+ *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
+ *                              late: not at the first attempt; absurd: every process holds 2^60 bytes; crowd: it counts
+ *                              40 million processes; hangs:CALL: that call never returns
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
  *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
  *                              the GPU, "GPU-…", it tells no process's memory
