@@ -121,6 +121,7 @@ struct Preloaded {
 
 struct ProcessCondition {
     int pid = 0;
+    control::UnixMs now = 0;
     unsigned user = 0;  // who is asking
     bool there = false;
     bool ended = false;  // a zombie
@@ -142,6 +143,7 @@ struct ProcessCondition {
     std::string silence;      // why it does not say, in the words of control::ask
     bool has_socket = false;  // one that it listens on
     bool stopped = false;
+    bool suspended = false;                  // by curb suspend
     int inner_pid = 0;                       // in its container; 0: it is in none
     int forked_from = 0;                     // a process under curb whose memory it began with; 0: none
     std::string version;                     // of this command

@@ -3,6 +3,7 @@
 
 #include "doctor.hpp"
 #include "policy/words.hpp"
+#include "ps_text.hpp"
 
 namespace curb::cli {
 namespace {
@@ -13,9 +14,14 @@ class Examination {
   public:
     explicit Examination(const ProcessCondition &facts) : facts_(facts) {}
     Findings findings() && {
-        if (!facts_.there || facts_.ended || facts_.kernel_thread || facts_.thread_of != 0)
+        if (!facts_.there || facts_.ended || facts_.kernel_thread || facts_.thread_of != 0) {
             no_process();
-        else if (facts_.status)
+            return std::move(out_);
+        }
+        if (facts_.suspended)
+            note("suspended", facts_.name + " is suspended: its memory is in host memory, and its calls of CUDA wait",
+                 "curb resume " + std::to_string(facts_.pid));
+        if (facts_.status)
             in_effect();
         else if (!facts_.readable)
             closed();
@@ -35,6 +41,7 @@ class Examination {
     void mapped_library();
     void policy(const control::PolicyStatus &policy);
     void gpus(const control::Status &status);
+    [[nodiscard]] std::string remedy_for(policy::Obstacle why) const;
 
     void ok(const char *check, std::string text) { out_.push_back({check, Verdict::ok, std::move(text), {}}); }
     void note(const char *check, std::string text, std::string remedy = {}) {
@@ -194,6 +201,19 @@ void Examination::policy(const control::PolicyStatus &policy) {
          "curb cap " + std::to_string(facts_.pid) + " SIZE sets a cap; curb run --policy FILE gives it a policy");
 }
 
+std::string Examination::remedy_for(policy::Obstacle why) const {
+    switch (why) {
+        case policy::Obstacle::cap: return "curb cap " + std::to_string(facts_.pid) + " SIZE raises the cap";
+        case policy::Obstacle::allowance:
+            return "growth.start, growth.step and growth.every in its policy let it grow sooner";
+        case policy::Obstacle::keep_free:
+            return "others have to give memory back, or its policy keeps less free for them";
+        case policy::Obstacle::device: return "make room: curb release --all, or end what holds the most";
+        case policy::Obstacle::policy: break;
+    }
+    return "curb policy check";
+}
+
 void Examination::gpus(const control::Status &status) {
     bool is_used = false;
     for (const control::GpuStatus &gpu : status.gpus) {
@@ -203,13 +223,20 @@ void Examination::gpus(const control::Status &status) {
             "cuda:" + std::to_string(gpu.ordinal) + ": " + policy::format_human(gpu.held) +
             (gpu.cap ? " of " + policy::format_human(*gpu.cap) + (gpu.ceiling ? " (the machine's ceiling)" : "")
                      : ", no cap");
-        if (gpu.cap && gpu.held > *gpu.cap)
+        if (facts_.suspended)
+            ok("held", held + "; in host memory until it is resumed");
+        else if (gpu.cap && gpu.held > *gpu.cap)
             note("held", held + ": more than the cap, as after it was lowered, so no request is served",
                  "curb release " + std::to_string(facts_.pid) +
                      " gives back what is cached; what the program uses is not taken from it");
         else
             ok("held", held);
     }
+    for (const control::Waiting &one : status.waits)
+        if (has_waited_long(one, facts_.now))
+            note("waiting",
+                 "it waits on cuda:" + std::to_string(one.gpu) + " for " + wait_text(one, facts_.pid, facts_.now),
+                 remedy_for(one.why));
     if (is_used && facts_.listed && !is_listed())
         note("nvml", "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
              "let the container share the machine's pids (docker run --pid=host), if that matters");

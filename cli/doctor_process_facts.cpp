@@ -146,6 +146,7 @@ void ask(ProcessCondition &facts, const Target &target) {
 ProcessCondition look_into(int pid) {
     ProcessCondition facts;
     facts.pid = pid;
+    facts.now = control::unix_now();
     facts.user = ::geteuid();
     facts.version = CURB_VERSION;
     const Target target = look_at(pid);
@@ -157,6 +158,7 @@ ProcessCondition look_into(int pid) {
     facts.stopped = control::is_stopped(status);
     // One that /proc hides (hidepid) is there all the same.
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
+    facts.suspended = target.process.start != 0 && control::suspended::read(target.process);
     facts.there = facts.ended || target.process.start != 0 || hidden;
     facts.thread_of = target.thread_of;
     facts.owner = hidden ? ~0U : target.process.uid;

@@ -78,8 +78,25 @@ void add_books(Families &out, const Labels &labels, const control::GpuStatus &bo
         out.add(Id::refused, with(labels, "why", policy::obstacle_name(static_cast<policy::Obstacle>(i))),
                 books.refused[i]);
     out.add(Id::waited, labels, books.waited);
+    out.add(Id::waiting, labels, books.waiting);
     for (std::size_t i = 0; i < policy::kSteps; ++i)
         out.add(Id::released, with(labels, "step", policy::step_name(static_cast<policy::Step>(i))), books.released[i]);
+}
+
+void add_waits(Families &out, const Labels &labels, const control::Status &status, int ordinal) {
+    constexpr control::UnixMs kSecond = 1000;
+    std::uint64_t bytes = 0;
+    std::optional<control::UnixMs> since, step;
+    for (const control::Waiting &one : status.waits) {
+        if (one.gpu != ordinal) continue;
+        bytes += one.bytes;
+        since = std::min(since.value_or(one.since), one.since);
+        if (one.step) step = std::min(step.value_or(*one.step), *one.step);
+    }
+    if (!since) return;
+    out.add(Id::waiting_bytes, labels, bytes);
+    out.add(Id::waiting_since, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*since, 0) / kSecond));
+    if (step) out.add(Id::step_due, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*step, 0) / kSecond));
 }
 
 void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
@@ -92,7 +109,10 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
         const ViewProcess &process = view.processes[use.process];
         const Labels of_use = labels_of(process, labels);
         out.add(Id::nvml_used, of_use, use.nvml);
-        if (const control::GpuStatus *books = books_of(view, use)) add_books(out, of_use, *books);
+        if (const control::GpuStatus *books = books_of(view, use)) {
+            add_books(out, of_use, *books);
+            add_waits(out, of_use, *process.status, books->ordinal);
+        }
     }
 }
 

@@ -15,14 +15,6 @@ using policy::format_human;
 constexpr std::size_t kNames = 10;  // columns that the names of lines take, the indent left out
 constexpr std::size_t kSizes = 11;  // and sizes below one another: "1023.99 GiB"
 
-std::string span_text(control::UnixMs from, control::UnixMs to) {
-    const std::int64_t seconds = std::max<std::int64_t>(to - from, 0) / 1000;
-    if (seconds < 60) return std::to_string(seconds) + " s";
-    if (seconds < 3600) return std::to_string(seconds / 60) + " min";
-    if (seconds < 48 * 3600) return std::to_string(seconds / 3600) + " h " + std::to_string(seconds / 60 % 60) + " min";
-    return std::to_string(seconds / 86'400) + " days";
-}
-
 class Detail {
   public:
     Detail(const View &view, std::size_t process, const Screen &screen, control::UnixMs now)
@@ -35,6 +27,7 @@ class Detail {
             for (const ViewUse &use : gpu.uses)
                 if (use.process == index_) about_gpu(gpu, use);
         if (process_.status) {
+            waits(*process_.status);
             refusals(*process_.status);
             releases(*process_.status);
             passed(*process_.status);
@@ -110,8 +103,9 @@ class Detail {
     }
 
     void about_books(const control::GpuStatus &books) {
-        const bool over = books.cap && books.held > *books.cap;
+        const bool over = is_over_cap(process_, books);
         std::string held = format_human(books.held);
+        if (process_.suspended) held += ", in host memory";
         if (over) held += ", " + format_human(books.held - *books.cap) + " more than its cap";
         if (over && process_.status->releasing) held += "; a release is under way";
         line(2, "held", held, over ? Ink::red : Ink::plain);
@@ -165,6 +159,12 @@ class Detail {
         return out;
     }
 
+    void waits(const control::Status &status) {
+        if (status.waits.empty()) return;
+        title("requests that wait");
+        for (const control::Waiting &one : status.waits)
+            line(2, "cuda:" + std::to_string(one.gpu), wait_text(one, process_.pid, now_), Ink::yellow);
+    }
     void refusals(const control::Status &status) {
         if (status.refusals.empty()) return;
         title("last refusals");

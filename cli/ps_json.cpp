@@ -31,6 +31,7 @@ std::string books_json(const control::GpuStatus &books) {
                    {"ceiling", flag(books.ceiling)},
                    {"refused", object_of<policy::Obstacle>(books.refused, policy::obstacle_name)},
                    {"waited", to_string(books.waited)},
+                   {"waiting", to_string(books.waiting)},
                    {"released", object_of<policy::Step>(books.released, policy::step_name)}});
 }
 
@@ -60,6 +61,16 @@ std::string refusal_json(const control::Refusal &one) {
                    {"why", text(policy::obstacle_name(one.why))},
                    {"held", to_string(one.held)},
                    {"limit", one.limit == 0 ? "null" : to_string(one.limit)}});
+}
+
+std::string wait_json(const control::Waiting &one) {
+    return object({{"gpu", to_string(one.gpu)},
+                   {"thread", to_string(one.thread)},
+                   {"since", to_string(one.since)},
+                   {"bytes", to_string(one.bytes)},
+                   {"why", text(policy::obstacle_name(one.why))},
+                   {"until", to_string(one.until)},
+                   {"step", one.step ? to_string(*one.step) : "null"}});
 }
 
 std::string release_json(const control::PastRelease &one) {
@@ -101,6 +112,7 @@ std::string status_json(const control::Status &status) {
                    {"policy", policy_json(status.policy)},
                    {"trace", status.trace ? trace_json(*status.trace) : "null"},
                    {"releasing", flag(status.releasing)},
+                   {"waits", list(status.waits, wait_json)},
                    {"refusals", list(status.refusals, refusal_json)},
                    {"releases", list(status.releases, release_json)},
                    {"passed", list(status.passed, [](const control::Passed &one) {

@@ -75,7 +75,7 @@ class Notes {
         const control::GpuStatus &books = *books_of(view_, use);
         const std::string who = process_label(process), id = std::to_string(process.pid);
         const std::string where = view_.gpus.size() > 1 ? " on " + gpu_label(view_, gpu) : "";
-        if (books.cap && books.held > *books.cap)
+        if (is_over_cap(process, books))
             say(who + " holds " + format_human(books.held - *books.cap) + " more" + where + " than its cap of " +
                 format_human(*books.cap) +
                 (process.status->releasing ? ": a release is under way, and until it is under the cap"
@@ -84,8 +84,18 @@ class Notes {
         if (books.live_cap)
             say(who + " has a cap" + where + " that was set by curb cap: " + policy::format(*books.live_cap) +
                 "; its policy's again: curb cap " + id + " --reset");
+        about_waits(process, books, where);
         const std::uint64_t times = control::refused(books);
         if (times > 0 && !process.status->policy.unusable) about_refusals(process, books, where, times);
+    }
+
+    void about_waits(const ViewProcess &process, const control::GpuStatus &books, const std::string &where) {
+        const auto &waits = process.status->waits;
+        const auto first = std::find_if(waits.begin(), waits.end(),
+                                        [&](const control::Waiting &one) { return one.gpu == books.ordinal; });
+        if (first == waits.end() || !has_waited_long(*first, now_)) return;
+        say(process_label(process) + " waits" + where + " for " + wait_text(*first, process.pid, now_) +
+            (books.waiting > 1 ? "; " + std::to_string(books.waiting - 1) + " more wait" : ""));
     }
 
     void about_refusals(const ViewProcess &process, const control::GpuStatus &books, const std::string &where,

@@ -40,7 +40,7 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     row[command].text = process.elsewhere ? "(in another pid namespace)" : plain(process.command);
     if (use) row[nvml].text = size_or(use->nvml, "-");
     if (books) {
-        row[held] = {format_human(books->held), books->cap && books->held > *books->cap ? Ink::red : Ink::plain};
+        row[held] = {format_human(books->held), is_over_cap(process, *books) ? Ink::red : Ink::plain};
         row[cap].text = size_or(books->cap, "none");
         row[allowance].text = size_or(books->allowance, "-");
         row[cached].text = format_human(books->cached);

@@ -1,6 +1,7 @@
 // What the table, the notes and the details call things.
 #include "ps_text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 
@@ -18,6 +19,10 @@ tm local(control::UnixMs at) {
 }
 
 }  // namespace
+
+bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
+    return books.cap && books.held > *books.cap && !process.suspended;
+}
 
 std::string gpu_label(const View &view, const ViewGpu &gpu) {
     const auto name = [](const std::optional<int> &index, const std::string &uuid) {
@@ -39,6 +44,27 @@ std::string clock_text(control::UnixMs at, control::UnixMs now) {
     std::array<char, 32> text{};
     const std::size_t length = std::strftime(text.data(), text.size(), same ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &then);
     return {text.data(), length};
+}
+
+std::string span_text(control::UnixMs from, control::UnixMs to) {
+    const std::int64_t seconds = std::max<std::int64_t>(to - from, 0) / 1000;
+    if (seconds < 60) return std::to_string(seconds) + " s";
+    if (seconds < 3600) return std::to_string(seconds / 60) + " min";
+    if (seconds < 48 * 3600) return std::to_string(seconds / 3600) + " h " + std::to_string(seconds / 60 % 60) + " min";
+    return std::to_string(seconds / 86'400) + " days";
+}
+
+std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now) {
+    std::string out = policy::format_human(one.bytes) + " since " + span_text(one.since, now);
+    if (one.thread != pid) out += " (thread " + std::to_string(one.thread) + ")";
+    out += ": it met " + std::string(policy::obstacle_text(one.why));
+    if (one.step) out += "; the next growth step is due in " + span_text(now, *one.step);
+    return out + "; it fails in " + span_text(now, one.until) + " unless there is room by then";
+}
+
+bool has_waited_long(const control::Waiting &one, control::UnixMs now) {
+    constexpr control::UnixMs kLong = 1000;
+    return now - one.since >= kLong;
 }
 
 std::string nvml_says(const View &view, std::size_t process) {

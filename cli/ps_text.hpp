@@ -30,12 +30,21 @@ struct PsError {
 // One line of JSON: cli/schemas/ps.schema.json.
 std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now);
 
+// Whether it holds more of the GPU than its cap. A suspended process holds nothing of it, whatever its books say.
+bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 // "GPU 0", "GPU 0 MIG 1", "GPU-8f3a1b2c"
 std::string gpu_label(const View &view, const ViewGpu &gpu);
 // "4711 (python3)"
 std::string process_label(const ViewProcess &process);
 // "NVML says that it holds 3 GiB of GPU 0"; empty: NVML does not list it.
 std::string nvml_says(const View &view, std::size_t process);
+// "800 MiB since 3 s (thread 4720): it met the allowance; the next growth step is due in 5 s; it fails in 27 s unless
+// there is room by then". `pid`: of its process, whose first thread has no other number.
+std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now);
+// Shorter waits are the ordinary run of a policy with growth.wait.
+bool has_waited_long(const control::Waiting &one, control::UnixMs now);
+// "3 s", "5 min", "2 h 3 min"
+std::string span_text(control::UnixMs from, control::UnixMs to);
 // "12:31:04", or "2026-11-20 12:31:04" where that is another day, by the local clock.
 std::string clock_text(control::UnixMs at, control::UnixMs now);
 

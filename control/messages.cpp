@@ -57,6 +57,7 @@ void describe(Io &io, Is<GpuStatus> auto &value) {
     io.where_set("ceiling", value.ceiling);
     io("refused", each_of<policy::Obstacle>(value.refused));
     io("waited", value.waited);
+    io.where_set("waiting", value.waiting);
     io("released", each_of<policy::Step>(value.released));
 }
 template <class Io>
@@ -86,6 +87,16 @@ void describe(Io &io, Is<Refusal> auto &value) {
     io("limit", value.limit);
 }
 template <class Io>
+void describe(Io &io, Is<Waiting> auto &value) {
+    io("gpu", value.gpu);
+    io("thread", value.thread);
+    io("since", value.since);
+    io("bytes", value.bytes);
+    io("why", value.why);
+    io("until", value.until);
+    io("step", value.step);
+}
+template <class Io>
 void describe(Io &io, Is<PastRelease> auto &value) {
     io("at", value.at);
     io("report", value.report);
@@ -105,6 +116,7 @@ void describe(Io &io, Is<Status> auto &value) {
     io("trace", value.trace);
     io("gpus", value.gpus);
     io.where_set("releasing", value.releasing);
+    io.where_set("waits", value.waits);
     io("refusals", value.refusals);
     io("releases", value.releases);
     io.where_set("passed", value.passed);

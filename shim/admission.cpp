@@ -89,6 +89,14 @@ bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
 constexpr std::uint64_t kLookAgainMs = 20;
 
+// Holds a request until something has changed, for `milliseconds` at the most.
+void hold(room::Wait &wait, Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const reports::Met &met,
+          std::uint64_t milliseconds = kLookAgainMs) noexcept {
+    if (!wait.began()) reports::waiting(device, gpu, bytes, met);
+    if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, met, wait);
+    wait.sleep({device.ordinal, met.kind, bytes, met.why}, milliseconds);
+}
+
 }  // namespace
 
 const Snapshot::Gpu &in_force(const Device &device) noexcept { return process::snapshot().of(device.ordinal); }
@@ -147,8 +155,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 }
                 break;
             case Verdict::wait:
-                if (!wait.began()) reports::waiting(device, gpu, bytes, met());
-                wait.sleep(until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
+                hold(wait, device, gpu, bytes, met(),
+                     until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
                 released = false;
                 from_cache = 0;
                 break;
@@ -174,9 +182,8 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) n
                 reports::device_full(device, kind, bytes);
             return false;
         }
-        if (!wait.began()) reports::waiting(device, gpu, bytes, full());
         wait.attempt();
-        wait.sleep(kLookAgainMs);
+        hold(wait, device, gpu, bytes, full());
         if (cache::give_up(device, bytes) != 0) break;  // of blocks that other threads have freed meanwhile
         if (const auto free = device.meter.free(); free && *free >= bytes) break;
     }
@@ -202,8 +209,7 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
             reports::refusal(device, gpu, bytes, met);
             return false;
         }
-        if (!wait.began()) reports::waiting(device, gpu, bytes, met);
-        wait.sleep(kLookAgainMs);
+        hold(wait, device, gpu, bytes, met);
     }
 }
 

@@ -85,17 +85,17 @@ Words words(const Snapshot::Gpu &gpu, const Met &met) {
     return {"the device is full; others use the rest of it", in_file(R"(say with "wait" how long to hold a request)")};
 }
 
-constinit std::atomic<bool> said_once{false};
+constinit std::atomic<bool> refused_once{false}, waited_once{false};
 
-// Says that something was refused, the first time as a warning: `what` says what, and what to do about it.
-template <class What>
-void report(What what) noexcept try {
-    const auto level = said_once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
+// Logs a line, the first time of its kind as a warning.
+template <class Line>
+void report(std::atomic<bool> &once, Line line) noexcept try {
+    const auto level = once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
     if (!log::enabled(level)) return;
     const KeepErrno keep_errno;
-    log::write(level, "refused " + what());
+    log::write(level, line());
 } catch (...) {
-    // Out of host memory: the refusal stands, its report is lost.
+    // Out of host memory: the request is refused or held all the same, without a line in the log.
 }
 
 }  // namespace
@@ -105,10 +105,10 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &m
     if (bytes > device.total) return;
     refusals::note(device, bytes, met.why, met.held, limit_of(gpu, met.why));
     if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
-    report([&] {
+    report(refused_once, [&] {
         const Words why = words(gpu, met);
-        return (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " + why.text + " (" +
-               held_text(device.ledger, human) +
+        return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
+               why.text + " (" + held_text(device.ledger, human) +
                "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy(why.remedy);
     });
 }
@@ -128,8 +128,8 @@ void context_refused(Device &device, Bytes cost) noexcept {
     if (!limit) return;
     refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
-    report([&] {
-        return "a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
+    report(refused_once, [&] {
+        return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
                human(*limit) +
                ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(gpu);
     });
@@ -155,6 +155,16 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &m
                                            " at the most: " + words(gpu, met).text);
 } catch (...) {
     // Out of host memory: it is held all the same.
+}
+
+void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met,
+                const room::Wait &wait) noexcept {
+    report(waited_once, [&] {
+        const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
+        return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
+               ", and waits for " + policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, met).text +
+               ". curb ps " + std::to_string(getpid()) + " shows what waits";
+    });
 }
 
 void waited(const Device &device, Kind kind, Bytes bytes, const room::Wait &wait) noexcept try {

@@ -35,6 +35,8 @@ void pressed(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &m
 // At level info: that a request is held for room; that it was granted; what an allowance has become ("cuda:0 falls back
 // to 2 GiB").
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept;
+// That a request has waited for a second, and for what. The first time it is a warning, then a line at level info.
+void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met, const room::Wait &wait) noexcept;
 void waited(const Device &device, Kind kind, Bytes bytes, const room::Wait &wait) noexcept;
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept;
 

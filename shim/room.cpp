@@ -1,65 +1,106 @@
 #include "room.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
+#include <climits>
 #include <mutex>
 
 #include "devices.hpp"
-#include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "wakeup.hpp"
 
 namespace curb::shim::room {
+
 namespace {
 
-constinit std::atomic<int> waiting{0};
-constinit std::atomic<std::uint64_t> changes{0};
+// Those who wait, the last that began first.
 constinit std::mutex mutex;
+constinit Entry *first = nullptr;
 
-// Leaked: threads may wait until the process is gone.
-std::condition_variable &something_changed() noexcept { return leaked<std::condition_variable>(); }
+void add(Entry &entry) noexcept {
+    const std::scoped_lock lock(mutex);
+    entry.next = first;
+    first = &entry;
+}
+
+void remove(const Entry &entry) noexcept {
+    const std::scoped_lock lock(mutex);
+    Entry **at = &first;
+    while (*at != &entry) at = &(*at)->next;
+    *at = entry.next;
+}
+
+constinit std::atomic<int> listening{0};
+constinit std::atomic<std::uint32_t> changes{0};
 
 }  // namespace
 
 void changed() noexcept {
-    if (waiting.load(std::memory_order_seq_cst) == 0) return;
-    {
-        // Under the lock, lest it fall between a sleeper's look and its sleep.
-        const std::scoped_lock lock(mutex);
-        changes.fetch_add(1, std::memory_order_relaxed);
-    }
-    something_changed().notify_all();
+    if (listening.load(std::memory_order_seq_cst) == 0) return;
+    changes.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(changes, INT_MAX);
 }
 
 Wait::~Wait() {
-    if (listening_) waiting.fetch_sub(1, std::memory_order_seq_cst);
+    if (!entry_) return;
+    remove(*entry_);
+    listening.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Wait::attempt() noexcept {
-    if (listening_) seen_ = changes.load(std::memory_order_seq_cst);
+    if (entry_) entry_->seen = changes.load(std::memory_order_seq_cst);
 }
 
 bool Wait::left(policy::Duration most) const noexcept {
     return static_cast<std::uint64_t>(most.count()) > milliseconds();
 }
 
-void Wait::sleep(std::uint64_t milliseconds) noexcept {
-    const KeepErrno keep_errno;
-    if (!listening_) {
-        began_ms_ = devices::now_ms();
-        listening_ = true;
-        waiting.fetch_add(1, std::memory_order_seq_cst);
+void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
+    if (!entry_) {
+        entry_.emplace(
+            Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = devices::now_ms()});
+        add(*entry_);
+        listening.fetch_add(1, std::memory_order_seq_cst);
         return;
+    }
+    {
+        const std::scoped_lock lock(mutex);
+        entry_->request = request;
     }
     // The attempt itself may have changed something (what it released). At least a moment, lest that become a loop that
     // keeps a core busy.
     constexpr std::uint64_t kMoment = 1;
-    const std::chrono::milliseconds most(std::max(milliseconds, kMoment));
-    std::unique_lock lock(mutex);
-    something_changed().wait_for(lock, most, [&] { return changes.load(std::memory_order_relaxed) != seen_; });
+    std::uint64_t now = devices::now_ms();
+    const std::uint64_t until = now + std::max(milliseconds, kMoment);
+    do {  // a signal may end it early
+        futex_wait(changes, entry_->seen, until - now);
+        now = devices::now_ms();
+    } while (now < until && changes.load(std::memory_order_relaxed) == entry_->seen);
 }
 
-std::uint64_t Wait::milliseconds() const noexcept { return listening_ ? devices::now_ms() - began_ms_ : 0; }
+std::uint64_t Entry::milliseconds() const noexcept { return devices::now_ms() - began_ms; }
+
+std::uint64_t Wait::milliseconds() const noexcept { return entry_ ? entry_->milliseconds() : 0; }
+
+bool Wait::becomes_long() noexcept {
+    constexpr std::uint64_t kLong = 1000;
+    if (!entry_ || entry_->is_long || milliseconds() < kLong) return false;
+    entry_->is_long = true;
+    return true;
+}
+
+std::vector<Waiting> waiting() {
+    std::vector<Waiting> out;
+    {
+        const std::scoped_lock lock(mutex);
+        for (const Entry *one = first; one; one = one->next)
+            out.push_back({one->request, one->thread, one->milliseconds()});
+    }
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Waiting &a, const Waiting &b) { return a.milliseconds > b.milliseconds; });
+    return out;
+}
 
 }  // namespace curb::shim::room

@@ -11,6 +11,7 @@
 #include "process.hpp"
 #include "refusals.hpp"
 #include "release/past.hpp"
+#include "room.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::status {
@@ -61,6 +62,30 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     return out;
 }
 
+control::Waiting of_wait(const room::Waiting &one, const Snapshot::Gpu &gpu, control::UnixMs now) {
+    const policy::Growth &growth = gpu.terms.growth;
+    control::Waiting out;
+    out.gpu = one.request.ordinal;
+    out.thread = one.thread;
+    out.since = now - static_cast<control::UnixMs>(one.milliseconds);
+    out.bytes = one.request.bytes;
+    out.why = one.request.why;
+    out.until = out.since + growth.wait.count();
+    if (out.why == policy::Obstacle::allowance)
+        out.step = now + static_cast<control::UnixMs>(
+                             policy::until_step(growth, devices::now_ms(), gpu.allowance.last_step_ms()));
+    return out;
+}
+
+void add_waits(control::Status &out, const Snapshot &in_force) {
+    const control::UnixMs now = control::unix_now();
+    for (const room::Waiting &one : room::waiting()) {
+        ++out.gpus[static_cast<std::size_t>(one.request.ordinal)].waiting;
+        if (out.waits.size() < control::kMostWaits)
+            out.waits.push_back(of_wait(one, in_force.of(one.request.ordinal), now));
+    }
+}
+
 }  // namespace
 
 control::Status now(const control::StatusRequest &asked) {
@@ -73,6 +98,7 @@ control::Status now(const control::StatusRequest &asked) {
     out.policy = of_policy(in_force.version);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
+    add_waits(out, in_force);
     out.trace = trace::status();
     out.releasing = release::under_way();
     out.refusals = refusals::last();

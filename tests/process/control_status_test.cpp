@@ -204,6 +204,27 @@ TEST_CASE("requests that were held for room are counted") {
     CHECK(refused(status(process)) == 0);
 }
 
+TEST_CASE("a request that waits is told with what it waits for, since when and until when") {
+    const TempDir runtime;
+    Capped process(runtime.path(), under(runtime, capped_at("4GiB", R"(, "growth": { "start": "640MiB", "step": "1GiB",
+        "every": "1h", "wait": "50s" })")));
+    const control::UnixMs began = control::unix_now();
+    for (int i = 0; i < 2; ++i) CHECK(process("ask") == "ok");
+    CHECK(within(5s, [&] { return status(process).gpus.at(0).waiting >= 1; }));
+    const Status said = status(process);
+    REQUIRE(said.waits.size() == said.gpus.at(0).waiting);
+    const control::Waiting &first = said.waits.at(0);
+    CHECK(first.gpu == 0);
+    CHECK(first.thread > process.pid());
+    CHECK(first.bytes == 64 * policy::MiB);
+    CHECK(first.why == policy::Obstacle::allowance);
+    CHECK(first.since >= began - 100);
+    CHECK(first.since <= control::unix_now());
+    CHECK(first.until == first.since + 50'000);
+    REQUIRE(first.step.has_value());
+    CHECK(*first.step > began + 3'000'000);
+}
+
 TEST_CASE("of an instance of a divided GPU both names are told") {
     const TempDir runtime;
     Capped process(runtime.path(), how({{"CURB_SIM_MIG", "1"}}));

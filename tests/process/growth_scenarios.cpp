@@ -243,6 +243,22 @@ SCENARIO_NAMED(a_request_is_held_no_longer_than_said) {
     EXPECT(since(began) < kAtOnce);
 }
 
+// cap 1 GiB, wait 1.5 s
+SCENARIO_NAMED(two_requests_are_held_in_vain) {
+    start();
+    Program program;
+    program.fill();
+    EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// start 1 GiB, step 512 MiB, every 100 ms, wait 1 s, cap 2 GiB
+SCENARIO_NAMED(a_request_that_is_held_ends) {
+    start();
+    Program program;
+    program.fill();
+    EXPECT(curb_sim_held(0) > 1536 * MiB);
+}
+
 // 8 GiB device, keep_free 4 GiB
 SCENARIO_NAMED(what_is_to_stay_free_stays_free) {
     Other other;

@@ -80,6 +80,27 @@ TEST_CASE("a request is held no longer than the policy says, and not at all if i
     CHECK_THAT(outcome.err, contains("refused 64 MiB on cuda:0"));
 }
 
+TEST_CASE("under a clock that stands still steps are taken and waits end") {
+    succeeds(
+        Job()
+            .policy(growing(
+                R"("cap": "2GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "100ms", "wait": "1s" })"))
+            .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_FROZEN_CLOCK)
+            .for_at_most(30)
+            .run("a_request_that_is_held_ends"));
+}
+
+TEST_CASE("a request that waits for a second is a warning, with what it waits for, once") {
+    const Outcome outcome =
+        Job()
+            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
+            .run("two_requests_are_held_in_vain");
+    succeeds(outcome);
+    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
+    CHECK_THAT(outcome.err, contains(warning) && contains("of the cap of 1 GiB is held"));
+    CHECK(outcome.err.find(warning) == outcome.err.rfind(warning));
+}
+
 TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
     const Outcome outcome = machine.job.run("what_is_to_stay_free_stays_free");

@@ -187,6 +187,8 @@ TEST_CASE("a suspended process is said to be") {
                                                   " (scenarios) is suspended: what it held is in host "
                                                   "memory until: curb resume " +
                                                   program.id()));
+    CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("is suspended: its memory is in host memory") &&
+                                                               contains("in host memory until it is resumed"));
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK(row(rows(machine), program, "0").at("state") == "running");
 }

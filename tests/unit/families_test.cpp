@@ -98,6 +98,23 @@ TEST_CASE("each kind, obstacle and step is a series of its own") {
     CHECK(samples_with(view, "curb_released_bytes", "step", "pools").at(0).value == 256 * MiB);
 }
 
+TEST_CASE("requests that wait have their number, what they ask for, since when, and when the next step is due") {
+    View view = two_processes();
+    CHECK(samples(view, "curb_waiting").at(0).value == 0);
+    for (const char *name :
+         {"curb_waiting_bytes", "curb_waiting_since_timestamp_seconds", "curb_step_due_timestamp_seconds"})
+        CHECK(samples(view, name).empty());
+    control::Status &status = *view.processes[0].status;
+    status.gpus[0].waiting = 2;
+    status.waits = {{0, 1, 5'000'900, GiB, policy::Obstacle::allowance, 9'000'000, 7'000'100},
+                    {0, 2, 6'000'000, 2 * GiB, policy::Obstacle::cap, 9'000'000, {}},
+                    {1, 3, 4'000'000, 8 * GiB, policy::Obstacle::cap, 9'000'000, {}}};
+    CHECK(samples(view, "curb_waiting").at(0).value == 2);
+    CHECK(samples(view, "curb_waiting_bytes").at(0).value == 3 * GiB);
+    CHECK(samples(view, "curb_waiting_since_timestamp_seconds").at(0).value == 5'000);
+    CHECK(samples(view, "curb_step_due_timestamp_seconds").at(0).value == 7'000);
+}
+
 TEST_CASE("a policy that is not in force and a trace are told of per process") {
     View view = two_processes();
     CHECK(samples(view, "curb_policy_unusable").at(0).value == 0);

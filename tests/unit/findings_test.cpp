@@ -455,6 +455,27 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
                   problem, "two libraries of curb", "one of them"},
                  {[](P &p) { p.status->version = "0.0.9"; }, note, "is of version 0.0.9, and this command of 0.1.0",
                   "restart"},
+                 {[](P &p) { p.suspended = true; }, note,
+                  "process 4711 (python3) is suspended: its memory is in host memory", "curb resume 4711"},
+                 {[](P &p) {
+                      p.suspended = true;
+                      p.status->gpus[0].cap = curb::policy::GiB;
+                  },
+                  note, "is suspended", "curb resume 4711"},
+                 {[](P &p) {
+                      p.now = 10'000;
+                      p.status->waits = {
+                          {0, 4720, 7'000, curb::policy::GiB, curb::policy::Obstacle::allowance, 37'000, 15'000}};
+                  },
+                  note,
+                  "it waits on cuda:0 for 1 GiB since 3 s (thread 4720): it met the allowance; the next growth step is "
+                  "due in 5 s; it fails in 27 s",
+                  "growth.start"},
+                 {[](P &p) {
+                      p.now = 10'000;
+                      p.status->waits = {{0, 4711, 9'500, curb::policy::GiB, curb::policy::Obstacle::cap, 37'000, {}}};
+                  },
+                  ok, "cuda:0: 2 GiB of 8 GiB", ""},
                  {[](P &p) { p.status->policy = {}; }, note, "it has no policy", "curb cap 4711"},
                  {[](P &p) {
                       p.status->policy = {};

@@ -60,6 +60,7 @@ Status everything_set() {
     one.ceiling = true;
     one.refused = {1, 2, 3, 4, 5};
     one.waited = 8;
+    one.waiting = 2;
     one.released = {9, 10, 11, 12};
     Status out = nothing_set(1, "", {gpu(0, "GPU-c07b513d", kMost), one});
     out.since = 1'800'000'000'000;
@@ -67,6 +68,7 @@ Status everything_set() {
     out.policy = {"/a/b.json", "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", true, -1, "b.json:1:1: no"};
     out.trace = {"t.json", 1, 2, "disk full"};
     out.releasing = true;
+    out.waits = {{63, 4711, 1, 2, policy::Obstacle::allowance, 3, 4}, {0, 1, 0, kMost, policy::Obstacle::cap, 0, {}}};
     out.refusals = {{1, 63, 2, policy::Obstacle::keep_free, 3, 4}, {}};
     out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3}}};
     out.passed = {{"/lib/a.so", "how"}};

@@ -18,6 +18,13 @@ std::string detail(const View &view, std::optional<std::size_t> width, std::size
 
 }  // namespace
 
+TEST_CASE("of a suspended process it is said where its memory is, and not that it is over its cap") {
+    View view = busy();
+    view.processes[0].suspended = true;
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("held        7.5 GiB, in host memory\n") && !contains("more than its cap"));
+}
+
 TEST_CASE("all that a process says of itself is shown") {
     CHECK("\n" + detail(busy(), std::nullopt) == R"(
 process 4711 (python3) of alice, under curb 0.1.0 for 2 h 3 min
@@ -41,6 +48,9 @@ GPU 0, NVIDIA H100 80GB HBM3, cuda:0, GPU-8f3a1b2c-0000-4000-8000-000000000000
   waited      3 requests were held for room
   released    3.25 GiB: cache 256 MiB, pools 3 GiB
   NVML says   7.63 GiB
+requests that wait
+  cuda:0      800 MiB since 3 s (thread 4720): it met the allowance; the next growth step is due in 5 s; it fails in 27 s unless there is room by then
+  cuda:0      1 GiB since 0 s: it met the cap; it fails in 29 s unless there is room by then
 last refusals
   12:30:04    2 GiB on cuda:0 met the cap, 8 GiB; 7.5 GiB was held
 last releases; another one is under way

@@ -298,6 +298,27 @@ TEST_CASE("a policy that cannot be used, and an edit that is not in force, are s
           "7 (python3) has a policy that cannot be used, so all that it asks for is refused: job.json:3:1: nonsense\n");
 }
 
+TEST_CASE("a request that waits for long is said, with what it waits for and until when") {
+    View view = one_process();
+    books(view).waiting = 2;
+    auto &waits = view.processes[0].status->waits;
+    waits = {{0, 9, kNow - 3'000, 800 * MiB, policy::Obstacle::allowance, kNow + 27'000, kNow + 5'000},
+             {0, 7, kNow - 2'000, GiB, policy::Obstacle::allowance, kNow + 28'000, kNow + 5'000}};
+    CHECK(
+        notes_of(view) ==
+        "7 (python3) waits for 800 MiB since 3 s (thread 9): it met the allowance; the next growth step is due in 5 s; "
+        "it fails in 27 s unless there is room by then; 1 more wait\n");
+    waits = {{0, 7, kNow - 900, 800 * MiB, policy::Obstacle::cap, kNow + 27'000, {}}};
+    CHECK(notes_of(view).empty());  // ordinary under such a policy
+}
+
+TEST_CASE("of a suspended process it is not said that it is over its cap") {
+    View view = one_process();
+    view.processes[0].suspended = true;
+    books(view).held = 9 * GiB;
+    CHECK(notes_of(view) == "7 (python3) is suspended: what it held is in host memory until: curb resume 7\n");
+}
+
 TEST_CASE("suspended, stopped and foreign processes are said with what ends that") {
     View view = one_process();
     view.processes[0].suspended = true;

@@ -88,6 +88,9 @@ inline View busy() {
     books.live_cap = policy::Size{policy::Size::Unit::bytes, 7 * GiB};
     books.ceiling = true;
     books.waited = 3;
+    books.waiting = 2;
+    status.waits = {{0, 4720, kNow - 3'000, 800 * MiB, policy::Obstacle::allowance, kNow + 27'000, kNow + 5'000},
+                    {0, 4711, kNow - 500, GiB, policy::Obstacle::cap, kNow + 29'500, {}}};
     books.refused[3] = 2;
     books.released[static_cast<std::size_t>(policy::Step::cache)] = 256 * MiB;
     control::ReleaseReport report{"SIGUSR1", {}, 44};

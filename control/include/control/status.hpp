@@ -38,6 +38,7 @@ struct GpuStatus {
     bool ceiling = false;                    // the cap in force is the machine's ceiling's
     ByObstacle refused{};                    // requests, by what they met
     std::uint64_t waited = 0;                // requests that were held for room
+    std::uint64_t waiting = 0;               // requests that wait for room now
     ByStep released{};                       // what releases gave back
     friend bool operator==(const GpuStatus &, const GpuStatus &) = default;
 };
@@ -71,6 +72,18 @@ struct Refusal {
     friend bool operator==(const Refusal &, const Refusal &) = default;
 };
 
+// A request that waits for room now.
+struct Waiting {
+    int gpu = 0;     // ordinal
+    int thread = 0;  // its id, as ps -L shows it
+    UnixMs since = 0;
+    policy::Bytes bytes = 0;  // asked for
+    policy::Obstacle why{};
+    UnixMs until = 0;            // it fails
+    std::optional<UnixMs> step;  // the next growth step is due; absent: none helps it
+    friend bool operator==(const Waiting &, const Waiting &) = default;
+};
+
 struct PastRelease {
     UnixMs at = 0;  // when it had ended
     ReleaseReport report;
@@ -84,6 +97,8 @@ struct Passed {
     friend bool operator==(const Passed &, const Passed &) = default;
 };
 
+inline constexpr std::size_t kMostWaits = 32;
+
 struct Status {
     int pid = 0;
     std::string version;  // of the library in the process
@@ -93,6 +108,7 @@ struct Status {
     std::optional<TraceStatus> trace;   // absent: the policy names no file
     std::vector<GpuStatus> gpus;        // all that the process sees
     bool releasing = false;             // a release is under way
+    std::vector<Waiting> waits;         // requests that wait now, the longest first; at most kMostWaits
     std::vector<Refusal> refusals;      // the last ones, the newest last
     std::vector<PastRelease> releases;  // the last ones, the newest last
     std::vector<Passed> passed;         // only where it was asked for
