@@ -40,11 +40,11 @@ policy::Terms terms(const Device &device, const Snapshot &now) noexcept {
     return out;
 }
 
-// The same, asking the device first where the books may have drifted.
-void look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out) noexcept {
+// The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
+bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out) noexcept {
     look(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
-    if (now.unusable || !gpu.limited()) return;
+    if (now.unusable || !gpu.limited()) return false;
     const auto room_under = [&](Bytes limit) {
         const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held());
         return room - std::min(room, bytes);
@@ -70,6 +70,7 @@ void look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
         }
     }
     if (asked) look(device, now, out);
+    return asked;
 }
 
 // By how much a request misses its room; at least one byte.
@@ -89,23 +90,27 @@ bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
 constexpr std::uint64_t kLookAgainMs = 20;
 
-// Holds a request until something has changed, for `milliseconds` at the most.
-void hold(room::Wait &wait, Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const reports::Met &met,
-          std::uint64_t milliseconds = kLookAgainMs) noexcept {
+// Holds a request until something has changed, for `milliseconds` at the most. The snapshot is let go of meanwhile.
+template <class Part>
+void hold(room::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
+          const reports::Met &met, std::uint64_t milliseconds = kLookAgainMs) noexcept {
     if (!wait.began()) reports::waiting(device, gpu, bytes, met);
     if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, met, wait);
+    in_use.let_go();
     wait.sleep({device.ordinal, met.kind, bytes, met.why}, milliseconds);
 }
 
 }  // namespace
 
-const Snapshot::Gpu &in_force(const Device &device) noexcept { return process::snapshot().of(device.ordinal); }
+InUse<Snapshot::Gpu> in_force(const Device &device) noexcept {
+    return InUse<Snapshot::Gpu>([&](const Snapshot &now) -> const Snapshot::Gpu & { return now.of(device.ordinal); });
+}
 
-std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device).terms.cap; }
+std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device)->terms.cap; }
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     policy::Terms asked;
-    look_closely(device, process::snapshot(), bytes, asked);
+    look_closely(device, *process::snapshot(), bytes, asked);
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
@@ -114,11 +119,14 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
     int from_cache = 0;  // how often the request has had room out of the cache
     for (;;) {
         wait.attempt();
-        const Snapshot &now = process::snapshot();
+        auto in_use = process::snapshot();
+        const Snapshot &now = *in_use;
         const Snapshot::Gpu &gpu = now.of(device.ordinal);
         const policy::Growth &growth = gpu.terms.growth;
         policy::Terms asked;
-        look_closely(device, now, bytes, asked);
+        // A cap that was lowered meanwhile holds for this request too.
+        if (look_closely(device, now, bytes, asked) && detail::snapshot.load(std::memory_order_acquire) != &now)
+            continue;
         const bool grows = growth.start.has_value();
         const std::uint64_t until_step =
             grows ? policy::until_step(growth, devices::now_ms(), gpu.allowance.last_step_ms()) : 0;
@@ -155,7 +163,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 }
                 break;
             case Verdict::wait:
-                hold(wait, device, gpu, bytes, met(),
+                hold(wait, device, in_use, gpu, bytes, met(),
                      until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
                 released = false;
                 from_cache = 0;
@@ -174,16 +182,16 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) n
     constexpr int kAskAnyway = 25;
     const auto full = [&] { return reports::Met{kind, policy::Obstacle::device, device.ledger.held()}; };
     for (int look = 0; look < kAskAnyway; ++look) {
-        const Snapshot::Gpu &gpu = in_force(device);
-        if (!wait.left(gpu.terms.growth.wait)) {
+        auto gpu = in_force(device);
+        if (!wait.left(gpu->terms.growth.wait)) {
             if (wait.began())
-                reports::refusal(device, gpu, bytes, full());
+                reports::refusal(device, *gpu, bytes, full());
             else
                 reports::device_full(device, kind, bytes);
             return false;
         }
         wait.attempt();
-        hold(wait, device, gpu, bytes, full());
+        hold(wait, device, gpu, *gpu, bytes, full());
         if (cache::give_up(device, bytes) != 0) break;  // of blocks that other threads have freed meanwhile
         if (const auto free = device.meter.free(); free && *free >= bytes) break;
     }
@@ -198,31 +206,31 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     };
     for (;;) {
         wait.attempt();
-        const Snapshot::Gpu &gpu = in_force(device);
-        if (gpu.terms.growth.keep_free == 0) return has_room();
+        auto gpu = in_force(device);
+        if (gpu->terms.growth.keep_free == 0) return has_room();
         devices::look_around(device);
-        if (policy::added(device.ledger.held(), bytes) <= terms(device, process::snapshot()).beside_others)
+        if (policy::added(device.ledger.held(), bytes) <= terms(device, *process::snapshot()).beside_others)
             return has_room();
         if (cache::give_up(device) != 0) continue;
         const reports::Met met{kind, policy::Obstacle::keep_free, device.ledger.held()};
-        if (!wait.left(gpu.terms.growth.wait)) {
-            reports::refusal(device, gpu, bytes, met);
+        if (!wait.left(gpu->terms.growth.wait)) {
+            reports::refusal(device, *gpu, bytes, met);
             return false;
         }
-        hold(wait, device, gpu, bytes, met);
+        hold(wait, device, gpu, *gpu, bytes, met);
     }
 }
 
 bool refuses_code(Device &device, Bytes by) noexcept {
-    const Snapshot::Gpu &gpu = in_force(device);
-    const auto limit = gpu.terms.cap;
+    const auto gpu = in_force(device);
+    const auto limit = gpu->terms.cap;
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
-    look_closely(device, process::snapshot(), 0, seen);
+    look_closely(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) devices::reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});
+    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});
     return true;
 }
 
@@ -242,12 +250,11 @@ bool is_over_cap(const Device &device) noexcept {
 }
 
 bool is_over(const Device &device) noexcept {
-    const policy::Terms now = terms(device, process::snapshot());
+    const policy::Terms now = terms(device, *process::snapshot());
     return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
 }
 
-bool is_beyond(Device &device) noexcept {
-    const Snapshot &now = process::snapshot();
+bool is_beyond(Device &device, const Snapshot &now) noexcept {
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable) return true;
     if (!gpu.limited()) return false;

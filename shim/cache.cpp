@@ -40,15 +40,16 @@ void count(Device &device, bool more) noexcept {
     detail::kept.fetch_add(change, std::memory_order_seq_cst);
 }
 
-const policy::Cache &terms(const Device &device) noexcept { return admission::in_force(device).terms.cache; }
+policy::Cache terms(const Device &device) noexcept { return admission::in_force(device)->terms.cache; }
 
 // Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
 // an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
 // Where part of a device has a context of its own (a green one), the memory is the primary context's and the work is
 // not.
 bool usable(Device &device, Bytes bytes) noexcept {
-    return bytes <= terms(device).max && !device.peers.load(std::memory_order_relaxed) && !captures::any() &&
-           !contexts::has_green() && !admission::is_beyond(device);
+    const auto now = process::snapshot();
+    return bytes <= now->of(device.ordinal).terms.cache.max && !device.peers.load(std::memory_order_relaxed) &&
+           !captures::any() && !contexts::has_green() && !admission::is_beyond(device, *now);
 }
 
 // Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach
@@ -139,7 +140,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
 }
 
 bool keep(CUdeviceptr pointer) noexcept {
-    if (!process::active() || !process::snapshot().caches) return false;
+    if (!process::active() || !process::caches()) return false;
     const KeepErrno keep_errno;
     const auto known = allocations::find(pointer);
     if (!known || !known->reusable || known->shared || !usable(*known->device, known->bytes)) return false;

@@ -89,8 +89,8 @@ void note_wrong(const config::Diagnostics &diagnostics) {
 }
 
 void say_what_stays() {
-    log::write(LogLevel::error, process::snapshot().unusable ? "still no usable policy: allocations stay refused"
-                                                             : "the last good policy stays in force");
+    log::write(LogLevel::error, process::snapshot()->unusable ? "still no usable policy: allocations stay refused"
+                                                              : "the last good policy stays in force");
 }
 
 void refuse(const config::Diagnostics &why) {
@@ -100,7 +100,8 @@ void refuse(const config::Diagnostics &why) {
 }
 
 bool is_in_force(const config::Loaded &loaded) {
-    const Version &now = process::snapshot().version;
+    const auto in_use = process::snapshot();
+    const Version &now = in_use->version;
     return loaded.policy == now.policy && loaded.rule == now.rule && loaded.ceiling == now.ceiling && !now.unusable;
 }
 
@@ -126,7 +127,7 @@ control::Reply read_again(config::Watch &watch) {
         if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
         refuse(loaded.error());
         out.errors = texts_of(loaded.error());
-    } else if (source.file.empty() && !loaded->ceiling && !process::snapshot().version.ceiling) {
+    } else if (source.file.empty() && !loaded->ceiling && !process::snapshot()->version.ceiling) {
         return control::Failure{nothing_to_read()};
     } else {
         {
@@ -137,7 +138,7 @@ control::Reply read_again(config::Watch &watch) {
         out.changes = std::move(changed.changes);
         out.notes = std::move(changed.notes);
     }
-    out.rule = process::snapshot().version.rule;
+    out.rule = process::snapshot()->version.rule;
     for (auto *lines : {&out.changes, &out.notes, &out.errors}) shorten(*lines);
     return out;
 }
@@ -207,7 +208,7 @@ void follow_files() {
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
             throw std::bad_alloc();
-        else if (!first || !process::snapshot().unusable)  // what was wrong at the start has been reported
+        else if (!first || !process::snapshot()->unusable)  // what was wrong at the start has been reported
             refuse(loaded.error());
         first = false;
     }

@@ -61,7 +61,7 @@ void released() noexcept {
 
 std::optional<std::uint64_t> look() noexcept try {
     auto &state = leaked<std::optional<State>>();
-    const auto after = process::snapshot().policy.release.idle;
+    const auto after = process::snapshot()->policy.release.idle;
     if (!after) {
         state.reset();
         return std::nullopt;

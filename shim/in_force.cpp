@@ -10,6 +10,7 @@
 namespace curb::shim {
 
 constinit std::atomic<const Snapshot *> detail::snapshot{nullptr};
+constinit std::atomic<bool> detail::limited{false}, detail::caches{false};
 
 namespace {
 
@@ -18,6 +19,39 @@ constinit std::mutex publishing;
 
 // Guarded by it. Leaked with the process.
 policy::LiveCaps &live_caps() noexcept { return leaked<policy::LiveCaps>(); }
+
+// Snapshots that were replaced: those that wait for the next grace period, and those that this one is for. Guarded by
+// it. Leaked with the process.
+struct Replaced {
+    std::vector<std::unique_ptr<const Snapshot>> waiting, leaving;
+};
+Replaced &replaced() noexcept { return leaked<Replaced>(); }
+
+// Frees what no thread has in use any more. What stays is freed when the next snapshot is put in force, so at most what
+// was replaced during the longest use is kept.
+void free_replaced() noexcept {
+    Replaced &all = replaced();
+    if (!all.leaving.empty() && readers::Grace::is_over()) all.leaving.clear();
+    if (!all.leaving.empty() || all.waiting.empty() || !readers::Grace::begin()) return;
+    all.leaving.swap(all.waiting);
+    if (readers::Grace::is_over()) all.leaving.clear();
+}
+
+// Of one who holds the lock. Throws std::bad_alloc before anything has changed.
+void put_in_force(std::unique_ptr<const Snapshot> next) {
+    replaced().waiting.reserve(replaced().waiting.size() + 1);
+    bool some_limited = false;
+    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
+        const bool limited = next->of(ordinal).limited();
+        devices::at(ordinal).limited.store(limited, std::memory_order_relaxed);
+        some_limited |= limited;
+    }
+    detail::limited.store(some_limited, std::memory_order_relaxed);
+    detail::caches.store(next->caches, std::memory_order_relaxed);
+    const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
+    if (before) replaced().waiting.emplace_back(before);
+    free_replaced();
+}
 
 // nvidia-smi's index where it is known already.
 std::vector<policy::GpuIdentity> identities() {
@@ -39,13 +73,13 @@ void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Dev
 }
 
 // What the version and the live caps come to. `own`, `ceiling`: its rules, held against the devices.
-std::unique_ptr<Snapshot> made(const Version &version, const policy::LiveCaps &caps,
+std::unique_ptr<Snapshot> made(std::shared_ptr<const Version> version, const policy::LiveCaps &caps,
                                const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
                                const policy::Matched &ceiling) {
-    auto out = std::make_unique<Snapshot>(version);
-    out->older = detail::snapshot.load(std::memory_order_acquire);
+    auto out = std::make_unique<Snapshot>(std::move(version));
+    const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
     out->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
-    policy::Policy applied = version.policy;
+    policy::Policy applied = out->policy;
     applied.gpu = own.rules;
     applied.ceiling = ceiling.rules;
     for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -53,8 +87,7 @@ std::unique_ptr<Snapshot> made(const Version &version, const policy::LiveCaps &c
         Snapshot::Gpu &gpu = out->gpus[i];
         gpu.live_cap = caps.of(i, gpus[i]);
         gpu.terms = policy::terms_for(applied, gpus[i], device.total, gpu.live_cap);
-        begin_allowance(gpu, out->older, device);
-        out->limited |= gpu.limited();
+        begin_allowance(gpu, before, device);
         out->caches |= gpu.terms.cache.max != 0;
     }
     return out;
@@ -80,31 +113,30 @@ Lines publish(Version version) {
     const std::vector<policy::GpuIdentity> gpus = identities();
     const policy::Matched own = policy::match(version.policy.gpu, gpus),
                           ceiling = policy::match(version.policy.ceiling, gpus);
-    auto kept = std::make_unique<const Version>(std::move(version));
+    const auto kept = std::make_shared<const Version>(std::move(version));
     bool some_without_cap = false;
     {
         const std::scoped_lock lock(publishing);
-        auto next = made(*kept, live_caps(), gpus, own, ceiling);
+        auto next = made(kept, live_caps(), gpus, own, ceiling);
         for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
-        detail::snapshot.store(next.release(), std::memory_order_release);
-        static_cast<void>(kept.release());  // the snapshot points to it
+        put_in_force(std::move(next));
     }
     return said_of(own, ceiling, some_without_cap);
 }
 
 Lines notes() {
-    const Snapshot &now = process::snapshot();
+    const auto now = process::snapshot();
     const std::vector<policy::GpuIdentity> gpus = identities();
     bool some_without_cap = false;
-    for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now.gpus[i].terms.cap;
-    return said_of(policy::match(now.policy.gpu, gpus), policy::match(now.policy.ceiling, gpus), some_without_cap);
+    for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now->gpus[i].terms.cap;
+    return said_of(policy::match(now->policy.gpu, gpus), policy::match(now->policy.ceiling, gpus), some_without_cap);
 }
 
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
     const std::scoped_lock lock(publishing);
-    const Snapshot &before = process::snapshot();
+    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // under the lock it stays
     if (before.unusable)
         return control::Failure{
             "its policy cannot be used, so everything is refused whatever the cap; mend the policy, which is read at "
@@ -112,7 +144,7 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
-    auto next = made(before.version, caps, gpus, policy::match(before.policy.gpu, gpus),
+    auto next = made(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
                      policy::match(before.policy.ceiling, gpus));
     control::CapReport out;
     bool changes = false;
@@ -123,9 +155,9 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
                             is.terms.cap, is.live_cap, is.terms.ceiling, device.ledger.held()});
         changes |= was.terms != is.terms || was.live_cap != is.live_cap;
     }
+    // A cap that is set again and again is in force already.
+    if (changes) put_in_force(std::move(next));
     live_caps() = std::move(caps);
-    // A cap that is set again and again is in force already, and takes no memory.
-    if (changes) detail::snapshot.store(next.release(), std::memory_order_release);
     return out;
 }
 
@@ -143,9 +175,9 @@ void find_indexes() noexcept {
 std::vector<int> fall_back() {
     std::vector<int> out;
     const std::scoped_lock lock(publishing);  // lest it fall back in a snapshot that is about to be replaced
-    const Snapshot &now = process::snapshot();
+    const auto now = process::snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = now.of(ordinal);
+        const Snapshot::Gpu &gpu = now->of(ordinal);
         if (gpu.allowance.fall_back(gpu.terms.growth, devices::at(ordinal).ledger.held(), devices::now_ms()))
             out.push_back(ordinal);
     }

@@ -10,15 +10,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allowance.hpp"
 #include "control/messages.hpp"
 #include "policy/policy.hpp"
+#include "readers.hpp"
 
 namespace curb::shim {
 
-// One version of the policy. Kept for ever, as the snapshots that point to it.
+// One version of the policy. Freed with the last snapshot of it.
 struct Version {
     policy::Policy policy;
     std::string rule;        // "rule 2 \"bert\""; empty: none was laid over
@@ -28,12 +30,12 @@ struct Version {
 };
 
 // Version and live caps as they apply to this process's devices. Never changed once in force; a new one takes its
-// place, and older ones are kept (a kilobyte an edit, 300 bytes a cap): readers hold no reference, so there is no
-// moment at which nobody reads one.
+// place, and it is freed when no thread has it in use any more (docs/decisions/0030).
 struct Snapshot {
-    explicit Snapshot(const Version &of) : version(of), policy(of.policy), unusable(of.unusable) {}
+    explicit Snapshot(std::shared_ptr<const Version> of)
+        : kept(std::move(of)), version(*kept), policy(version.policy), unusable(version.unusable) {}
 
-    const Snapshot *older = nullptr;
+    const std::shared_ptr<const Version> kept;
     const Version &version;
     const policy::Policy &policy;  // of the version
     struct Gpu {
@@ -47,7 +49,6 @@ struct Snapshot {
         }
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal
-    bool limited = false;         // one of them is
     bool caches = false;          // of one of them freed blocks are kept
     bool unusable = false;        // of the version
 
@@ -56,11 +57,44 @@ struct Snapshot {
 
 namespace detail {
 extern constinit std::atomic<const Snapshot *> snapshot;
+extern constinit std::atomic<bool> limited, caches;
 }  // namespace detail
 
+// The snapshot in force, or a part of it, which is not freed before this object ends. Belongs to one thread. Kept for a
+// decision, not while a request waits: what is replaced meanwhile stays in memory.
+template <class Part>
+class InUse {
+  public:
+    InUse(const InUse &) = delete;
+    InUse &operator=(const InUse &) = delete;
+    ~InUse() { reader_.leave(before_); }
+    const Part &operator*() const noexcept { return *part_; }
+    const Part *operator->() const noexcept { return part_; }
+    // Ends the use early.
+    void let_go() noexcept { reader_.leave(before_); }
+
+    // `part` picks it from the snapshot.
+    template <class Pick>
+    explicit InUse(Pick part) noexcept
+        : reader_(readers::mine()),
+          before_(reader_.enter()),
+          part_(&part(*detail::snapshot.load(std::memory_order_acquire))) {}
+
+  private:
+    readers::Reader &reader_;
+    const std::uint32_t before_;
+    const Part *part_;
+};
+
 namespace process {
-// One atomic load. Only once active.
-inline const Snapshot &snapshot() noexcept { return *detail::snapshot.load(std::memory_order_acquire); }
+// One atomic load, and two stores to a place of the thread's own. Only once active.
+inline InUse<Snapshot> snapshot() noexcept {
+    return InUse<Snapshot>([](const Snapshot &now) -> const Snapshot & { return now; });
+}
+// Whether one of the devices is limited (which stands in Device::limited), or has a cache, in the snapshot in force:
+// without a look into it.
+inline bool limited() noexcept { return detail::limited.load(std::memory_order_relaxed); }
+inline bool caches() noexcept { return detail::caches.load(std::memory_order_relaxed); }
 }  // namespace process
 
 namespace in_force {

@@ -16,8 +16,9 @@
 namespace curb::shim::nvml_thread {
 namespace {
 
-// NVML takes 11 us for an answer and 9 ms to be loaded; where it has to wake a GPU, seconds.
-constexpr std::uint64_t kPatienceMs = 1000, kFirstPatienceMs = 5000;
+// NVML takes 11 us for an answer and 9 ms to be loaded; seconds where it has to wake a GPU, or where 300 processes
+// start at once on two cores. One that hangs is waited for so long once.
+constexpr std::uint64_t kPatienceMs = 5000;
 // For the loader's lock, which a library that uses CUDA as it is loaded holds all the while.
 constexpr std::uint64_t kLoaderPatienceMs = 200;
 
@@ -38,7 +39,6 @@ constinit Meter *subject = nullptr;
 constinit Meter::Figure what{};
 constinit std::uint64_t with = 0;
 constinit std::optional<std::uint64_t> answer;
-constinit bool has_answered = false;
 
 constinit std::atomic<bool> is_late{false};  // the thread does not get the loader's lock, or there is no thread
 constinit std::atomic<bool> ending{false};
@@ -124,14 +124,13 @@ std::optional<std::uint64_t> ask(Meter &meter, Meter::Figure figure, std::uint64
     what = figure;
     with = argument;
     become(asked);
-    const std::uint64_t until = devices::now_ms() + (has_answered ? kPatienceMs : kFirstPatienceMs);
+    const std::uint64_t until = devices::now_ms() + kPatienceMs;
     while (!wait_until(until, [](std::uint32_t now) { return now == answered; })) {
         if (!becomes(asked, abandoned)) continue;  // it has just answered
         wake_all();
         say_that_it_hangs();
         return std::nullopt;
     }
-    has_answered = true;
     const auto out = answer;
     become(idle);
     return out;

@@ -81,7 +81,8 @@ bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
 
 bool Pressure::refuses_growth(Device &device, Bytes bytes, callers::Way way) noexcept {
     const KeepErrno keep_errno;
-    const auto &steps = *process::snapshot().policy.release.steps;
+    const auto in_use = process::snapshot();
+    const auto &steps = *in_use->policy.release.steps;
     const std::uint64_t now_ms = devices::now_ms();
     return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !rests(now_ms) &&
            may_refuse(bytes, way) && begin(device, now_ms);

@@ -95,16 +95,17 @@ const std::string &file_in_force() noexcept {
 // The terms in force, with what has brought them.
 void trace_terms(const std::string &by) {
     if (!trace::on()) return;
-    const Snapshot &now = snapshot();
+    const auto now = snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = now.of(ordinal);
+        const Snapshot::Gpu &gpu = now->of(ordinal);
         trace::policy(devices::at(ordinal), gpu.terms.cap, gpu.allowance.bytes(), by);
     }
 }
 
 // The policy in force says where to, from here on.
 void follow_trace() {
-    const Version &now = snapshot().version;
+    const auto in_use = snapshot();
+    const Version &now = in_use->version;
     trace::follow(now.policy.trace, command());
     trace_terms(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
 }
@@ -180,9 +181,9 @@ void take_signal() noexcept try {
     signals::Standing standing{};
     // The policy may be edited while the first one is put in force: whoever comes last sees the newer one.
     do {
-        signal = *snapshot().policy.release.signal;
+        signal = *snapshot()->policy.release.signal;
         standing = signals::use(signal);
-    } while (signal != *snapshot().policy.release.signal);
+    } while (signal != *snapshot()->policy.release.signal);
     if (said.exchange(standing, std::memory_order_relaxed) == standing) return;
     const char *why = standing == signals::Standing::ignored    ? "the program ignores "
                       : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
@@ -261,12 +262,12 @@ std::int64_t since() noexcept { return began.load(std::memory_order_relaxed); }
 
 std::string release_signal() {
     const bool asks = said.load(std::memory_order_relaxed) == signals::Standing::in_force;
-    return asks ? policy::signal_name(*snapshot().policy.release.signal) : "none";
+    return asks ? policy::signal_name(*snapshot()->policy.release.signal) : "none";
 }
 
 Changed enforce(const config::Loaded &loaded) {
     Changed out;
-    out.changes = differences(snapshot().policy, loaded.policy);
+    out.changes = differences(snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
     tell_of_new_terms();
@@ -311,7 +312,7 @@ void settle(bool look_closely) noexcept try {
 
 void fall_back() noexcept try {
     for (const int ordinal : in_force::fall_back())
-        reports::allowance(devices::at(ordinal), "falls back to", snapshot().of(ordinal).allowance.bytes());
+        reports::allowance(devices::at(ordinal), "falls back to", snapshot()->of(ordinal).allowance.bytes());
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: the allowance stays as it is after a release");
 }

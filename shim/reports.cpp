@@ -25,7 +25,7 @@ std::string held_text(const Ledger &books, Amount amount) {
 
 // What people do about a refusal: `what` to raise or lower, where.
 std::string remedy(std::string what) {
-    const int signal = *process::snapshot().policy.release.signal;
+    const int signal = *process::snapshot()->policy.release.signal;
     if (signal != 0) {
         std::string name = policy::signal_name(signal);
         if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
@@ -123,15 +123,15 @@ void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
 }
 
 void context_refused(Device &device, Bytes cost) noexcept {
-    const Snapshot::Gpu &gpu = admission::in_force(device);
-    const auto limit = gpu.terms.cap;
+    const auto gpu = admission::in_force(device);
+    const auto limit = gpu->terms.cap;
     if (!limit) return;
     refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
     report(refused_once, [&] {
         return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
                human(*limit) +
-               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(gpu);
+               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(*gpu);
     });
 }
 

@@ -89,7 +89,8 @@ void add_waits(control::Status &out, const Snapshot &in_force) {
 }  // namespace
 
 control::Status now(const control::StatusRequest &asked) {
-    const Snapshot &in_force = process::snapshot();  // one, so that the terms fit together
+    const auto in_use = process::snapshot();
+    const Snapshot &in_force = *in_use;  // one, so that the terms fit together
     control::Status out;
     out.pid = getpid();
     out.version = CURB_VERSION;

@@ -51,7 +51,7 @@ Asked &asked() noexcept { return leaked<Asked>(); }
 // std::bad_alloc before anything is taken.
 void take_requests(std::vector<release::Request> &out) {
     if (signalled.load(std::memory_order_seq_cst)) {
-        release::Request request{policy::signal_name(*process::snapshot().policy.release.signal)};
+        release::Request request{policy::signal_name(*process::snapshot()->policy.release.signal)};
         out.reserve(out.size() + 1);
         if (signalled.exchange(false, std::memory_order_seq_cst)) out.push_back(std::move(request));
     }

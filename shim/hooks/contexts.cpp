@@ -79,7 +79,7 @@ CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
     Bytes cost = 0;
     CUresult result = CUDA_SUCCESS;
     const Bytes known = device->context_cost.load(std::memory_order_relaxed);
-    if (!admission::in_force(*device).limited() || process::snapshot().unusable) {
+    if (!device->limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
         result = patiently(*device, call);  // nothing is enforced, and NVML's start would cost 9 ms
     } else if (known != 0) {
         result = charged(*device, Kind::contexts, known, call, [&](Charge &charge) {
@@ -148,7 +148,7 @@ void died(Device *device, CUcontext context) noexcept {
         device->heap.store(0, std::memory_order_relaxed);
         trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
-    if (admission::in_force(*device).limited()) devices::reconcile(*device);
+    if (device->limited.load(std::memory_order_relaxed)) devices::reconcile(*device);
 }
 
 // Release and reset: whatever made the primary context inactive freed its memory.

@@ -105,8 +105,8 @@ CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
 // A kernel's launch that has not been seen yet, or may have to raise the limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
-    Device *device = process::active() && process::snapshot().limited ? devices::current() : nullptr;
-    if (!device || !admission::in_force(*device).limited()) return call();
+    Device *device = process::limited() ? devices::current() : nullptr;
+    if (!device || !device->limited.load(std::memory_order_relaxed)) return call();
     if (admission::refuses_code(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
@@ -167,7 +167,7 @@ CUresult load(CUmodule *module, Call call) {
     // One that stays is the program's: nobody else could unload it, and it counts against the next request.
     if (insist([&] { return driver().cuModuleUnload(*module); }) != CUDA_SUCCESS) return CUDA_SUCCESS;
     *module = nullptr;
-    reports::refusal(*device, admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
+    reports::refusal(*device, *admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
     devices::reconcile(*device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -13,7 +13,8 @@ namespace {
 
 // What programs are shown of a device, from one policy: `total` and `free` of two would not fit together.
 struct Shown {
-    explicit Shown(const Device &device, const Snapshot &now = process::snapshot()) noexcept
+    explicit Shown(const Device &device) noexcept : Shown(device, *process::snapshot()) {}
+    Shown(const Device &device, const Snapshot &now) noexcept
         : nothing(now.unusable), truth(now.of(device.ordinal).terms.report == policy::Report::device) {
         if (truth) return;
         cap = now.of(device.ordinal).terms.cap;

@@ -92,7 +92,7 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
     if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
         // The driver's own error comes before ours, as that of one that has shut down, which a destructor may call.
         const bool could_serve = told_device_of(form, stream) != nullptr;
-        return could_serve && admission::in_force(*device).limited() ? CUDA_ERROR_OUT_OF_MEMORY : call();
+        return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
     }
     // The current pool of a device may be one of the program's own, on another device or on the host.
     pools::Pool *pool = pools::find(handle, device);

@@ -214,7 +214,7 @@ std::string frameworks() {
     if (!python.initialized()) return "no Python";
     if (captures::any()) return kCapture;
     const auto answer = std::make_shared<Answer>();
-    const bool collect = *process::snapshot().policy.release.collect;
+    const bool collect = *process::snapshot()->policy.release.collect;
     const auto work = [python, collect, answer] {
         // A capture that begins meanwhile must survive what the frameworks free.
         const RelaxedCapture relaxed;

@@ -105,7 +105,7 @@ void no_capture() noexcept try {
 
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
     std::optional<UnderWay> under_way(std::in_place);
-    policy::ReleasePlan plan(*process::snapshot().policy.release.steps);
+    policy::ReleasePlan plan(*process::snapshot()->policy.release.steps);
     std::size_t joined = 0;
     const auto join = [&] {
         for (; joined < requests.size(); ++joined) plan.join(requests[joined].what);

@@ -370,6 +370,23 @@ TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold 
     CHECK(process.finish() == 0);
 }
 
+TEST_CASE("caps that are set again and again take no memory, and threads that read them are not disturbed") {
+    const TempDir runtime;
+    // What is freed is overwritten: a thread that reads on would see it.
+    Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}, {"CURB_SIM_GPUS", "8"}, {"MALLOC_PERTURB_", "165"}}));
+    const auto set_many = [&](int times) {
+        for (int i = 0; i < times; ++i) REQUIRE(set(process, cap(i % 2 == 0 ? "6GiB" : "7GiB")).gpus.size() == 8);
+        const std::string status = contents("/proc/" + process.id() + "/status");
+        return std::stoul(status.substr(status.find("RssAnon:") + 8));  // KiB
+    };
+    CHECK(process("storm") == "ok");
+    set_many(1'000);
+    process("calm");
+    const auto before = set_many(500);
+    CHECK(set_many(2'500) < before + 500);  // 1.5 KB each would be more
+    CHECK(set(process, cap("7GiB")).gpus.at(0).now == 7 * GiB);
+}
+
 TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
