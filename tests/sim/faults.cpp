@@ -77,6 +77,13 @@ struct HeldUp {
 };
 constinit HeldUp held_up;
 
+// And what curb_sim_hold_return has.
+struct HeldReturn {
+    std::atomic<const char *> name = nullptr;
+    std::atomic<uint64_t> released = 0;
+};
+constinit HeldReturn held_return;
+
 void hold_up(const Entry &entry) {
     const char *name = held_up.name;
     if (name && !is_planner && std::strcmp(name, entry.name) == 0 && held_up.call.fetch_sub(1) == 1)
@@ -87,7 +94,7 @@ void hold_up(const Entry &entry) {
 constinit std::atomic<int> broken = CUDA_SUCCESS;
 
 // What the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all that begin
-// so. ASSUMED, until tests/gpu/programs/broken.cpp has been run: its output is this table.
+// so. Assumed, not measured: tests/gpu/programs/broken.cpp prints what a real driver answers.
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",
@@ -98,6 +105,10 @@ constexpr std::string_view kAnswersBroken[] = {
     "cuDeviceGet*",
     "cuDevicePrimaryCtxReset*",
     "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+    "cuCtxGetDevice*",
     "cuThreadExchangeStreamCaptureMode",
 };
 
@@ -133,11 +144,19 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
+void hold_return(const Entry &entry) {
+    const char *name = held_return.name;
+    if (!name || is_planner || std::strcmp(name, entry.name) != 0) return;
+    const uint64_t released = held_return.released;
+    if (held_return.name.compare_exchange_strong(name, nullptr)) held_return.released.wait(released);
+}
+
 void repair() { broken = CUDA_SUCCESS; }
 
 }  // namespace curb::sim
 
 using curb::sim::broken;
+using curb::sim::held_return;
 using curb::sim::held_up;
 using curb::sim::is_planner;
 using curb::sim::next;
@@ -167,6 +186,14 @@ SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milli
     held_up.call = call;
     held_up.milliseconds = milliseconds;
     held_up.name = name;
+}
+
+SIM_EXPORT void curb_sim_hold_return(const char *name) {
+    is_planner = true;
+    held_return.name = name;
+    if (name) return;
+    ++held_return.released;
+    held_return.released.notify_all();
 }
 
 SIM_EXPORT void curb_sim_break(int result) { broken = result; }
