@@ -8,7 +8,6 @@
 #include <list>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "allocations.hpp"
 #include "leaked.hpp"
@@ -25,6 +24,9 @@ struct Record {
     std::atomic<int> visitors{0};
     std::atomic<int> closing{0};  // threads that are about to destroy it
     Device *device = nullptr;
+    bool is_primary = false;
+    bool ending = false;    // a thread credits what was in it
+    int users = 1;          // by cuCtxAttach
     Bytes cost = 0;         // charged for the context as it was made
     Bytes first_limit = 0;  // of the stack then; 0: not seen yet
     Bytes stack = 0;        // charged for what the stack has more than then
@@ -39,8 +41,7 @@ struct Books {
     std::mutex mutex;
     std::unordered_map<CUcontext, Records::iterator> contexts;
     Records records, unused;
-    std::unordered_set<CUcontext> green;
-    std::unordered_map<CUgreenCtx, Device *> greens;
+    std::unordered_map<CUgreenCtx, Green> greens;
     Id last_id = 0;
 };
 
@@ -69,7 +70,9 @@ Record *lately_known(CUcontext context) noexcept {
 
 bool is_green(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
-    return books().green.contains(context);
+    const auto &greens = books().greens;
+    return std::any_of(greens.begin(), greens.end(),
+                       [=](const auto &green) { return green.second.context == context; });
 }
 
 // What the stack of a limit takes more, or less, than that of the beginning.
@@ -89,23 +92,62 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-Made made(CUcontext context, Device &device, Bytes cost) noexcept try {
-    auto &[mutex, contexts, records, unused, green, greens, last_id] = books();
+void wait_a_moment() noexcept {
+    constexpr timespec kMoment{0, 50'000};
+    nanosleep(&kMoment, nullptr);
+}
+
+Id newest() noexcept {
+    const std::scoped_lock lock(books().mutex);
+    return books().last_id;
+}
+
+Made made(Device &device, const New &context) noexcept try {
+    auto &[mutex, contexts, records, unused, greens, last_id] = books();
     const std::scoped_lock lock(mutex);
-    if (contexts.contains(context)) return Made::known;
+    if (const Record *there = known(context.context))
+        return there->id.load(std::memory_order_seq_cst) <= context.older ? Made::ended : Made::known;
     if (unused.empty()) unused.emplace_back();
-    contexts.emplace(context, unused.begin());
+    contexts.emplace(context.context, unused.begin());
     records.splice(records.begin(), unused, unused.begin());
     Record &record = records.front();
     record.device = &device;
-    record.cost = cost;
+    record.is_primary = context.is_primary;
+    record.ending = false;
+    record.users = 1;
+    record.cost = context.cost;
     record.first_limit = record.stack = record.saved = 0;
     record.closing.store(0, std::memory_order_seq_cst);
     record.id.store(++last_id, std::memory_order_seq_cst);
-    record.context.store(context, std::memory_order_seq_cst);
+    record.context.store(context.context, std::memory_order_seq_cst);
     return Made::recorded;
 } catch (...) {
     return Made::no_memory;
+}
+
+void attached(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    if (Record *record = known(context)) ++record->users;
+}
+
+bool detached(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    Record *record = known(context);
+    return !record || --record->users == 0;
+}
+
+bool ends(CUcontext context, Id id) noexcept {
+    for (;; wait_a_moment()) {
+        const std::scoped_lock lock(books().mutex);
+        Record *record = known(context);
+        const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
+        if (there == 0 || (id != 0 && there != id)) return false;
+        id = there;
+        if (record->ending) continue;
+        record->ending = true;
+        record->closing.fetch_add(1, std::memory_order_seq_cst);  // no visits any more
+        return true;
+    }
 }
 
 bool gone(CUcontext context) noexcept {
@@ -153,7 +195,6 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
     if (!context) return;
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
-    constexpr timespec kMoment{0, 50'000};
     for (int spins = 0;; ++spins) {
         {
             const std::scoped_lock lock(books().mutex);
@@ -169,7 +210,7 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
         if (spins < kSpins)
             sched_yield();
         else
-            nanosleep(&kMoment, nullptr);
+            wait_a_moment();
     }
 }
 
@@ -264,31 +305,39 @@ CUcontext primary_of(const Device &device) noexcept {
     return context;
 }
 
-void note_green(CUcontext context) noexcept try {
+CUcontext recorded_primary(const Device &device) noexcept {
     const std::scoped_lock lock(books().mutex);
-    books().green.insert(context);
+    for (const Record &record : books().records)
+        if (record.device == &device && record.is_primary) return record.context.load(std::memory_order_seq_cst);
+    return nullptr;
+}
+
+bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
+
+void green_made(CUgreenCtx green, const Green &known) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().greens.insert_or_assign(green, known);
+    any_green.store(true, std::memory_order_release);
+} catch (...) {
+    // The end of the primary context with it will not be seen, which the device's figure puts right.
+}
+
+void note_green(CUgreenCtx green, CUcontext context) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().greens[green].context = context;
     any_green.store(true, std::memory_order_release);
 } catch (...) {
     // What is allocated there is credited when the program frees it, as ever; only the end of the primary context will
     // not be seen to take it along, which the device's figure puts right.
 }
 
-bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
-
-void green_made(CUgreenCtx green, Device &device) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    books().greens.insert_or_assign(green, &device);
-} catch (...) {
-    // The end of the primary context with it will not be seen, which the device's figure puts right.
-}
-
-Device *green_gone(CUgreenCtx green) noexcept {
+Green green_gone(CUgreenCtx green) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().greens.find(green);
-    if (found == books().greens.end()) return nullptr;
-    Device *device = found->second;
+    if (found == books().greens.end()) return {};
+    const Green known = found->second;
     books().greens.erase(found);
-    return device;
+    return known;
 }
 
 }  // namespace curb::shim::contexts

@@ -35,6 +35,8 @@ class Threshold {
 
     void lower(CUmemoryPool pool) noexcept;
     void restore(CUmemoryPool pool) noexcept;
+    // Of another pool from here on.
+    void start_anew() noexcept;
 
   private:
     // A thread of the program that may be setting it in the driver.
@@ -57,9 +59,10 @@ class Threshold {
 };
 
 struct Pool {
-    CUmemoryPool handle = nullptr;  // null: the memory of the device's graphs
-    Kind kind = Kind::pools;
+    std::atomic<CUmemoryPool> handle{nullptr};  // null: the memory of the device's graphs, or nothing's at present
+    Kind kind = Kind::pools;                    // or managed, or graphs
     Device *device = nullptr;  // null: its memory is on the host or another process's, and is not charged
+    Pool *next_unused = nullptr;
     std::atomic<Bytes> charged{0};
     std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
     std::atomic<bool> live{true};
@@ -78,18 +81,23 @@ Pool *graphs_of(Device &device) noexcept;
 // How often graph memory was trimmed: an executable that had its memory before may have to take it anew.
 std::uint64_t graph_trims() noexcept;
 void graphs_trimmed() noexcept;
-// Notes where a pool lives; `device` null: not charged.
-void note(CUmemoryPool handle, Device *device) noexcept;
+// Notes where a pool lives; `device` null: not charged. `kind`: pools or managed. A pool that is known stays as it is.
+void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+// The same of a new pool: one that is known by this handle has ended behind our back.
+void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // The device a pool is charged to; null: not known or not charged.
 Device *owner(CUmemoryPool handle) noexcept;
-// The pool is about to be destroyed. Its charge, which is the caller's from here on: `stays` is what its live
-// allocations hold, and blocks whose frees are not known complete, until they end; the rest goes back when it is
-// destroyed.
+// The pool is about to be destroyed, and is not known from here on. Its charge, which is the caller's: `stays` is what
+// its live allocations hold, and blocks whose frees are not known complete, until they end; the rest goes back when it
+// is destroyed. Then ended(), or put_back() if the driver refuses.
 struct Left {
     Bytes charged = 0;
     Bytes stays = 0;
+    Pool *pool = nullptr;  // null: it was not known
 };
 Left forget(CUmemoryPool handle) noexcept;
+void ended(Pool &pool) noexcept;
+void put_back(Pool &pool) noexcept;
 
 // After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
 // traces. Breaks no capture that the allocation itself has not broken, and of graphs' memory none (cases of the

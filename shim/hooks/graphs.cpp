@@ -86,7 +86,9 @@ CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
 template <class IsCapturing, class Call>
 CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
     idle::note_use();
-    return give_memory(executable, is_capturing, stream, graphs::launched, call);
+    const CUresult result = give_memory(executable, is_capturing, stream, graphs::launched, call);
+    cache::note_work();
+    return result;
 }
 
 // There is no host memory to know what it takes.

@@ -41,7 +41,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
-    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, handle)) return result;
+    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, bytes, handle)) return result;
     insist([&] { return driver().cuMemUnmap(address, bytes); });
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -49,7 +49,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!process::active()) return driver().cuMemUnmap(address, bytes);
     vmm::Mappings mappings = vmm::take_mappings(address, bytes);
-    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.begin()->second);
+    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.begin()->second.memory);
     const Ledger::Operation operation(device ? &device->ledger : nullptr);
     const CUresult result = driver().cuMemUnmap(address, bytes);
     if (result != CUDA_SUCCESS) vmm::put_back(std::move(mappings));

@@ -31,6 +31,21 @@ SCENARIO_NAMED(a_freed_block_is_handed_out_again_without_the_driver) {
     nothing_is_left_but(kContext);
 }
 
+SCENARIO_NAMED(a_device_that_has_failed_hands_out_no_kept_block) {
+    start();
+    const CUfunction kernel = kernel_of(load_module("image"), "kernel");
+    const CUdeviceptr block = keep(3 * MiB);
+    MUST(launch(kernel));
+    EXPECT_EQ(take(3 * MiB), block);  // it is well
+    MUST(cuMemFree_v2(block));
+    MUST(launch(kernel));
+    curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&none, 3 * MiB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    curb_sim_break(CUDA_SUCCESS);
+    EXPECT_EQ(take(3 * MiB), block);
+}
+
 SCENARIO_NAMED(only_a_request_of_exactly_the_same_size_gets_a_kept_block) {
     start();
     const CUdeviceptr kept = keep(3 * MiB);
