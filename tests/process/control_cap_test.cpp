@@ -129,7 +129,9 @@ TEST_CASE("caps for several keys add up, and the most specific holds") {
 
 TEST_CASE("caps take effect in the order in which they are asked for, NVML or not") {
     const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_SIM_LATENCY", "h100"}}));  // NVML takes 9 ms to start
+    // NVML takes 9 ms to start, and nothing has asked it yet.
+    Capped process(runtime.path(), {.environment = {{"CURB_SIM_LATENCY", "h100"}}, .socket = false});
+    REQUIRE(within(20s, [&] { return !process.socket().empty(); }));
     const Raw first(process.socket()), second(process.socket()), third(process.socket());
     const auto asks = [](const Raw &client, const char *size) {
         client.send(std::string(R"({"curb":1,"ask":"cap","gpu":"nvml:0","cap":")") + size + "\"}\n");
