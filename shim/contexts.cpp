@@ -317,7 +317,6 @@ bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
 void green_made(CUgreenCtx green, const Green &known) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().greens.insert_or_assign(green, known);
-    any_green.store(true, std::memory_order_release);
 } catch (...) {
     // The end of the primary context with it will not be seen, which the device's figure puts right.
 }

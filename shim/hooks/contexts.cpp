@@ -292,9 +292,9 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 // counted before the driver does, so that no other thread takes itself for the last.
 CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     const CUcontext current = process::active() ? current_context() : nullptr;
-    contexts::attached(current);
+    if (current) contexts::attached(current);
     const CUresult result = driver().cuCtxAttach(context, flags);
-    if (result != CUDA_SUCCESS && current) contexts::detached(current);
+    if (current && result != CUDA_SUCCESS) contexts::detached(current);
     return result;
 }
 CUresult cuCtxDetach(CUcontext context) {

@@ -36,7 +36,7 @@ SCENARIO_NAMED(a_device_that_has_failed_hands_out_no_kept_block) {
     const CUfunction kernel = kernel_of(load_module("image"), "kernel");
     const CUdeviceptr block = keep(3 * MiB);
     MUST(launch(kernel));
-    EXPECT_EQ(take(3 * MiB), block);  // it is well
+    EXPECT_EQ(take(3 * MiB), block);  // the device has not failed
     MUST(cuMemFree_v2(block));
     MUST(launch(kernel));
     curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
