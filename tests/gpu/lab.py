@@ -75,12 +75,15 @@ class Lab:
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]
 
-    def need(self, module: str) -> None:
+    def need(self, module: str) -> dict[str, str]:
+        """The variables with which a program has that Python package."""
+        if module == "tensorflow":
+            return self.tensorflow()
         if importlib.util.find_spec(module) is None:
             raise Unavailable(f"the Python package {module} is not installed")
+        return {}
 
     def tensorflow(self) -> dict[str, str]:
-        """The variables with which a program has TensorFlow."""
         if self._tensorflow is None:
             try:
                 self._tensorflow = tensorflow_site.environment(self.build)

@@ -35,6 +35,12 @@ def _torch(conf: str, **more: object) -> Fill:
     return Fill("torch_fill.py", "torch", errors, "out of memory", torch_allocator(conf), **more)  # type: ignore[arg-type]
 
 
+def _tensorflow(allocator: str, **more: object) -> Fill:
+    env = {"TF_GPU_ALLOCATOR": allocator} if allocator else {}
+    errors = ("tensorflow.ResourceExhaustedError",)
+    return Fill("tensorflow_fill.py", "tensorflow", errors, "OOM when allocating", env, **more)  # type: ignore[arg-type]
+
+
 def _jax(allocator: str, **more: object) -> Fill:
     env = {"XLA_PYTHON_CLIENT_ALLOCATOR": allocator} if allocator else {}
     errors = ("jax.JaxRuntimeError", "jaxlib.XlaRuntimeError", "jaxlib.JaxRuntimeError")
@@ -53,16 +59,20 @@ FILLS = {
     ),
     "jax cuda_async": _jax("cuda_async"),
     "jax platform": _jax("platform", gives_back=False, note="caches nothing: what is deleted is back at once"),
+    "tensorflow default": _tensorflow(
+        "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
+    ),
+    "tensorflow cuda_malloc_async": _tensorflow("cuda_malloc_async"),
     "cupy": Fill("cupy_fill.py", "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"),
 }
 
 
 def fill_case(fill: Fill) -> Case:
     def case(lab: Lab, row: Row) -> None:
-        lab.need(fill.module)
+        packages = lab.need(fill.module)
         row.note = fill.note
         job = lab.job(row.name, CAP)
-        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env)
+        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env | packages)
         with row.watching(session, CAP_MIB if fill.judged else None):
             try:
                 _go_through(session, job, fill, row)

@@ -194,10 +194,10 @@ class OutOfMemory(Script):
 
     def train(self, steps: int) -> list[float]:
         losses = super().train(steps)
-        self.pieces = []
+        self.pieces, one = [], tf.constant(1.0)
         try:
             for _ in range(_MOST_PIECES):
-                self.pieces.append(tf.fill([_PIECE_MIB << 18], 1.0))
+                self.pieces.append(tf.fill([_PIECE_MIB << 18], one))
         except Exception as error:  # which kind it is, is the question
             self.error = f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
         return losses
