@@ -24,6 +24,7 @@ from cases.release import RELEASE
 from cases.see import SEE
 from cases.steer import STEER
 from cases.suspend import SUSPEND
+from cases.tensorflow import TENSORFLOW
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable
@@ -60,6 +61,7 @@ CASES: dict[str, Case] = {
     "conformance": conformance,
     "paths": paths,
     **TWO_GPUS,
+    **TENSORFLOW,
     **MATRIX,
 }
 
