@@ -123,14 +123,15 @@ void load_driver() noexcept {
 }  // namespace
 
 void *detail::instead_of(const void *slot) noexcept {
-    if (find_driver()) return nullptr;
     const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(&the_driver);
     const auto index = static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
     if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
     const Row &row = kRows[index];
-    void *stub = stubs::definition(row.symbol, row.wrapper(), stubs::caller());
-    if (!stub) load_driver();
-    return stub;
+    const bool loaded = find_driver();
+    if (void *function = row.slot()) return function;  // another thread has loaded libcuda
+    if (void *stub = stubs::definition(row.symbol, row.wrapper(), stubs::caller())) return stub;
+    if (!loaded) load_driver();
+    return row.slot();
 }
 
 void *wrapper_of(void *driver_address) noexcept {

@@ -33,16 +33,17 @@ class Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
         auto *function = address.load(std::memory_order_relaxed);
-        return function ? function(args...) : call_instead(args...);
+        return function ? function(args...) : call_instead(args..., *this);
     }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
 
   private:
-    [[gnu::cold, gnu::noinline]] CUresult call_instead(Args... args) const {
-        const stubs::Call call(this);
-        auto *function = reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::instead_of(this));
-        if (!function) function = address.load(std::memory_order_acquire);
+    // The slot comes last: the arguments stay in their registers.
+    [[gnu::cold, gnu::noinline]] static CUresult call_instead(Args... args, const Slot &slot) {
+        const stubs::Call call(&slot);
+        auto *function =
+            reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::instead_of(&slot));
         if (function) return function(args...);
         return detail::filled.load(std::memory_order_acquire) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
     }
