@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,21 +26,30 @@ constexpr std::size_t kLargest = 64 << 10;
 constexpr const char *kRecord = ".suspended.json";
 constexpr const char *kClaim = ".claim";
 
-// Root acts as the user for as long as this lives: for the whole process, so no other thread may run.
+// Root touches files as the user for as long as this lives. By the file system's user, which each thread has its own
+// of: seteuid would change all threads of the process.
 class As {
   public:
     explicit As(const Process &process) : root_(::geteuid() == 0 && process.uid != 0), group_(::getegid()) {
-        if (root_ && (::setegid(process.gid) != 0 || ::seteuid(process.uid) != 0)) failed_ = true;
+        if (root_) is_user_ = set(process.uid, process.gid);
     }
     ~As() {
-        if (root_ && (::seteuid(0) != 0 || ::setegid(group_) != 0)) std::abort();  // never as somebody else by mistake
+        if (root_ && !set(0, group_)) std::abort();  // never as somebody else by mistake
     }
     As(const As &) = delete;
     As &operator=(const As &) = delete;
-    [[nodiscard]] bool failed() const { return failed_; }
+    [[nodiscard]] bool failed() const { return !is_user_; }
 
   private:
-    bool root_, failed_ = false;
+    // setfsuid returns the user before the call, and no error. -1 changes nothing.
+    static bool set(uid_t user, gid_t group) {
+        ::setfsgid(group);
+        ::setfsuid(user);
+        return static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))) == user &&
+               static_cast<gid_t>(::setfsgid(static_cast<gid_t>(-1))) == group;
+    }
+
+    bool root_, is_user_ = true;
     gid_t group_;
 };
 
