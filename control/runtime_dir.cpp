@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "connect.hpp"
-#include "control/descriptor.hpp"
 #include "policy/words.hpp"
 #include "process_stat.hpp"
 
@@ -34,6 +33,11 @@ std::string of_run_user(const Places &places, uid_t user) {
     return places.run_user + "/" + std::to_string(user) + "/curb";
 }
 std::string of_tmp(const Places &places, uid_t user) { return places.tmp + "/curb-" + std::to_string(user); }
+
+void add(std::vector<Folder> &all, std::string path, uid_t owner) {
+    Folder folder{std::move(path), owner};
+    if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(std::move(folder));
+}
 
 // Why nothing of `user` can be kept safely below this folder; empty: it can. `shared`: it may be root's, as /tmp is.
 std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
@@ -74,12 +78,9 @@ std::string made(const std::string &folder, uid_t user) {
     return fault(folder, status, user);
 }
 
-// The folder, if it is the owner's own and closed to others.
 Descriptor opened(const Folder &folder) {
-    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat status {};
-    if (!out || ::fstat(out.number(), &status) != 0 || !fault(folder.path, status, folder.owner).empty()) return {};
-    return out;
+    auto out = open_folder(folder, false);
+    return out ? std::move(out).value() : Descriptor();
 }
 
 // Not by opendir, whose closedir would close whatever stands under the number by then.
@@ -136,25 +137,37 @@ std::string why_not_in_xdg(const Places &places, uid_t user) {
     return why.empty() ? made(places.xdg + "/curb", user) : why;
 }
 
-std::vector<Folder> folders(const Places &places, uid_t user) {
+policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make) {
+    std::string trouble = make ? made(folder.path, folder.owner) : std::string();
+    if (!trouble.empty()) return trouble;
+    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!out || ::fstat(out.number(), &status) != 0) return folder.path + ": " + std::strerror(errno);
+    trouble = fault(folder.path, status, folder.owner);
+    if (!trouble.empty()) return trouble;
+    return out;
+}
+
+std::vector<Folder> folders_of(const Places &places, uid_t user) {
     std::vector<Folder> out;
-    const auto add = [&](std::string path, uid_t owner) {
-        Folder folder{std::move(path), owner};
-        if (std::find(out.begin(), out.end(), folder) == out.end()) out.push_back(std::move(folder));
-    };
-    if (places.xdg.starts_with('/')) add(places.xdg + "/curb", user);
-    add(of_run_user(places, user), user);
-    add(of_tmp(places, user), user);
+    if (places.xdg.starts_with('/')) add(out, places.xdg + "/curb", user);
+    add(out, of_run_user(places, user), user);
+    add(out, of_tmp(places, user), user);
+    return out;
+}
+
+std::vector<Folder> folders(const Places &places, uid_t user) {
+    std::vector<Folder> out = folders_of(places, user);
     if (user != 0) return out;
     const auto listed = [](const std::string &path) {
         return names_in(Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     };
     for (const std::string &name : listed(places.run_user))
-        if (const auto owner = policy::whole_number<uid_t>(name)) add(of_run_user(places, *owner), *owner);
+        if (const auto owner = policy::whole_number<uid_t>(name)) add(out, of_run_user(places, *owner), *owner);
     for (const std::string &name : listed(places.tmp))
         if (name.starts_with("curb-"))
             if (const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(5)))
-                add(of_tmp(places, *owner), *owner);
+                add(out, of_tmp(places, *owner), *owner);
     return out;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "control/descriptor.hpp"
 #include "policy/result.hpp"
 
 namespace curb::control {
@@ -38,8 +39,13 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
 // Why the folder in XDG_RUNTIME_DIR is not the one that runtime_directory() gives; empty: it is, or the variable is not
 // set. Makes it, as that does.
 std::string why_not_in_xdg(const Places &places, uid_t user);
-// Wherever processes may be that `user` can ask: of the user; for root, of all users. Some may not be there.
+// The folders in which processes of `user` may have their sockets. Some may not be there.
+std::vector<Folder> folders_of(const Places &places, uid_t user);
+// The folders of all processes that `user` can ask: those of the user; for root, of all users. Some may not be there.
 std::vector<Folder> folders(const Places &places, uid_t user);
+// Opens the folder if it is its owner's own and closed to others. Makes it first if `make`. The error names it and says
+// what is wrong with it.
+policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make);
 
 struct ProcessName {
     int pid = 0;
