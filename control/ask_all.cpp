@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "connect.hpp"
@@ -39,7 +40,7 @@ bool knock(Socket &socket) {
     if (!socket.connection) {
         if (socket.error == ECONNREFUSED) remove_socket(socket.folder, socket.name);
         if (too_many_open(socket.error)) return true;  // nor can /proc be looked into now
-        return socket.error == EAGAIN && name_of(pid) == socket.process;
+        return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
     }
     const auto who = peer(socket.connection);
     // Another process by now has the pid, or one of another pid namespace shares the folder. (A child that has
@@ -53,8 +54,9 @@ bool knock(Socket &socket) {
                        ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
                        ", so its answer is not trusted: " + socket.folder.path;
         socket.connection = {};
+        return true;
     }
-    return true;
+    return belongs_in(socket.folder, pid);
 }
 
 // Each process once, in the order of their pids. Dead sockets are deleted on the way.
@@ -65,7 +67,11 @@ std::vector<Socket> sockets() {
         for (std::string &name : sockets_in(folder)) out.push_back({*parse_socket_name(name), folder, std::move(name)});
     }
     std::erase_if(out, [](Socket &socket) { return !knock(socket); });  // once no folder has to be opened any more
-    const auto before = [](const Socket &a, const Socket &b) { return a.process.pid < b.process.pid; };
+    // Of several with one pid the one that answers comes first: others' may be there to hide it.
+    const auto rank = [](const Socket &one) {
+        return std::tuple(one.process.pid, one.fault.has_value(), !one.connection);
+    };
+    const auto before = [&](const Socket &a, const Socket &b) { return rank(a) < rank(b); };
     std::stable_sort(out.begin(), out.end(), before);
     const auto same = [](const Socket &a, const Socket &b) { return a.process.pid == b.process.pid; };
     out.erase(std::unique(out.begin(), out.end(), same), out.end());
