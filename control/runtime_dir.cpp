@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 #include "connect.hpp"
@@ -83,8 +84,9 @@ Descriptor opened(const Folder &folder) {
     return out ? std::move(out).value() : Descriptor();
 }
 
-// Not by opendir, whose closedir would close whatever stands under the number by then.
-std::vector<std::string> names_in(const Descriptor &folder) {
+// The names that `keep` is true for, at most kMostNames. Not by opendir, whose closedir would close whatever stands
+// under the number by then.
+std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep) {
     std::vector<std::string> out;
     alignas(dirent64) std::array<char, 8192> block;
     while (folder.ours()) {
@@ -92,7 +94,9 @@ std::vector<std::string> names_in(const Descriptor &folder) {
         if (got <= 0) break;
         for (ssize_t at = 0; at < got;) {
             const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
-            out.emplace_back(entry->d_name);
+            std::string name = entry->d_name;
+            if (keep(name)) out.push_back(std::move(name));
+            if (out.size() == kMostNames) return out;
             at += entry->d_reclen;
         }
     }
@@ -159,15 +163,23 @@ std::vector<Folder> folders_of(const Places &places, uid_t user) {
 std::vector<Folder> folders(const Places &places, uid_t user) {
     std::vector<Folder> out = folders_of(places, user);
     if (user != 0) return out;
-    const auto listed = [](const std::string &path) {
-        return names_in(Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+    // Anybody can make folders in /tmp under the names of others.
+    const auto add_below = [&](const std::string &parent, const std::string &prefix, const auto &path_of) {
+        const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        std::vector<uid_t> owners;
+        names_in(all, [&](const std::string &name) {
+            if (!name.starts_with(prefix)) return false;
+            const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(prefix.size()));
+            struct stat status {};
+            if (owner && ::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                status.st_uid == *owner)
+                owners.push_back(*owner);
+            return false;
+        });
+        for (const uid_t owner : owners) add(out, path_of(places, owner), owner);
     };
-    for (const std::string &name : listed(places.run_user))
-        if (const auto owner = policy::whole_number<uid_t>(name)) add(out, of_run_user(places, *owner), *owner);
-    for (const std::string &name : listed(places.tmp))
-        if (name.starts_with("curb-"))
-            if (const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(5)))
-                add(out, of_tmp(places, *owner), *owner);
+    add_below(places.run_user, "", of_run_user);
+    add_below(places.tmp, "curb-", of_tmp);
     return out;
 }
 
@@ -200,9 +212,18 @@ std::optional<ProcessName> parse_socket_name(std::string_view name) {
 std::string unfinished(const std::string &socket_name) { return socket_name + std::string(kUnfinished); }
 
 std::vector<std::string> sockets_in(const Folder &folder) {
-    std::vector<std::string> out = names_in(opened(folder));
-    std::erase_if(out, [](const std::string &name) { return !parse_socket_name(name); });
-    return out;
+    return names_in(opened(folder), [](const std::string &name) { return parse_socket_name(name).has_value(); });
+}
+
+std::vector<std::string> unfinished_in(const Folder &folder) {
+    const Descriptor directory = opened(folder);
+    return names_in(directory, [&](std::string_view name) {
+        if (!name.ends_with(kUnfinished) || !parse_socket_name(name.substr(0, name.size() - kUnfinished.size())))
+            return false;
+        struct stat status {};
+        return ::fstatat(directory.number(), name.data(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+               ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost;
+    });
 }
 
 void remove_socket(const Folder &folder, const std::string &name) {
@@ -220,7 +241,7 @@ void remove_socket(const Folder &folder, const std::string &name) {
 }
 
 void remove_stale(const Folder &folder) {
-    remove_unfinished(folder);
+    for (const std::string &name : unfinished_in(folder)) remove_socket(folder, name);
     const std::vector<std::string> names = sockets_in(folder);
     if (names.empty()) return;
     timespec now{};
@@ -229,19 +250,6 @@ void remove_stale(const Folder &folder) {
     for (std::size_t i = 0; i < std::min(names.size(), kLookedAtOnce); ++i) {
         const std::string &name = names[(first + i) % names.size()];
         if (!runs(*parse_socket_name(name))) remove_socket(folder, name);
-    }
-}
-
-void remove_unfinished(const Folder &folder) {
-    const Descriptor directory = opened(folder);
-    for (const std::string &name : names_in(directory)) {
-        if (!name.ends_with(kUnfinished) ||
-            !parse_socket_name(std::string_view(name).substr(0, name.size() - kUnfinished.size())))
-            continue;
-        struct stat status {};
-        if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-            ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost)
-            remove_socket(folder, name);
     }
 }
 

@@ -124,6 +124,15 @@ TEST_CASE("ten thousand sockets of dead processes are deleted while the living a
                                      << " ms");
 }
 
+TEST_CASE("sockets of dead processes are deleted in the time that asking has, not beyond it") {
+    const Runtime runtime;
+    const fs::path dead = runtime.folder() / "1-1.sock";
+    ::close(listening(dead));
+    for (int i = 2; i <= 10'000; ++i) fs::create_hard_link(dead, runtime.folder() / (std::to_string(i) + "-1.sock"));
+    ask_all(1ms);
+    CHECK(runtime.sockets() > 5'000);
+}
+
 TEST_CASE("a socket of another process with the same pid is not asked") {
     const Runtime runtime;
     const StandIn good(runtime, answers), other(runtime, answers);

@@ -63,8 +63,12 @@ std::optional<ProcessName> parse_socket_name(std::string_view name);
 // that refuses is always a dead process's.
 std::string unfinished(const std::string &socket_name);
 
+// No more names of a folder are kept: its owner can put any number there.
+inline constexpr std::size_t kMostNames = 16'384;
 // The names of the sockets in a folder. Nothing, if it is not the owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
+// The same of those that were not renamed for a minute, which takes microseconds.
+std::vector<std::string> unfinished_in(const Folder &folder);
 // Deletes a socket that has refused, but nothing through a symbolic link that has taken the folder's place. It is tried
 // once more: a program that replaces itself makes its new socket under the same name, perhaps since then.
 void remove_socket(const Folder &folder, const std::string &name);
@@ -73,7 +77,5 @@ void remove_socket(const Folder &folder, const std::string &name);
 // of a process which is seen to run, for each one that starts would wake all others. And of a folder with many no more
 // than 32, from anywhere on, so that a start costs the same however many there are.
 void remove_stale(const Folder &folder);
-// Of those alone that were never renamed.
-void remove_unfinished(const Folder &folder);
 
 }  // namespace curb::control
