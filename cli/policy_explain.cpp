@@ -105,7 +105,7 @@ int policy_explain(const ExplainOptions &options) {
     const std::vector<Judged> ceiling =
         reading.ceiling ? judged(reading.ceiling->file, subject) : std::vector<Judged>();
     const std::vector<Row> all = rows(reading, outcome, policy->source.cap);
-    const Variables variables = policy::variables_to_set(outcome.policy.frameworks, environment);
+    const Variables variables = policy::variables_to_set(outcome.policy, environment);
     if (options.json) {
         auto members = places_json(*policy);
         members.emplace_back("program", program_json(program));

@@ -148,7 +148,7 @@ int run(const RunOptions &options) {
         return kFailure;
     }
     // curb's own come first: none of the policy's has a name of theirs.
-    for (auto &steering : policy::variables_to_set(policy->frameworks, variables))
+    for (auto &steering : policy::variables_to_set(*policy, variables))
         environment.value().push_back(std::move(steering));
     if (options.dry_run) {
         show(*environment, options.command);

@@ -264,7 +264,8 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
         curb({"run", "--dry-run", "--cap", "8GiB", "--policy", policy, "--", "touch", "it's", policy + "x"});
     CHECK(outcome.status == 0);
     CHECK(lines(outcome.out) == Words{"CURB_CAP=8GiB", "CURB_POLICY='" + policy + "'",
-                                      "LD_PRELOAD=" + harmless_library(), R"(touch 'it'\''s' ')" + policy + "x'"});
+                                      "LD_PRELOAD=" + harmless_library(), "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225",
+                                      R"(touch 'it'\''s' ')" + policy + "x'"});
     CHECK_FALSE(fs::exists(policy + "x"));
     CHECK(curb({"run", "--dry-run", "--cap", "8Gib", "--", "true"}).status == 125);
 }

@@ -339,14 +339,30 @@ TEST_CASE("Each rule is judged, and the one that is laid over is told") {
     CHECK(last_line(none.out) == "Programs that the command starts in turn are judged for themselves.");
 }
 
+TEST_CASE("Of steering a policy's report shows that it is left out, on, or off") {
+    const TempDir dir;
+    for (const char *value : {"-", "true", "false"}) {
+        const std::string said = *value == '-' ? "" : R"("steer": )" + std::string(value);
+        const std::string policy = dir.write("job.json", R"({ "version": 1, "frameworks": { )" + said + " } }");
+        CHECK_THAT(
+            words_of_line_with(curb({"policy", "show", policy}).out, "  steer "),
+            Catch::Matchers::StartsWith("steer " + std::string(value) + (said.empty() ? " default" : " " + policy)));
+        const std::string json = curb({"policy", "show", "--json", policy}).out;
+        CHECK_THAT(json, contains(R"({"pointer":"/frameworks/steer","value":)" +
+                                  (said.empty() ? "null" : std::string(value))));
+    }
+}
+
 TEST_CASE("The variables that would be set are those that are not set yet") {
     const TempDir dir;
     const std::string policy = dir.write("job.json", kTwoRules);
     const Outcome outcome = curb({"policy", "explain", policy, "--", "true"}, {{"A", "0"}, {"TF_GPU_ALLOCATOR", "x"}});
-    CHECK_THAT(outcome.out, contains("set before main, because unset now\n  B=2\n  TF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
+    CHECK_THAT(outcome.out, contains("set before main, because unset now\n  B=2\n  TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"
+                                     "  TF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
                                 contains("XLA_PYTHON_CLIENT_PREALLOCATE=false") && !contains("  A=") &&
                                 !contains("TF_GPU_ALLOCATOR="));
-    CHECK_THAT(curb({"policy", "explain", policy, "--", "false"}, {{"A", "0"}}).out, !contains("set before main"));
+    const Environment set{{"A", "0"}, {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "500"}};
+    CHECK_THAT(curb({"policy", "explain", policy, "--", "false"}, set).out, !contains("set before main"));
 }
 
 TEST_CASE("What is explained is not run") {
