@@ -275,6 +275,12 @@ void note_green(CUcontext context) noexcept try {
 
 bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
 
+CUcontext owner_of(CUcontext context) noexcept {
+    if (!has_green() || !is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? primary_of(*device) : context;
+}
+
 void green_made(CUgreenCtx green, Device &device) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().greens.insert_or_assign(green, &device);
@@ -301,11 +307,6 @@ CUcontext current_context() noexcept {
     return context;
 }
 
-CUcontext owner_of_memory() noexcept {
-    const CUcontext context = current_context();
-    if (!contexts::has_green() || !contexts::is_green(context)) return context;
-    const Device *device = devices::current();
-    return device ? contexts::primary_of(*device) : context;
-}
+CUcontext owner_of_memory() noexcept { return contexts::owner_of(current_context()); }
 
 }  // namespace curb::shim

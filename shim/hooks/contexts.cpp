@@ -8,6 +8,7 @@
 #include "allocations.hpp"
 #include "arrays.hpp"
 #include "cache.hpp"
+#include "captures.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
@@ -139,6 +140,7 @@ CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo)
 
 // The context and what was bound to it are gone.
 void died(Device *device, CUcontext context) noexcept {
+    captures::drop_context(context);
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
