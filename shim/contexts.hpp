@@ -69,6 +69,7 @@ class OnTop {
     explicit operator bool() const noexcept { return current_; }
 
   private:
+    CUcontext context_ = nullptr;
     bool pushed_ = false;
     bool current_ = false;
 };

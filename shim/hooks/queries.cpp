@@ -56,11 +56,11 @@ Device *of_nvml(nvmlDevice_t handle) noexcept {
 
 // Calls NVML's own function and shows the capped device in `figures`, which has total, free and used.
 template <class Function, class Memory>
-nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) noexcept {
-    const KeepErrno keep_errno;
+nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) {
     const auto real = reinterpret_cast<Function *>(nvml::loaded(symbol));
     if (!real) return NVML_ERROR_UNINITIALIZED;
     const nvmlReturn_t result = real(handle, figures);
+    const KeepErrno keep_errno;
     Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);

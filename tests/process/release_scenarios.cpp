@@ -121,6 +121,21 @@ SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
 }
 
 // cap: 4GiB, which is lowered.
+SCENARIO_NAMED(a_pool_that_the_driver_will_not_destroy_keeps_its_threshold) {
+    start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    keep_everything(pool);
+    MUST(cuMemAllocFromPoolAsync(&block, 2 * GiB, pool, nullptr));
+    const std::uint64_t sets = curb_sim_calls("cuMemPoolSetAttribute");
+    edit_cap("1GiB");
+    EXPECT(within(milliseconds(5000), [=] { return curb_sim_calls("cuMemPoolSetAttribute") > sets; }));
+    curb_sim_fail_next("cuMemPoolDestroy", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(threshold_of(pool), ~0ULL);
+}
+
+// cap: 4GiB, which is lowered.
 SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     start();
     CUmemoryPool pool = default_pool();

@@ -35,6 +35,7 @@ TEST_CASE("release.idle can be added while the program runs") {
 
 TEST_CASE("a process above its cap gives pool memory back at its own synchronisation, and keeps its threshold") {
     const std::string scenario = GENERATE("a_process_above_its_cap_gives_back_at_its_own_synchronisation",
+                                          "a_pool_that_the_driver_will_not_destroy_keeps_its_threshold",
                                           "a_threshold_set_while_above_the_cap_is_the_programs_afterwards");
     CAPTURE(scenario);
     succeeds(Job().policy(kCapped).run(scenario));
