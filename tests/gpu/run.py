@@ -12,7 +12,7 @@ import time
 
 import report
 from cases.cache import CACHE
-from cases.capture import capture_case
+from cases.capture import capture_case, other_ends, told_threshold
 from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
 from cases.driver import conformance, contract, contract_under_curb
@@ -40,6 +40,8 @@ CASES: dict[str, Case] = {
     "curb run, cudart shared": cudart_case("shared", by_curb_run=True),
     "capture native": capture_case(),
     "capture cudaMallocAsync": capture_case("backend:cudaMallocAsync"),
+    "captures that end otherwise": other_ends,
+    "the threshold that is told": told_threshold,
     "live edit": live_edit,
     **{
         f"own handler: {kind}, {moment} CUDA": handler_case(kind, moment)

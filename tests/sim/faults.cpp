@@ -66,6 +66,19 @@ struct Next {
     std::atomic<int> times = 0;
 };
 constinit Next next;
+// And what curb_sim_report_next has.
+constinit Next reported_next;
+
+bool is_due(Next &planned, const Entry &entry) {
+    return planned.times > 0 && std::strcmp(planned.name, entry.name) == 0 && planned.times-- > 0;
+}
+
+void plan_next(Next &planned, const char *name, int result, int times) {
+    planned.times = 0;
+    planned.name = name;
+    planned.result = result;
+    planned.times = times;
+}
 
 // And what curb_sim_hold_up has.
 struct HeldUp {
@@ -83,8 +96,7 @@ void hold_up(const Entry &entry) {
 
 CUresult planned(const Entry &entry) {
     hold_up(entry);
-    if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
-        return static_cast<CUresult>(next.result.load());
+    if (is_due(next, entry)) return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
     if (++plan.calls != plan.call) return CUDA_SUCCESS;
@@ -106,6 +118,10 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
+CUresult reported(const Entry &entry, CUresult result) {
+    return is_due(reported_next, entry) ? static_cast<CUresult>(reported_next.result.load()) : result;
+}
+
 }  // namespace curb::sim
 
 using curb::sim::held_up;
@@ -125,10 +141,11 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
 }
 
 SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
-    next.times = 0;
-    next.name = name;
-    next.result = result;
-    next.times = times;
+    curb::sim::plan_next(next, name, result, times);
+}
+
+SIM_EXPORT void curb_sim_report_next(const char *name, int result, int times) {
+    curb::sim::plan_next(curb::sim::reported_next, name, result, times);
 }
 
 SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {

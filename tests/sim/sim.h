@@ -82,6 +82,10 @@ void curb_sim_fail(uint64_t call, int result, int others);
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
 
+/* The same, but they do what they are for before they return `result`: as calls of the driver do that report an error of
+   earlier work. */
+void curb_sim_report_next(const char *name, int result, int times);
+
 /* The `call`-th call (from 1) of the export `name`, a string that stays, by any thread but this one is made only after so
    many milliseconds. */
 void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
