@@ -86,7 +86,7 @@ _PROGRAMS = {
 }
 
 _NOT_RUN = {
-    "PaddlePaddle": "PyPI's newest GPU wheel is 2.6.2 of 2024, for CUDA 11 and without code for compute 9.0",
+    "PaddlePaddle": "PyPI's newest GPU wheel is 2.6.2 of 2024, with code for compute 6.1 to 8.6 alone",
     "MegEngine": "PyPI's newest wheel needs CUDA 10.1 and Python 3.10; it exports 380 stubs of the driver",
     "MindSpore": "PyPI's GPU plug-in needs CUDA 11.6; its libakg.so exports 9 names of the driver and 17 of the runtime",
     "vLLM": "too large to be carried (336 MB, and PyTorch of its own); links libcuda, as Triton's launcher does",
