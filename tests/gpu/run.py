@@ -11,6 +11,7 @@ import sys
 import time
 
 import report
+from cases.beyond import BEYOND
 from cases.cache import CACHE
 from cases.capture import capture_case, other_ends, told_threshold
 from cases.control import handler_case, live_edit
@@ -62,6 +63,7 @@ CASES: dict[str, Case] = {
     "contract suite under curb": contract_under_curb,
     "conformance": conformance,
     "paths": paths,
+    **BEYOND,
     **TWO_GPUS,
     **TENSORFLOW,
     **MATRIX,
