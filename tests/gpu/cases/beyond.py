@@ -61,7 +61,7 @@ _PROGRAMS = {
             "onnxruntime_fill.py",
             "onnxruntime",
             ("onnxruntime.RuntimeException", "onnxruntime.Fail", "builtins.RuntimeError"),
-            "Failed to allocate memory",
+            "memory",
             gives_back=False,
             fills_to_the_cap=False,
             note="its arena doubles each time, so it is refused early, and returns nothing",
