@@ -78,7 +78,7 @@ _PROGRAMS = {
             "no context",
             gives_back=False,
             fills_to_the_cap=False,
-            note="built without flash attention; caches nothing but its scratch pool",
+            note="built without flash attention and kernels for quantized weights; caches nothing but its scratch pool",
         ),
         folder="llama",
         carried=True,
