@@ -294,6 +294,8 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
             {fault("job.json"), problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses"},
             {fault("/etc/curb/policy.json"), problem, "/etc/curb/policy.json:4:14", "as root"},
             {[](M &m) { m.policy.source.cap = "8GiB"; }, ok, "CURB_CAP is 8GiB", ""},
+            {[](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; }, note,
+             "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY"},
             {[](M &) {}, ok, "none here: programs are watched", ""},
             {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
         });
