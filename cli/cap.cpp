@@ -87,7 +87,7 @@ int cap(const CapOptions &options) {
     else if (report)
         print(pid, *request, *report);
     else
-        complain(policy::one_line(report.error()));
+        complain(policy::plain(report.error()));
     return report ? 0 : 1;
 }
 

@@ -204,6 +204,9 @@ void judge(const PolicyCondition &policy, Findings &out) {
                               : source.named ? "mend it; curb run refuses to start programs with it"
                                              : "mend it, or remove it; curb run refuses to start programs with it"));
     }
+    if (!source.foreign.empty())
+        out.push_back(note("policy", source.foreign + " is not used, because it belongs to another user",
+                           "chown it, name it in CURB_POLICY, or set HOME to this user's home"));
     if (own) {
         std::string what = source.file.empty() ? "" : source.file + " is valid";
         if (!source.cap.empty()) what += (what.empty() ? "" : ", ") + ("CURB_CAP is " + source.cap);

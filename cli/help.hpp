@@ -65,10 +65,10 @@ Examples:
 
 inline constexpr const char *kRelease = R"(
 What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
-program keeps Python's lock. Ctrl-C ends the waiting, not the release. Processes are those of this user (of all users,
-for root) that have used CUDA under curb.
+program keeps Python's lock; with --all no process is waited for longer than 30 s. Ctrl-C ends the waiting, not the
+release. Processes are those of this user (of all users, for root) that have used CUDA under curb.
 
-Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked.
+Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
 
 Examples:
   curb release 4711

@@ -319,7 +319,13 @@ void reserve_standard_descriptors() {
 }  // namespace
 
 void complain(std::string_view message) {
-    std::fprintf(stderr, "curb: %.*s\n", static_cast<int>(message.size()), message.data());
+    std::string text = "curb: ";
+    for (std::size_t at = 0; at <= message.size();) {  // there are messages of several lines
+        const std::string_view line = message.substr(at, message.find('\n', at) - at);
+        text += policy::plain(line) + "\n";
+        at += line.size() + 1;
+    }
+    std::fputs(text.c_str(), stderr);
 }
 
 }  // namespace curb::cli

@@ -65,8 +65,10 @@ std::vector<std::vector<std::string>> places_text(const PolicySource &policy) {
     const config::Source &source = policy.source;
     std::vector<std::vector<std::string>> out;
     out.push_back({"policy", !source.file.empty() ? source.file
-                                                  : "none: CURB_POLICY is not set, and there is no curb/policy.json in "
-                                                    "$XDG_CONFIG_HOME or ~/.config"});
+                             : !source.foreign.empty()
+                                 ? "none: " + source.foreign + " belongs to another user; CURB_POLICY can name it"
+                                 : "none: CURB_POLICY is not set, and there is no curb/policy.json in "
+                                   "$XDG_CONFIG_HOME or ~/.config"});
     if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
     out.push_back({"ceiling", policy.reading.ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;

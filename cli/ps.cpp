@@ -103,7 +103,7 @@ class Ps {
         if (options_.json) return out;
         for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
         for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
-            if (!message.empty() && (!every_ || out.last)) complain(policy::one_line(std::exchange(message, "")));
+            if (!message.empty() && (!every_ || out.last)) complain(policy::plain(std::exchange(message, "")));
         return out;
     }
     std::string text(const Looked &looked, const Screen &screen) {

@@ -23,7 +23,7 @@ std::vector<Folder> folders_for(int pid) {
     Places around = places();
     std::vector<Folder> out = folders(around, ::geteuid());
     const uid_t owner = owner_of(pid).value_or(::geteuid());
-    std::istringstream environment(proc_text(pid, "environ"));
+    std::istringstream environment(proc_text(pid, "environ", kMostOfEnvironment));
     constexpr std::string_view kName = "XDG_RUNTIME_DIR=";
     for (std::string variable; std::getline(environment, variable, '\0');)
         if (variable.starts_with(kName)) around.xdg = variable.substr(kName.size());

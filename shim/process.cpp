@@ -129,6 +129,9 @@ void read_policy() {
     const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
+        if (!source->foreign.empty())
+            log::write(policy::LogLevel::warning,
+                       source->foreign + " is not used, because it belongs to another user; CURB_POLICY can name it");
         say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
         follow_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");

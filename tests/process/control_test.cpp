@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "control/runtime_dir.hpp"
+#include "stand_in.hpp"
 #include "steered.hpp"
 #include "terminal.hpp"
 
@@ -21,6 +22,16 @@ std::int64_t freed_by(const ReleaseReport &report, Step step) {
     for (const auto &one : report.steps)
         if (one.step == step) return one.freed;
     return -1;
+}
+
+// Answers status as a capped process does, and everything else by `line`; empty: never.
+void answer_to(int client, const std::string &line) {
+    std::string request;
+    for (char byte = 0; ::recv(client, &byte, 1, 0) > 0 && byte != '\n';) request += byte;
+    if (request.find("\"status\"") != std::string::npos)
+        stand_in::say(client, stand_in::status_line());
+    else
+        stand_in::say(client, line);
 }
 
 Outcome release(const TempDir &runtime, Words words) {
@@ -171,6 +182,56 @@ TEST_CASE("root's curb release reaches processes of several users at once, every
         CHECK(outcome.err.empty());
         REQUIRE(outcome.status == 0);
         CHECK(last_line(outcome.out) == "0 B in all, of 8 processes");
+    }
+}
+
+TEST_CASE("curb release --all comes to an end though a process never answers, and prints the others' answers before") {
+    constexpr uid_t kUser = 54'361;
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const stand_in::Runtime runtime;
+    for (const fs::path &folder : {runtime.path(), runtime.folder()})
+        REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
+    const auto one = [&](const std::string &release) {
+        const auto answer = [release](int listening) {
+            for (;;) answer_to(stand_in::client_of(listening), release);
+        };
+        return std::make_unique<stand_in::StandIn>(runtime, answer, becoming(kUser));
+    };
+    const auto silent = one(""), good = one(control::text(control::Reply(ReleaseReport{})) + "\n");
+    Running all({CURB_BINARY, "release", "--all"}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, becoming(kUser));
+    CHECK_THAT(all.says(20s), contains(good->text() + ": released 0 B"));
+    CHECK(all.end() == 1);
+}
+
+TEST_CASE("what a process answers does not steer the terminal") {
+    const stand_in::Runtime runtime;
+    const std::string evil = "\u009B2J\u202E\x1b[31m";
+    const bool fails = GENERATE(true, false);
+    ReleaseReport report;
+    report.trigger = evil;
+    report.steps.push_back({Step::pools, 0, 0, evil});
+    const std::string line = control::text(fails ? control::Reply(Failure{evil}) : control::Reply(report)) + "\n";
+    const stand_in::StandIn process(
+        runtime,
+        [&](int listening) {
+            for (;;) answer_to(stand_in::client_of(listening), line);
+        },
+        [] { ::prctl(PR_SET_NAME, "\u009B2J"); });
+    const std::string pid = std::to_string(process.pid());
+    for (const Words &words : std::vector<Words>{{"release", pid},
+                                                 {"cap", pid, "1GiB"},
+                                                 {"policy", "reload", pid},
+                                                 {"suspend", pid},
+                                                 {"resume", pid},
+                                                 {"ps", pid}}) {
+        CAPTURE(words);
+        Words command = words;
+        command.insert(command.begin(), CURB_BINARY);
+        const Outcome outcome = start({command, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, {}});
+        const std::string shown = outcome.out + outcome.err;
+        CAPTURE(shown);
+        CHECK(!shown.empty());
+        for (const char *acted_on : {"\u009B", "\u202E", "\x1b"}) CHECK(count(shown, acted_on) == 0);
     }
 }
 

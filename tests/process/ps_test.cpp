@@ -308,6 +308,19 @@ TEST_CASE("an instance of a divided GPU stands under it, with its processes") {
     CHECK(line_with(out, "  " + capped.id() + "  ") < out.size());
 }
 
+TEST_CASE("of a command line as long as a process likes its beginning is shown") {
+    const Machine machine;
+    Running wordy({CURB_SCENARIOS}, with(machine.environment(), under_curb()), [] {
+        Words words{std::string(120'000, 'x'), "does_what_it_is_told"};
+        ::execv(CURB_SCENARIOS, pointers(words).data());
+    });
+    REQUIRE(wordy.says() == "ready");
+    REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", wordy).empty(); }));
+    const std::string command = row(rows(machine), wordy, "0").at("command");
+    CHECK_THAT(command, contains("xxx"));
+    CHECK(command.size() <= 64 << 10);
+}
+
 TEST_CASE("a machine on which nobody does anything is said to be one") {
     if (const std::string why = no_other_user(CURB_BINARY); ::geteuid() == 0 && !why.empty()) return skip(why);
     const Machine machine;

@@ -1,5 +1,8 @@
 // What curb doctor makes of facts: one row a finding, each against a machine or a process with which nothing is wrong.
 #include <elf.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -15,6 +18,24 @@ using curb::policy::GiB;
 using curb::policy::MiB;
 
 namespace {
+
+// Whether a file was opened since, by anybody.
+class Opened {
+  public:
+    explicit Opened(const std::string &path) : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+        REQUIRE(::inotify_add_watch(fd_, path.c_str(), IN_OPEN) >= 0);
+    }
+    ~Opened() { ::close(fd_); }
+    Opened(const Opened &) = delete;
+    Opened &operator=(const Opened &) = delete;
+    [[nodiscard]] bool was() const {
+        char event[512];
+        return ::read(fd_, event, sizeof event) > 0;
+    }
+
+  private:
+    int fd_;
+};
 
 const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
 constexpr int kPid = 4711;
@@ -273,6 +294,8 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
             {fault("job.json"), problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses"},
             {fault("/etc/curb/policy.json"), problem, "/etc/curb/policy.json:4:14", "as root"},
             {[](M &m) { m.policy.source.cap = "8GiB"; }, ok, "CURB_CAP is 8GiB", ""},
+            {[](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; }, note,
+             "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY"},
             {[](M &) {}, ok, "none here: programs are watched", ""},
             {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
         });
@@ -594,4 +617,16 @@ TEST_CASE("an ELF file says who can load it, and another file nothing") {
     CHECK_FALSE(self->interpreter.empty());
     CHECK(architecture_of(Elf{32, EM_386, false, ""}) == "32-bit x86");
     CHECK(architecture_of(Elf{64, 243, false, ""}) == "machine 243 (64 bits)");
+}
+
+TEST_CASE("what is no regular file is not opened to see whether it is a program") {
+    const TempDir dir;
+    const std::string fifo = (dir / "libcurb.so").string(), link = (dir / "link.so").string();
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    std::filesystem::create_symlink(fifo, link);
+    const Opened opened(fifo);
+    CHECK_FALSE(read_elf(fifo));
+    CHECK_FALSE(read_elf(link));
+    CHECK_FALSE(opened.was());
+    CHECK(read_elf("/proc/self/exe"));
 }

@@ -1,6 +1,7 @@
 // What a recorded run comes to, how it is thinned for a picture, and what is written of it.
 #include "picture.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "pages.hpp"
@@ -254,6 +255,25 @@ TEST_CASE("Text from a trace does no harm in a page or a picture") {
     }
     CHECK(occurrences(html_page(run, summarise(run)), "</script>") == 2);
     CHECK(within_script("[\"</script><!--\"]") == "[\"\\u003c/script>\\u003c!--\"]");
+}
+
+TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a picture of it is XML") {
+    std::string text = Run("a\u202Eb\uFFFE").alloc(1, 1, GiB).step(2, policy::Step::pools, 5, "\u009B2J\uFFFF").text();
+    for (const auto &[from, to] : {std::pair{"\"0.1.0\"", "\"0.1\\u001b[31m\""}, {"\"H100\"", "\"H\u009B\\u0007\""}}) {
+        REQUIRE(text.find(from) != std::string::npos);
+        text.replace(text.find(from), std::string_view(from).size(), to);
+    }
+    const auto run = fuzz::read_text(text);
+    REQUIRE(run);
+    const Summary summary = summarise(*run);
+    for (const std::string &page : {text_report(*run, summary), svg_picture(*run, summary), html_page(*run, summary)}) {
+        CAPTURE(page);
+        CHECK(std::none_of(page.begin(), page.end(),
+                           [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n'; }));
+        for (const char *acted_on : {"\u009B", "\u202E", "\uFFFE", "\uFFFF"}) CHECK(occurrences(page, acted_on) == 0);
+    }
+    CHECK_THAT(text_report(*run, summary),
+               contains("a\uFFFDb") && contains("curb 0.1\\x1B[31m") && contains("H\uFFFD\\x07"));
 }
 
 TEST_CASE("A page loads nothing from elsewhere") {

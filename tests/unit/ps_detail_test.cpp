@@ -113,4 +113,11 @@ TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
     idle.processes = {process(7, "alice", "python3")};
     idle.processes[0].under_curb = true;
     CHECK(ps_csv(idle, kNow) == "2026-11-21T12:31:04Z,,,,7,alice,yes,silent,,,,,,,,python3\r\n");
+
+    View hostile = machine();
+    hostile.gpus[0].uuid = "GPU-\x1b[31m\r\n\a";
+    hostile.gpus[0].parent = "\u009B2J";
+    const std::string rows = ps_csv(hostile, kNow);
+    CHECK_THAT(rows, contains(",GPU-\\x1B[31m\\x0D\\x0A\\x07,\uFFFD2J,"));
+    CHECK(rows.find('\x1b') == std::string::npos);
 }
