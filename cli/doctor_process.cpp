@@ -182,13 +182,12 @@ void Examination::silent() {
     sees_no_gpu("the driver is not initialised");
 }
 
-// TensorFlow is in the process and has not come to a GPU. It looks for one at its first operation, and computes on the
-// CPU without an error where it finds none.
+// TensorFlow is in the process and has not come to a GPU. It makes a context at its first operation, and computes on
+// the CPU without an error where it finds none.
 void Examination::sees_no_gpu(const std::string &why) {
     if (facts_.tensorflow.empty()) return;
     note("tensorflow",
-         "TensorFlow is loaded, and " + why +
-             ": it has not looked for a GPU yet, or it found none and computes on the CPU",
+         "TensorFlow is loaded, and " + why + ": it has not used a GPU yet, or it found none and computes on the CPU",
          "tf.config.list_physical_devices('GPU') says which it sees; if none, TensorFlow's messages on stderr say why "
          "(a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
 }

@@ -79,7 +79,7 @@ std::string text_of(const Asked &process) {
         lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
                          control::time_text(step.milliseconds), policy::plain(step.reason)});
     std::string out = aligned(lines);
-    if (!report.returns_nothing.empty()) out += "  " + control::returns_nothing_text(report.returns_nothing) + "\n";
+    if (!report.returns_nothing.empty()) out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
     return out;
 }
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config" / "examples"
 
-STEERED = {
+STEERED = {  # under a cap
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "225",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     "TF_GPU_ALLOCATOR": "cuda_malloc_async",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -533,8 +533,7 @@ TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it,
     const auto says = [](const ProcessCondition &p, const std::string &what) {
         const Findings findings = examine(p);
         INFO(text_of(findings));
-        const Finding *one =
-            found(findings, note, "TensorFlow is loaded, and " + what + ": it has not looked for a GPU");
+        const Finding *one = found(findings, note, "TensorFlow is loaded, and " + what + ": it has not used a GPU");
         REQUIRE(one != nullptr);
         CHECK_THAT(one->remedy, contains("list_physical_devices") && contains("CUDA_VISIBLE_DEVICES"));
     };
