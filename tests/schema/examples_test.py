@@ -115,7 +115,7 @@ class Examples(unittest.TestCase):
             for rule in answer["rules"]
         }
         self.assertEqual(rules["stud*"], {"/gpu/*/cap": "10GiB"})
-        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0"})
+        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0B"})
 
 
 if __name__ == "__main__":

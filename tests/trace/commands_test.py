@@ -170,7 +170,7 @@ class Commands(unittest.TestCase):
         answer = self.answer("replay", self.trace, "--cap", "1GiB")
         for gpu in answer["gpus"]:
             for less, refuses in ((0, False), (1 << 20, True)):
-                again = self.answer("replay", self.trace, "--cap", str(gpu["smallest_cap"] - less))
+                again = self.answer("replay", self.trace, "--cap", f"{gpu['smallest_cap'] - less}B")
                 self.assertEqual(again["gpus"][gpu["gpu"]]["refused"]["count"] > 0, refuses)
 
     def test_a_key_that_is_the_beginning_of_several_uuids_is_not_applied(self):
