@@ -224,6 +224,10 @@ void Examination::in_effect() {
              "restart the program, or use the command of that version");
     policy(status.policy);
     gpus(status);
+    if (!status.signal_trouble.empty())
+        note("signal", status.signal_trouble + ", so the signal asks for no release",
+             "ask by curb release " + std::to_string(facts_.pid) +
+                 ", or name another signal in its policy (release.signal)");
     for (const control::Passed &one : status.passed)
         problem("passed", one.library + ": " + one.how + ", so what it takes is seen only by NVML, if at all",
                 "open that library without RTLD_DEEPBIND and dlmopen");
