@@ -69,6 +69,7 @@ class Examples(unittest.TestCase):
         policy = Explained("notebook.json", "true")
         self.assertEqual(policy["/gpu/*/cap"], "50%")
         self.assertEqual(policy["/gpu/*/growth/factor"], 1.5)
+        self.assertEqual(policy["/gpu/*/growth/wait"], "1m")
         self.assertEqual(policy["/release/signal"], "SIGUSR2")
         self.assertEqual(policy["/release/idle"], "10m")
 
