@@ -1,4 +1,5 @@
 // `curb cap`: gives a running process another cap by its control socket, and prints what is in force then.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -88,7 +89,9 @@ int cap(const CapOptions &options) {
         print(pid, *request, *report);
     else
         complain(policy::plain(report.error()));
-    return report ? 0 : 1;
+    const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
+                                                 [&](const auto &gpu) { return request->cap && gpu.ceiling; });
+    return in_force ? 0 : 1;
 }
 
 }  // namespace curb::cli

@@ -256,6 +256,10 @@ void Examination::in_effect() {
              "restart the program, or use the command of that version");
     policy(status.policy);
     gpus(status);
+    if (!status.signal_trouble.empty())
+        note("signal", status.signal_trouble + ", so the signal asks for no release",
+             "ask by curb release " + std::to_string(facts_.pid) +
+                 ", or name another signal in its policy (release.signal)");
     if (std::none_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.contexts > 0; }))
         sees_no_gpu("it has no context on a GPU");
     own_limit(status);

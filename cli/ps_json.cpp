@@ -98,6 +98,7 @@ std::string status_json(const control::Status &status) {
     return object({{"version", text(status.version)},
                    {"since", time_or_null(status.since)},
                    {"signal", text_or_null(status.signal)},
+                   {"signal_trouble", text_or_null(status.signal_trouble)},
                    {"policy", policy_json(status.policy)},
                    {"trace", status.trace ? trace_json(*status.trace) : "null"},
                    {"releasing", flag(status.releasing)},

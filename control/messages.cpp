@@ -102,6 +102,7 @@ void describe(Io &io, Is<Status> auto &value) {
     io("version", value.version);
     io("since", value.since);
     io("signal", value.signal);
+    io.where_set("signal_trouble", value.signal_trouble);
     io("policy", value.policy);
     io("trace", value.trace);
     io("gpus", value.gpus);

@@ -70,7 +70,8 @@ control::Status now(const control::StatusRequest &asked) {
     out.pid = getpid();
     out.version = CURB_VERSION;
     out.since = process::since();
-    out.signal = process::release_signal();
+    out.signal_trouble = process::signal_trouble();
+    out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
     out.policy = of_policy(in_force.version);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));

@@ -130,7 +130,9 @@ TEST_CASE("A cap that is no size keeps the program from starting, and is told wh
     const Outcome variable = curb(joined({"run"}, trace.command()), {{"CURB_CAP", "-1"}});
     CHECK(variable.status == 125);
     CHECK(variable.err == "curb: CURB_CAP: -1: sizes are not negative\n");
-    for (const char *cap : {"", "-1", "120%"}) {
+    CHECK(curb(joined({"run"}, trace.command()), {{"CURB_CAP", "8"}}).err ==
+          "curb: CURB_CAP: '8' has no unit; did you mean \"8GiB\"?\n");
+    for (const char *cap : {"", "-1", "120%", "8"}) {
         INFO(cap);
         CHECK(curb(joined({"run", "--cap", cap}, trace.command())).status == 125);
         CHECK(curb(joined({"run", std::string("--cap=") + cap}, trace.command())).status == 125);

@@ -250,7 +250,8 @@ TEST_CASE("curb release says what is wrong with what was typed") {
     CHECK_THAT(complaint({"1", "--step", "pool"}), contains("pools"));
     CHECK_THAT(complaint({"1", "--bytes", "75%"}), contains("a share of which device?"));
     CHECK_THAT(complaint({"1", "--bytes", "2Gib"}), contains("--bytes: "));
-    CHECK_THAT(complaint({"1", "--bytes", "0"}), contains("asks for nothing"));
+    CHECK_THAT(complaint({"1", "--bytes", "2"}), contains("--bytes: '2' has no unit; did you mean \"2GiB\"?"));
+    CHECK_THAT(complaint({"1", "--bytes", "0B"}), contains("asks for nothing"));
 }
 
 TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {

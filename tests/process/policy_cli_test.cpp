@@ -86,6 +86,12 @@ TEST_CASE("A policy check says valid, or every error with its place") {
     CHECK(lines(invalid.err).size() == 2);
     CHECK(last_line(invalid.err) == bad + ":2:1: /relese: unknown key \"relese\"; did you mean \"release\"?");
     CHECK(curb({"policy", "check"}).status == 125);
+    const std::string odd = dir.write("odd.json", "{\"version\": 1,\n\"log\": {\"file\": \"~/curb.log\"}}");
+    const Outcome doubted = curb({"policy", "check", odd});
+    CHECK(doubted.status == 0);
+    CHECK(doubted.out == odd + ": valid\n");
+    CHECK_THAT(doubted.err, contains(odd + ":2:17: /log/file: warning: \"~/curb.log\" names a file in a folder '~'"));
+    CHECK_THAT(curb({"policy", "check", "--json", odd}).out, contains("\"warnings\":[{"));
 }
 
 TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {
@@ -110,14 +116,14 @@ TEST_CASE("A policy check answers programs in JSON") {
     CHECK(invalid.status == 1);
     CHECK(invalid.out == R"({"file":")" + bad + R"(","valid":false,"read":true,"diagnostics":[{"file":")" + bad +
                              R"(","line":1,"column":13,"pointer":"/version","message":"version 2 is not known; )"
-                             R"(this curb reads version 1"}]})"
+                             R"(this curb reads version 1"}],"warnings":[]})"
                              "\n");
     CHECK(invalid.err.empty());
     const std::string good = dir.write("good-\xFF\xC3\xA4.json", "{\"version\": 1}");
     const Outcome valid = curb({"policy", "check", "--json", good});
     CHECK(valid.status == 0);
     CHECK(valid.out == R"({"file":")" + dir.path().string() +
-                           "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[]}\n");
+                           "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[],\"warnings\":[]}\n");
 }
 
 TEST_CASE("A policy check reads standard input where the file is -") {

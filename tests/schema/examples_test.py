@@ -70,6 +70,7 @@ class Examples(unittest.TestCase):
         policy = Explained("notebook.json", "true")
         self.assertEqual(policy["/gpu/*/cap"], "50%")
         self.assertEqual(policy["/gpu/*/growth/factor"], 1.5)
+        self.assertEqual(policy["/gpu/*/growth/wait"], "1m")
         self.assertEqual(policy["/release/signal"], "SIGUSR2")
         self.assertEqual(policy["/release/idle"], "10m")
 
@@ -116,7 +117,7 @@ class Examples(unittest.TestCase):
             for rule in answer["rules"]
         }
         self.assertEqual(rules["stud*"], {"/gpu/*/cap": "10GiB"})
-        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0"})
+        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0B"})
 
 
 if __name__ == "__main__":

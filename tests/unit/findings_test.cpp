@@ -298,7 +298,15 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
              "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY"},
             {[](M &) {}, ok, "none here: programs are watched", ""},
             {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
+            {[](M &m) { m.policy.has_ceiling = true; }, ok, "none here: programs are held to the ceiling alone", ""},
         });
+    M broken = machine();
+    fault("/etc/curb/policy.json")(broken);
+    broken.policy.source.file = "";
+    const Findings findings = examine(broken);
+    CHECK(std::any_of(findings.begin(), findings.end(), [](const Finding &one) {
+        return one.text == "none here: the ceiling alone decides, and it cannot be used";
+    }));
 }
 
 TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work as it should") {
@@ -313,39 +321,40 @@ TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work 
         m.view->gpus[0].uses[0].books.reset();
         m.view->processes[0].trouble = "has not answered for 2 s";
     };
-    tries<M>(machine(), {
-                            {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
-                             "curb doctor 4711"},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->processes[0].elsewhere = true;
-                                 m.view->processes[0].name = m.view->processes[0].user = "";
-                             },
-                             note, "process 4711 of another pid namespace holds 2 GiB", ""},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->gpus[0].uses[0].nvml = 0;
-                             },
-                             ok, "none is under curb", ""},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
-                             },
-                             note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
-                            {mute, problem, "does not say what it holds: has not answered for 2 s", "curb doctor 4711"},
-                            {[&](M &m) {
-                                 mute(m);
-                                 m.view->processes[0].stopped = true;
-                             },
-                             note, "does not say what it holds", ""},
-                            {[](M &m) {
-                                 m.view->processes[0].status->policy.unusable = true;
-                                 m.view->processes[0].status->policy.error = "job.json:1:1: no";
-                             },
-                             problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
-                            {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
-                             "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
-                        });
+    tries<M>(machine(),
+             {
+                 {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
+                  "curb doctor 4711"},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->processes[0].elsewhere = true;
+                      m.view->processes[0].name = m.view->processes[0].user = "";
+                  },
+                  note, "process 4711 of another pid namespace holds 2 GiB", ""},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->gpus[0].uses[0].nvml = 0;
+                  },
+                  ok, "none is under curb", ""},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
+                  },
+                  note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
+                 {mute, problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711"},
+                 {[&](M &m) {
+                      mute(m);
+                      m.view->processes[0].stopped = true;
+                  },
+                  note, "does not say what it holds", ""},
+                 {[](M &m) {
+                      m.view->processes[0].status->policy.unusable = true;
+                      m.view->processes[0].status->policy.error = "job.json:1:1: no";
+                  },
+                  problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
+                 {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
+                  "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
+             });
 }
 
 TEST_CASE("of a capped process with which nothing is wrong nothing is noted") {
@@ -501,6 +510,8 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
                       p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
                   },
                   problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND"},
+                 {[](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; }, note,
+                  "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711"},
                  {[](P &p) {
                       p.status->trace = {"/tmp/trace", 5, 0, "No space left on device"};
                   },
