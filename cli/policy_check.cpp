@@ -6,6 +6,7 @@
 #include "config/schema.hpp"
 #include "json.hpp"
 #include "policy_source.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -18,16 +19,16 @@ config::Diagnostics check(const std::string &file) {
 }
 
 void print_text(const std::string &file, const config::Diagnostics &wrong) {
-    if (wrong.empty()) std::printf("%s: valid\n", file.c_str());
+    if (wrong.empty()) print(file + ": valid\n");
     for (const config::Diagnostic &one : wrong) std::fprintf(stderr, "%s\n", one.text().c_str());
 }
 
 void print_json(const std::string &file, const config::Diagnostics &wrong) {
-    const std::string line = json::object({{"file", json::text(file)},
-                                           {"valid", json::flag(wrong.empty())},
-                                           {"read", json::flag(exit_status(wrong) != 2)},
-                                           {"diagnostics", json::diagnostics(wrong)}});
-    std::printf("%s\n", line.c_str());
+    print(json::object({{"file", json::text(file)},
+                        {"valid", json::flag(wrong.empty())},
+                        {"read", json::flag(exit_status(wrong) != 2)},
+                        {"diagnostics", json::diagnostics(wrong)}}) +
+          "\n");
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ int policy_check(const CheckOptions &options) {
 }
 
 int policy_schema() {
-    std::fputs(config::schema().c_str(), stdout);
+    print(config::schema());
     return 0;
 }
 

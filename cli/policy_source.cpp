@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -52,9 +53,7 @@ std::optional<PolicySource> read_policy(const std::string &file, bool as_json, i
     if (reading) return PolicySource{source, std::move(reading).value()};
     status = std::max(1, exit_status(reading.error()));
     if (as_json) {
-        std::printf(
-            "%s\n",
-            json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}).c_str());
+        print(json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}) + "\n");
     } else {
         for (const config::Diagnostic &diagnostic : reading.error())
             std::fprintf(stderr, "%s\n", diagnostic.text().c_str());

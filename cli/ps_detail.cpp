@@ -91,6 +91,8 @@ class Detail {
         if (!policy.ceiling.empty()) line(2, "ceiling", plain(policy.ceiling));
         if (!status.signal.empty())
             line(2, "signal", status.signal == "none" ? "none asks for a release" : plain(status.signal));
+        if (!status.returns_nothing.empty())
+            line(2, "release", control::returns_nothing_text(status.returns_nothing), Ink::yellow);
         if (const auto &trace = status.trace) {
             std::string written = plain(trace->file) + ", " + std::to_string(trace->events) + " events";
             if (trace->dropped > 0) written += ", " + std::to_string(trace->dropped) + " more were dropped";

@@ -103,9 +103,11 @@ std::string status_json(const control::Status &status) {
                    {"releasing", flag(status.releasing)},
                    {"refusals", list(status.refusals, refusal_json)},
                    {"releases", list(status.releases, release_json)},
-                   {"passed", list(status.passed, [](const control::Passed &one) {
-                        return object({{"library", text(one.library)}, {"how", text(one.how)}});
-                    })}});
+                   {"passed", list(status.passed,
+                                   [](const control::Passed &one) {
+                                       return object({{"library", text(one.library)}, {"how", text(one.how)}});
+                                   })},
+                   {"returns_nothing", list(status.returns_nothing, text)}});
 }
 
 std::string process_json(const ViewProcess &process) {

@@ -121,7 +121,9 @@ std::string text_of(const Asked &process) {
     for (const control::StepReport &step : report.steps)
         lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
                          control::time_text(step.milliseconds), policy::one_line(step.reason)});
-    return aligned(lines);
+    std::string out = aligned(lines);
+    if (!report.returns_nothing.empty()) out += "  " + control::returns_nothing_text(report.returns_nothing) + "\n";
+    return out;
 }
 
 std::string json_of(const Asked &process) {
@@ -137,7 +139,8 @@ std::string json_of(const Asked &process) {
                          {"trigger", json::text(report.trigger)},
                          {"steps", json::list(report.steps, step_json)},
                          {"freed", std::to_string(control::freed(report))},
-                         {"milliseconds", policy::json_text(report.milliseconds)}});
+                         {"milliseconds", policy::json_text(report.milliseconds)},
+                         {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
 void print(const std::vector<Asked> &processes) {

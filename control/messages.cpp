@@ -39,6 +39,7 @@ void describe(Io &io, Is<ReleaseReport> auto &value) {
     io("trigger", value.trigger);
     io("steps", value.steps);
     io("milliseconds", value.milliseconds);
+    io.where_set("returns_nothing", value.returns_nothing);
 }
 template <class Io>
 void describe(Io &io, Is<GpuStatus> auto &value) {
@@ -108,6 +109,7 @@ void describe(Io &io, Is<Status> auto &value) {
     io("refusals", value.refusals);
     io("releases", value.releases);
     io.where_set("passed", value.passed);
+    io.where_set("returns_nothing", value.returns_nothing);
 }
 template <class Io>
 void describe(Io &io, Is<CapChange> auto &value) {

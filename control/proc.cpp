@@ -55,9 +55,10 @@ bool is_stopped(std::string_view status) {
 }
 bool is_stopped(int pid) { return is_stopped(proc_text(pid, "status")); }
 
-uid_t owner_of(int pid) {
+std::optional<uid_t> owner_of(int pid) {
     struct stat status {};
-    return ::stat(path_of(pid, "").c_str(), &status) == 0 ? status.st_uid : ::geteuid();
+    if (::stat(path_of(pid, "").c_str(), &status) != 0) return std::nullopt;
+    return status.st_uid;
 }
 
 }  // namespace curb::control

@@ -158,6 +158,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
 }
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+    const KeepErrno keep_errno;
     if (bytes > device.total) {  // programs probe for free memory with sizes that no device has
         reports::device_full(device, kind, bytes);
         return false;

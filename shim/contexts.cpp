@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "allocations.hpp"
+#include "keep_errno.hpp"
 #include "leaked.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
@@ -154,6 +155,7 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
     constexpr timespec kMoment{0, 50'000};
+    const KeepErrno keep_errno;
     for (int spins = 0;; ++spins) {
         {
             const std::scoped_lock lock(books().mutex);
@@ -183,14 +185,24 @@ Closing::~Closing() {
 }
 
 OnTop::OnTop(CUcontext context) noexcept {
-    const CUcontext current = current_context();
-    pushed_ = current != context && insist([&] { return driver().cuCtxPushCurrent_v2(context); }) == CUDA_SUCCESS;
-    current_ = pushed_ || current == context;
+    if (current_context() == context) {
+        current_ = true;
+        return;
+    }
+    // A call may return an error of earlier work and have done its own: made twice, it would push twice.
+    const auto push = [&] {
+        return driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS || current_context() == context;
+    };
+    current_ = pushed_ = push() || push();
+    if (pushed_) context_ = context;
 }
 
 OnTop::~OnTop() {
-    CUcontext popped = nullptr;
-    if (pushed_) insist([&] { return driver().cuCtxPopCurrent_v2(&popped); });
+    const auto pop = [&] {
+        CUcontext popped = nullptr;
+        return driver().cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS || current_context() != context_;
+    };
+    if (pushed_ && !pop()) pop();
 }
 
 Id id_of(CUcontext context) noexcept {
@@ -256,11 +268,12 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
 }
 
 CUcontext primary_of(const Device &device) noexcept {
+    const KeepErrno keep_errno;
     CUcontext context = nullptr;
     if (!primary_is_active(device).value_or(false) ||
         insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
-    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
+    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);  // once: a second one would release the program's
     return context;
 }
 
@@ -274,6 +287,12 @@ void note_green(CUcontext context) noexcept try {
 }
 
 bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
+
+CUcontext owner_of(CUcontext context) noexcept {
+    if (!has_green() || !is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? primary_of(*device) : context;
+}
 
 void green_made(CUgreenCtx green, Device &device) noexcept try {
     const std::scoped_lock lock(books().mutex);
@@ -301,11 +320,6 @@ CUcontext current_context() noexcept {
     return context;
 }
 
-CUcontext owner_of_memory() noexcept {
-    const CUcontext context = current_context();
-    if (!contexts::has_green() || !contexts::is_green(context)) return context;
-    const Device *device = devices::current();
-    return device ? contexts::primary_of(*device) : context;
-}
+CUcontext owner_of_memory() noexcept { return contexts::owner_of(current_context()); }
 
 }  // namespace curb::shim

@@ -69,6 +69,7 @@ class OnTop {
     explicit operator bool() const noexcept { return current_; }
 
   private:
+    CUcontext context_ = nullptr;
     bool pushed_ = false;
     bool current_ = false;
 };
@@ -117,6 +118,7 @@ CUcontext primary_of(const Device &device) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.
+CUcontext owner_of(CUcontext context) noexcept;  // that one, of the current device; of any other context, itself
 void note_green(CUcontext context) noexcept;
 bool has_green() noexcept;  // whether there has been one
 // Whose primary context a green one holds on to, until it ends. Null: not known.

@@ -86,7 +86,8 @@ void *nvml_wrapper_named(const char *symbol) noexcept;
 void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
 
 // Asks the driver something whose answer the books hang on, and once more if it does not answer: most calls may return
-// an error of earlier work instead of their own.
+// an error of earlier work instead of their own. They may also have done their work then, so this is for what can be
+// done twice, and not for a free, a release or a pop.
 template <class Ask>
 CUresult insist(Ask ask) noexcept {
     const CUresult result = ask();
@@ -106,8 +107,13 @@ class RelaxedCapture {
     RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
+    // Not twice if the first has exchanged the two, whatever it returned.
     bool exchange() noexcept {
-        return insist([this] { return driver().cuThreadExchangeStreamCaptureMode(&mode_); }) == CUDA_SUCCESS;
+        const CUstreamCaptureMode before = mode_;
+        const auto once = [&] {
+            return driver().cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS || mode_ != before;
+        };
+        return once() || once();
     }
 
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the program's

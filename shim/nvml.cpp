@@ -6,6 +6,7 @@
 #include <mutex>
 #include <type_traits>
 
+#include "keep_errno.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::nvml {
@@ -63,6 +64,7 @@ void load() noexcept {
 }
 
 void *loaded(const char *symbol) noexcept {
+    const KeepErrno keep_errno;
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
     if (!library) {
         dlerror();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "admission.hpp"
+#include "allocators.hpp"
 #include "cache.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
@@ -214,6 +215,7 @@ void begin() {
     last_thread::watch();  // in a child that another thread than its parent's first one has forked
     devices::discover();
     subject(false);
+    allocators::read_environment();
     read_policy();
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);

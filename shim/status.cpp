@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "allocators.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
 #include "passed.hpp"
@@ -77,7 +78,10 @@ control::Status now(const control::StatusRequest &asked) {
     out.releasing = release::under_way();
     out.refusals = refusals::last();
     out.releases = release::past();
-    if (asked.detail) out.passed = passed();
+    if (asked.detail) {
+        out.passed = passed();
+        out.returns_nothing = allocators::returning_nothing();
+    }
     return out;
 }
 

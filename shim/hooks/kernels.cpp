@@ -165,7 +165,7 @@ CUresult load(CUmodule *module, Call call) {
     if (!passes()) return CUDA_SUCCESS;
     const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
     // One that stays is the program's: nobody else could unload it, and it counts against the next request.
-    if (insist([&] { return driver().cuModuleUnload(*module); }) != CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (driver().cuModuleUnload(*module) != CUDA_SUCCESS) return CUDA_SUCCESS;
     *module = nullptr;
     reports::refusal(*device, admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
     devices::reconcile(*device);

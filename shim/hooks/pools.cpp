@@ -53,6 +53,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
                 trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
             return result;
         }
+        if (left.charged == 0) return CUDA_SUCCESS;  // the device has nothing back, and a program may have thousands
     }
     devices::reconcile(*device);
     return CUDA_SUCCESS;
@@ -73,13 +74,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
-    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || result != CUDA_SUCCESS || !process::active()) return result;
-    // While curb has lowered it, the program is told its own.
+    const auto call = [=] { return driver().cuMemPoolGetAttribute(pool, attribute, value); };
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
     pools::Pool *known = pools::known(pool);
-    if (const auto own = known ? known->threshold.of_program() : std::nullopt)
-        *static_cast<std::uint64_t *>(value) = *own;
-    return result;
+    return known ? known->threshold.get(*static_cast<std::uint64_t *>(value), call) : call();
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {

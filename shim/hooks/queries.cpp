@@ -58,6 +58,7 @@ Device *of_nvml(nvmlDevice_t handle) noexcept {
 // NVML's function. If the program has not loaded NVML: its own stub of the function, which does; without a stub, curb
 // loads NVML. Returns nullptr if there is no NVML, or it lacks the function.
 void *nvml_function(const char *symbol, const void *own, const stubs::Call &call) noexcept {
+    const KeepErrno keep_errno;
     if (void *real = nvml::loaded(symbol)) return real;
     if (call.is_nested()) return nullptr;
     if (void *stub = stubs::definition(symbol, own, stubs::caller())) return stub;
@@ -67,13 +68,13 @@ void *nvml_function(const char *symbol, const void *own, const stubs::Call &call
 
 // Calls NVML's own function and shows the capped device in `figures`, which has total, free and used.
 template <auto &Export, class Memory>
-nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) noexcept {
-    const KeepErrno keep_errno;
+nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) {
     const auto *own = reinterpret_cast<const void *>(&Export);
     const stubs::Call call(own);
     const auto real = reinterpret_cast<decltype(&Export)>(nvml_function(symbol, own, call));
     if (!real) return NVML_ERROR_UNINITIALIZED;
     const nvmlReturn_t result = real(handle, figures);
+    const KeepErrno keep_errno;
     Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);

@@ -1,5 +1,7 @@
 // What a capped process answers from outside, and curb release with it.
 
+#include <memory>
+
 #include "control/runtime_dir.hpp"
 #include "steered.hpp"
 #include "terminal.hpp"
@@ -148,6 +150,28 @@ TEST_CASE("curb release --all asks all processes of the user") {
                                   }});
     CHECK(others.status == 1);
     CHECK_THAT(others.err, contains("belongs to user 54321: ask as that user, or as root"));
+}
+
+TEST_CASE("root's curb release reaches processes of several users at once, every time") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    constexpr uid_t kFirst = 54'351;
+    std::vector<std::unique_ptr<TempDir>> runtimes;
+    std::vector<std::unique_ptr<Capped>> processes;
+    Words words{CURB_BINARY, "release"};
+    for (uid_t user = kFirst; user < kFirst + 4; ++user) {
+        const fs::path &runtime = runtimes.emplace_back(std::make_unique<TempDir>())->path();
+        REQUIRE(::chown(runtime.c_str(), user, user) == 0);
+        for (int i = 0; i < 2; ++i) {
+            const Capped::How how{.environment = {}, .prepare = becoming(user)};
+            words.push_back(processes.emplace_back(std::make_unique<Capped>(runtime, how))->id());
+        }
+    }
+    for (int i = 0; i < 5; ++i) {
+        const Outcome outcome = start({words, {}, {}, {}, {}});
+        CHECK(outcome.err.empty());
+        REQUIRE(outcome.status == 0);
+        CHECK(last_line(outcome.out) == "0 B in all, of 8 processes");
+    }
 }
 
 TEST_CASE("curb release says what is wrong with what was typed") {

@@ -137,6 +137,23 @@ TEST_CASE("a second driver, in a name space of its own, is named", "[bare]") {
     finds(doctor(machine, process.pid()), "libcuda.so.1: it is a second CUDA driver");
 }
 
+TEST_CASE("TensorFlow that has no GPU is named, and so is the limit of one that has") {
+    const Machine machine;
+    const Environment beside = with(with_library(machine, "libtensorflow_framework.so.2"), {{"CURB_CAP", "8GiB"}});
+    const auto says = [&](const Capped &process, const std::string &what) {
+        const Outcome outcome = doctor(machine, process.pid());
+        finds_nothing(outcome);
+        CHECK_THAT(outcome.out, contains(what));
+    };
+    says(capped(machine, {CURB_PLUGIN_HOST, "none"}, beside, false), "TensorFlow is loaded, and libcuda is not");
+    says(capped(machine, {CURB_PLUGIN_HOST, "init"}, beside), "TensorFlow is loaded, and it has no context on a GPU");
+    Capped uses = told(machine, beside);
+    CHECK(uses("take 1024") == "ok");
+    says(uses, "curb has refused nothing, and ");
+    CHECK(uses("take 8192") == "refused");
+    CHECK_THAT(doctor(machine, uses.pid()).out, !contains("its own limit"));
+}
+
 TEST_CASE("a program that uses CUDA only past curb holds memory that nobody answers for", "[bare]") {
     const Machine machine;
     Capped process = capped(machine, {CURB_PLUGIN_HOST, "none"}, {{"CURB_CAP", "8GiB"}}, false);

@@ -2,11 +2,13 @@
 
 #include "sim.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -66,6 +68,19 @@ struct Next {
     std::atomic<int> times = 0;
 };
 constinit Next next;
+// And what curb_sim_report_next has.
+constinit Next reported_next;
+
+bool is_due(Next &planned, const Entry &entry) {
+    return planned.times > 0 && std::strcmp(planned.name, entry.name) == 0 && planned.times-- > 0;
+}
+
+void plan_next(Next &planned, const char *name, int result, int times) {
+    planned.times = 0;
+    planned.name = name;
+    planned.result = result;
+    planned.times = times;
+}
 
 // And what curb_sim_hold_up has.
 struct HeldUp {
@@ -81,10 +96,33 @@ void hold_up(const Entry &entry) {
         std::this_thread::sleep_for(std::chrono::milliseconds(held_up.milliseconds));
 }
 
+// What curb_sim_break has.
+constinit std::atomic<int> broken = CUDA_SUCCESS;
+
+// What the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all that begin
+// so. ASSUMED, until tests/gpu/programs/broken.cpp has been run: its output is this table.
+constexpr std::string_view kAnswersBroken[] = {
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress*",
+    "cuGetExportTable",
+    "cuDeviceGet*",
+    "cuDevicePrimaryCtxReset*",
+    "cuCtxGetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+};
+
+bool answers_broken(std::string_view name) {
+    return std::any_of(std::begin(kAnswersBroken), std::end(kAnswersBroken), [=](std::string_view row) {
+        return row.ends_with('*') ? name.starts_with(row.substr(0, row.size() - 1)) : name == row;
+    });
+}
+
 CUresult planned(const Entry &entry) {
     hold_up(entry);
-    if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
-        return static_cast<CUresult>(next.result.load());
+    if (is_due(next, entry)) return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
     if (++plan.calls != plan.call) return CUDA_SUCCESS;
@@ -99,6 +137,7 @@ CUresult fault(Entry &entry) {
     const uint64_t call = ++entry.calls;
     const uint64_t of_all = ++all_calls;
     if (const CUresult result = planned(entry)) return result;
+    if (broken && !answers_broken(entry.name)) return static_cast<CUresult>(broken.load());
     for (const Fault &planned : faults) {
         const bool any = planned.name == "*";
         if (planned.call == (any ? of_all : call) && (any || planned.name == entry.name)) return planned.result;
@@ -106,8 +145,15 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
+CUresult reported(const Entry &entry, CUresult result) {
+    return is_due(reported_next, entry) ? static_cast<CUresult>(reported_next.result.load()) : result;
+}
+
+void repair() { broken = CUDA_SUCCESS; }
+
 }  // namespace curb::sim
 
+using curb::sim::broken;
 using curb::sim::held_up;
 using curb::sim::is_planner;
 using curb::sim::next;
@@ -125,10 +171,11 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
 }
 
 SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
-    next.times = 0;
-    next.name = name;
-    next.result = result;
-    next.times = times;
+    curb::sim::plan_next(next, name, result, times);
+}
+
+SIM_EXPORT void curb_sim_report_next(const char *name, int result, int times) {
+    curb::sim::plan_next(curb::sim::reported_next, name, result, times);
 }
 
 SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {
@@ -138,6 +185,8 @@ SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milli
     held_up.milliseconds = milliseconds;
     held_up.name = name;
 }
+
+SIM_EXPORT void curb_sim_break(int result) { broken = result; }
 
 SIM_EXPORT void curb_sim_fail_pause(int pause) { plan.counting = pause == 0; }
 

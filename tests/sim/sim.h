@@ -9,6 +9,9 @@
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
+ *   CURB_SIM_HANDLES=reuse|fresh
+ *                              reuse, the default: as the driver does, the handle of a type that was freed last is the next
+ *                              one's; fresh: no handle comes again, so that a stale one is always found out
  *   CURB_SIM_NVML=nopids|broken
  *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
@@ -82,9 +85,17 @@ void curb_sim_fail(uint64_t call, int result, int others);
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
 
+/* The same, but they do what they are for before they return `result`: as calls of the driver do that report an error of
+   earlier work. */
+void curb_sim_report_next(const char *name, int result, int times);
+
 /* The `call`-th call (from 1) of the export `name`, a string that stays, by any thread but this one is made only after so
    many milliseconds. */
 void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
+
+/* From now on every call returns `result`, as after a kernel that has read a wrong address, but for those that the driver
+   answers then (a table in faults.cpp), until the primary context is reset; 0: it ends at once. */
+void curb_sim_break(int result);
 
 /* 1: calls are neither counted nor failed; 0: from here on they are again. */
 void curb_sim_fail_pause(int pause);

@@ -149,7 +149,7 @@ class Commands(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (status, b""))
         with open("/dev/full", "w") as full:
             done = subprocess.run([CURB, "report", self.trace], stdout=full, stderr=subprocess.PIPE, text=True)
-        said = "curb: what was found could not be written to standard output: No space left on device\n"
+        said = "curb: the answer could not be written to standard output: No space left on device\n"
         self.assertEqual((done.returncode, done.stderr), (125, said))
 
     # ---- replay ----

@@ -502,6 +502,54 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
              });
 }
 
+TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it, as far as that can be seen") {
+    const auto loads_it = [](ProcessCondition p) {
+        p.tensorflow = {{"/usr/lib/libtensorflow_framework.so.2", 1, false}};
+        return p;
+    };
+    const auto says = [](const ProcessCondition &p, const std::string &what) {
+        const Findings findings = examine(p);
+        INFO(text_of(findings));
+        const Finding *one =
+            found(findings, note, "TensorFlow is loaded, and " + what + ": it has not looked for a GPU");
+        REQUIRE(one != nullptr);
+        CHECK_THAT(one->remedy, contains("list_physical_devices") && contains("CUDA_VISIBLE_DEVICES"));
+    };
+    ProcessCondition asleep = loads_it(silent());
+    asleep.listed->clear();
+    says(asleep, "the driver is not initialised");
+    asleep.driver.clear();
+    says(asleep, "libcuda is not");
+    ProcessCondition idle = loads_it(capped());
+    CHECK(count_of_worse(examine(idle)) == 0);
+    idle.status->gpus[0].contexts = 0;
+    says(idle, "it has no context on a GPU");
+    idle.tensorflow.clear();
+    CHECK(count_of_worse(examine(idle)) == 0);
+}
+
+TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused nothing and there is room") {
+    const std::string what =
+        "cuda:0: curb has refused nothing, and 6 GiB of the cap are left; if TensorFlow reports out "
+        "of memory, that is its own limit";
+    ProcessCondition p = capped();
+    CHECK(found(examine(p), ok, what) == nullptr);
+    p.status->returns_nothing = {"TensorFlow"};
+    CHECK(found(examine(p), ok, what) != nullptr);
+    CHECK(count_of_worse(examine(p)) == 0);
+    const auto not_with = [&](auto change) {
+        ProcessCondition other = p;
+        change(other.status->gpus[0]);
+        CHECK(text_of(examine(other)).find("its own limit") == std::string::npos);
+    };
+    not_with([](auto &gpu) { gpu.refused[0] = 1; });
+    not_with([](auto &gpu) { gpu.held = *gpu.cap - GiB / 4; });
+    not_with([](auto &gpu) { gpu.cap.reset(); });
+    not_with([](auto &gpu) { gpu.contexts = 0; });
+    p.status->returns_nothing = {"JAX"};
+    CHECK(found(examine(p), ok, what) == nullptr);
+}
+
 TEST_CASE("a call that does not return is given up, and nothing is said of processes that could not be seen") {
     using namespace std::chrono_literals;
     CHECK(within(10s, [] { return 7; }) == 7);

@@ -88,6 +88,14 @@ TEST_CASE("a policy that cannot be used, a process without one, and a trace that
                contains("policy      no file\n") && !contains("trace") && contains("none asks for a release"));
 }
 
+TEST_CASE("a process whose allocator returns nothing is told the remedy") {
+    View view = busy();
+    view.processes[0].status->returns_nothing = {"TensorFlow"};
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("  release     TensorFlow's allocator returns nothing before the process ends; if it starts "
+                        "under a policy with \"frameworks\": { \"steer\": true }, it gets one that does\n"));
+}
+
 TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
     View view = machine();
     view.processes[0].command = "sh -c \"a, b\"";

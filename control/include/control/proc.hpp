@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,7 @@ bool has_ended(int pid);
 // Whether a signal or a debugger has stopped it, by that text or as it is now.
 bool is_stopped(std::string_view status);
 bool is_stopped(int pid);
-// Ours, where it cannot be found out.
-uid_t owner_of(int pid);
+// The effective user of the process. nullopt if there is none, or /proc does not show it.
+std::optional<uid_t> owner_of(int pid);
 
 }  // namespace curb::control

@@ -96,6 +96,8 @@ struct Status {
     std::vector<Refusal> refusals;      // the last ones, the newest last
     std::vector<PastRelease> releases;  // the last ones, the newest last
     std::vector<Passed> passed;         // only where it was asked for
+    // Frameworks whose allocator keeps memory until the process ends; only where it was asked for.
+    std::vector<std::string> returns_nothing;
     friend bool operator==(const Status &, const Status &) = default;
 };
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lab import Case, Lab, torch_allocator
 from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
-from session import Job, ProgramFailed, Session
+from session import Event, Job, ProgramFailed, Session
 from watch import MIB
 
 # What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
@@ -75,7 +76,7 @@ def fill_case(fill: Fill) -> Case:
         session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env | packages)
         with row.watching(session, CAP_MIB if fill.judged else None):
             try:
-                _go_through(session, job, fill, row)
+                go_through(session, job, fill, row)
             except ProgramFailed as failure:
                 row.goes_on = False
                 row.expect(False, str(failure))
@@ -86,8 +87,9 @@ def fill_case(fill: Fill) -> Case:
     return case
 
 
-def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
-    session.expect("warm", 120)
+def go_through(session: Session, job: Job, fill: Fill, row: Row, at_the_cap: Callable[[], None] = lambda: None) -> Event:
+    """Returns the "warm" event. Calls `at_the_cap` once the program has been refused."""
+    warm = session.expect("warm", 120)
     row.details["warm_mib"] = round(session.watch.held / MIB)
     session.tell("fill")
     full = session.expect("full", 120)
@@ -100,6 +102,7 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     held = session.watch.settle() / MIB
     if fill.fills_to_the_cap and fill.judged:
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
+    at_the_cap()
     session.tell("go on")
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]
@@ -119,3 +122,4 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     row.goes_on = row.goes_on and done["correct"]
     row.expect(done["correct"], "computes wrongly after the release")
     session.finish()
+    return warm
