@@ -23,7 +23,7 @@ import tensorflow as tf  # noqa: E402
 from talk import say, wait  # noqa: E402
 from tensorflow import keras  # noqa: E402
 
-_SIDE, _BATCH, _CLASSES = 64, 128, 10
+_SIDE, BATCH, _CLASSES = 64, 128, 10
 _BATCHES = 8
 _LIMIT_MIB = 2048
 _PIECE_MIB, _MOST_PIECES = 256, 1024
@@ -35,7 +35,7 @@ _TIMED_TOGETHER = 50
 def images(batches: int = _BATCHES) -> tuple[np.ndarray, np.ndarray]:
     """The class of an image can be learnt: it is the row of its bright line."""
     random = np.random.default_rng(1)
-    x = random.random((batches * _BATCH, _SIDE, _SIDE, 3), np.float32)
+    x = random.random((batches * BATCH, _SIDE, _SIDE, 3), np.float32)
     y = random.integers(_CLASSES, size=len(x))
     x[np.arange(len(x)), y * _SIDE // _CLASSES] += 1
     return x, y
@@ -89,7 +89,7 @@ class Script:
         """The loss of each epoch of `_BATCHES` steps."""
         ends: list[float] = []
         clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.perf_counter()))
-        options = {"verbose": 0, "shuffle": False, "batch_size": None if more else _BATCH, "callbacks": [clock]} | more
+        options = {"verbose": 0, "shuffle": False, "batch_size": None if more else BATCH, "callbacks": [clock]} | more
         losses = model.fit(*data, epochs=steps // _BATCHES, **options).history["loss"]
         self.speed = speed(ends[_WARM_UP_STEPS // _BATCHES :], _BATCHES)
         return [float(loss) for loss in losses]
@@ -140,8 +140,8 @@ class FunctionLoop(Fit):
             if number >= _WARM_UP_STEPS and number % _TIMED_TOGETHER == 0:
                 float(losses[-1])
                 ends.append(time.perf_counter())
-            at = number % _BATCHES * _BATCH
-            losses.append(step(x[at : at + _BATCH], y[at : at + _BATCH]))
+            at = number % _BATCHES * BATCH
+            losses.append(step(x[at : at + BATCH], y[at : at + BATCH]))
         self.speed = speed(ends, _TIMED_TOGETHER)
         return [float(loss) for loss in losses]
 
@@ -179,7 +179,7 @@ class Sessions(Script):
         self.session = v1.Session()
         self.session.run(v1.global_variables_initializer())
         for number in range(steps):
-            at = slice(number % _BATCHES * _BATCH, (number % _BATCHES + 1) * _BATCH)
+            at = slice(number % _BATCHES * BATCH, (number % _BATCHES + 1) * BATCH)
             losses.append(float(self.session.run([loss, step], {x: data[at], y: labels[at]})[0]))
         return losses
 
@@ -223,7 +223,7 @@ class DataLoader(Script):
         self.model = self.compiled()
         data = tf.data.Dataset.from_tensor_slices(images()).cache().shuffle(1024, seed=1)
         data = data.map(lambda x, y: (tf.image.flip_left_right(x), y), num_parallel_calls=tf.data.AUTOTUNE)
-        self.data = data.batch(_BATCH).prefetch(tf.data.AUTOTUNE)
+        self.data = data.batch(BATCH).prefetch(tf.data.AUTOTUNE)
         return self.fit(self.model, steps, self.data, shuffle=None)
 
     def remedy(self) -> None:
