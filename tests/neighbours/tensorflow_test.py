@@ -36,7 +36,8 @@ except tensorflow_site.NoTensorFlow as why:
 
 class TensorFlowTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.machine = self.enterContext(Machine(BUILD, memory=f"{GPU_MIB}MiB"))
+        self.machine = Machine(BUILD, memory=f"{GPU_MIB}MiB")
+        self.addCleanup(self.machine.__exit__)
         self.machine.bare |= PACKAGES | {"LD_LIBRARY_PATH": f"{CUDA12}:{BUILD}/sim", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     def start(self, environment: dict[str, str]) -> Process:
