@@ -1,10 +1,10 @@
 # TensorFlow's wheel on the simulated driver, in nightly runs: it is 600 MB. It asks for libraries of CUDA 12, of which it gets
 # one that succeeds in everything and six that have nothing in them: it opens them when it makes its device, and needs their
 # functions only for products and convolutions.
-if(NOT CURB_NIGHTLY)
-  curb_left_out(tensorflow_test "TensorFlow's wheel is fetched in nightly runs only")
+if(CURB_SANITIZE)
   return()
-elseif(CURB_SANITIZE)
+elseif(NOT CURB_NIGHTLY)
+  curb_left_out(tensorflow_test "TensorFlow's wheel is fetched in nightly runs only")
   return()
 endif()
 set(cuda12 ${PROJECT_BINARY_DIR}/tests/neighbours/cuda12)
