@@ -115,6 +115,8 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 std::optional<bool> primary_is_active(const Device &device) noexcept;
 // Its handle, without keeping a reference; null: it is not there.
 CUcontext primary_of(const Device &device) noexcept;
+// The program was given this handle of it.
+void note_primary(const Device &device, CUcontext context) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.
