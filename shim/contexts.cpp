@@ -280,7 +280,7 @@ CUcontext primary_of(const Device &device) noexcept {
     if (!primary_is_active(device).value_or(false)) return nullptr;
     CUcontext context = primary_handle(device).load(std::memory_order_acquire);
     if (context) return context;
-    // The driver made it for something else. A release that fails leaves a reference; made twice, it could end the
+    // A green context made it. A release that fails leaves a reference; made twice, it could end the
     // context under the program.
     const KeepErrno keep_errno;
     if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
