@@ -96,7 +96,10 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
     const contexts::OnTop context(block.allocation.context);
-    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer)) {
+    const auto freed_it = [&] {
+        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer);
+    };
+    if (freed_it() || freed_it()) {
         const Bytes freed = allocations::credit(block.pointer, block.allocation);
         trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         return freed;

@@ -52,6 +52,13 @@ constinit std::atomic<bool> any_green{false};
 
 constinit Recent<CUcontext, Record> recent;
 
+// Of the primary context of each device; null: not known.
+constinit std::array<std::atomic<CUcontext>, devices::kMost> primaries{};
+
+std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
+    return primaries[static_cast<std::size_t>(device.ordinal)];
+}
+
 // That of the context; null: it is not known. The lock is held.
 Record *known(CUcontext context) noexcept {
     const auto found = books().contexts.find(context);
@@ -123,6 +130,8 @@ bool gone(CUcontext context) noexcept {
     }
     record.device->ledger.give_back(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
+    CUcontext primary = context;
+    primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
     record.context.store(nullptr, std::memory_order_seq_cst);
     record.id.store(0, std::memory_order_seq_cst);
     books().unused.splice(books().unused.begin(), books().records, found->second);
@@ -268,13 +277,20 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
 }
 
 CUcontext primary_of(const Device &device) noexcept {
+    if (!primary_is_active(device).value_or(false)) return nullptr;
+    CUcontext context = primary_handle(device).load(std::memory_order_acquire);
+    if (context) return context;
+    // A green context made it. A release that fails leaves a reference; made twice, it could end the
+    // context under the program.
     const KeepErrno keep_errno;
-    CUcontext context = nullptr;
-    if (!primary_is_active(device).value_or(false) ||
-        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+    if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
-    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);  // once: a second one would release the program's
+    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
+}
+
+void note_primary(const Device &device, CUcontext context) noexcept {
+    primary_handle(device).store(context, std::memory_order_release);
 }
 
 void note_green(CUcontext context) noexcept try {

@@ -115,10 +115,12 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 std::optional<bool> primary_is_active(const Device &device) noexcept;
 // Its handle, without keeping a reference; null: it is not there.
 CUcontext primary_of(const Device &device) noexcept;
+// The driver has given the program this handle of it.
+void note_primary(const Device &device, CUcontext context) noexcept;
 
 // A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
 // primary context.
-CUcontext owner_of(CUcontext context) noexcept;  // that one, of the current device; of any other context, itself
+CUcontext owner_of(CUcontext context) noexcept;  // that primary context, of the current device; else `context`
 void note_green(CUcontext context) noexcept;
 bool has_green() noexcept;  // whether there has been one
 // Whose primary context a green one holds on to, until it ends. Null: not known.

@@ -47,13 +47,14 @@ class Threshold {
   private:
     bool keep(std::uint64_t value) noexcept;  // false: it is not lowered
     std::uint64_t restored() noexcept;
-    // Makes the driver's answer the program's. False: it may be the 0 of before a restoration.
+    // Puts the program's threshold in the place of the driver's answer, while it is lowered. False: the answer may be
+    // older than a restoration, and the driver must be asked again.
     bool settles(std::uint64_t &value, std::uint64_t restored_before) noexcept;
 
     std::mutex mutex_;
     bool lowered_ = false;
     std::optional<std::uint64_t> program_;  // none: not asked yet, and the driver still has it
-    std::uint64_t restored_ = 0;            // how often
+    std::uint64_t restored_ = 0;            // how often it was restored
     BusyCount setting_;                     // threads that may be setting it in the driver
 };
 
@@ -64,7 +65,7 @@ struct Pool {
     std::atomic<Bytes> charged{0};
     std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
     std::atomic<bool> live{true};
-    std::atomic<bool> holding{false};  // whether it may have memory reserved, and is looked at therefore
+    std::atomic<bool> holding{false};  // it may have memory reserved, so it is measured
     BusyCount visitors;                // threads that are asking the driver about it
     BusyCount settling;                // threads that are setting `charged`, and have not told the ledger yet
     Threshold threshold;

@@ -181,13 +181,16 @@ CUresult destroy(CUcontext context, Call call) {
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    return create_primary(
+    const CUresult result = create_primary(
         ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
         [&](const Device &) { return *context; },
         [&] {
             driver().cuDevicePrimaryCtxRelease_v2(ordinal);
             *context = nullptr;
         });
+    const Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr;
+    if (device) contexts::note_primary(*device, *context);
+    return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
     return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });

@@ -167,8 +167,7 @@ CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
     auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
     const CUresult result = driver().cuGraphExecDestroy(executable);
-    // Without memory for the record, or before its next launch has it, a graph that stayed is charged once it has
-    // grown.
+    // Without host memory for the record a graph that stays is charged after its next launch, not before.
     if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
     return result;
 }

@@ -53,7 +53,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
                 trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
             return result;
         }
-        if (left.charged == 0) return CUDA_SUCCESS;  // the device has nothing back, and a program may have thousands
+        if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
     }
     devices::reconcile(*device);
     return CUDA_SUCCESS;

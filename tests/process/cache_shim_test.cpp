@@ -61,7 +61,7 @@ TEST_CASE("an error of the driver keeps nothing, and comes through") {
                  .with("CURB_SIM_FAULT", "cuCtxSynchronize:1:700,cuCtxSynchronize:2:700,cuMemFree_v2:2:700")
                  .run("nothing_is_kept_when_the_driver_reports_an_error"));
     succeeds(with_cache(second)
-                 .with("CURB_SIM_FAULT", "cuMemFree_v2:1:700")
+                 .with("CURB_SIM_FAULT", "cuMemFree_v2:1:700,cuMemFree_v2:2:700")
                  .run("a_kept_block_that_the_driver_will_not_free_stays_kept"));
 }
 
