@@ -88,6 +88,15 @@ bool put(Device &device, const Block &block) noexcept {
     return false;
 }
 
+// Whether the driver has no memory at this address: a free that returned an error of earlier work has freed it all the
+// same. Under an error that every call returns it does not say, and the block stays until its context goes.
+bool is_gone(CUdeviceptr pointer) noexcept {
+    CUdeviceptr start = 0;
+    std::size_t bytes = 0;
+    const CUresult result = driver().cuMemGetAddressRange_v2(&start, &bytes, pointer);
+    return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE;
+}
+
 // Frees a block that has been taken from the shelf; the caller is in RelaxedCapture and visits its context. How many
 // bytes of the device came back. None: the driver has refused, and the block is kept on, as the youngest.
 std::optional<Bytes> free_now(const Block &block) noexcept {
@@ -96,7 +105,10 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
     const contexts::OnTop context(block.allocation.context);
-    if (insist([&] { return driver().cuMemFree_v2(block.pointer); }) == CUDA_SUCCESS) {
+    const auto freed_it = [&] {
+        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer);
+    };
+    if (freed_it() || freed_it()) {
         const Bytes freed = allocations::credit(block.pointer, block.allocation);
         trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         return freed;
@@ -207,12 +219,12 @@ void drop_context(CUcontext context) noexcept {
     if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        while (const auto block = shelf_of(device).take_of(context)) {
+        shelf_of(device).take_all_of(context, [&](const Block &block) {
             count(device, false);
-            allocations::use_again(block->pointer, block->allocation);
-            const Bytes freed = allocations::credit(block->pointer, block->allocation);
-            trace::books(device, block->allocation.kind, -static_cast<std::int64_t>(freed));
-        }
+            allocations::use_again(block.pointer, block.allocation);
+            const Bytes freed = allocations::credit(block.pointer, block.allocation);
+            trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
+        });
     }
 }
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "allocations.hpp"
+#include "keep_errno.hpp"
 #include "leaked.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
@@ -51,6 +52,13 @@ Books &books() noexcept { return leaked<Books>(); }
 constinit std::atomic<bool> any_green{false};
 
 constinit Recent<CUcontext, Record> recent;
+
+// Of the primary context of each device; null: not known.
+constinit std::array<std::atomic<CUcontext>, devices::kMost> primaries{};
+
+std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
+    return primaries[static_cast<std::size_t>(device.ordinal)];
+}
 
 // That of the context; null: it is not known. The lock is held.
 Record *known(CUcontext context) noexcept {
@@ -94,6 +102,7 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 void wait_a_moment() noexcept {
     constexpr timespec kMoment{0, 50'000};
+    const KeepErrno keep_errno;
     nanosleep(&kMoment, nullptr);
 }
 
@@ -164,6 +173,8 @@ bool gone(CUcontext context) noexcept {
     }
     record.device->ledger.give_back(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
+    CUcontext primary = context;
+    primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
     record.context.store(nullptr, std::memory_order_seq_cst);
     record.id.store(0, std::memory_order_seq_cst);
     books().unused.splice(books().unused.begin(), books().records, found->second);
@@ -224,14 +235,24 @@ Closing::~Closing() {
 }
 
 OnTop::OnTop(CUcontext context) noexcept {
-    const CUcontext current = current_context();
-    pushed_ = current != context && insist([&] { return driver().cuCtxPushCurrent_v2(context); }) == CUDA_SUCCESS;
-    current_ = pushed_ || current == context;
+    if (current_context() == context) {
+        current_ = true;
+        return;
+    }
+    // A call may return an error of earlier work and have done its own: made twice, it would push twice.
+    const auto push = [&] {
+        return driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS || current_context() == context;
+    };
+    current_ = pushed_ = push() || push();
+    if (pushed_) context_ = context;
 }
 
 OnTop::~OnTop() {
-    CUcontext popped = nullptr;
-    if (pushed_) insist([&] { return driver().cuCtxPopCurrent_v2(&popped); });
+    const auto pop = [&] {
+        CUcontext popped = nullptr;
+        return driver().cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS || current_context() != context_;
+    };
+    if (pushed_ && !pop()) pop();
 }
 
 Id id_of(CUcontext context) noexcept {
@@ -297,12 +318,20 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
 }
 
 CUcontext primary_of(const Device &device) noexcept {
-    CUcontext context = nullptr;
-    if (!primary_is_active(device).value_or(false) ||
-        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+    if (!primary_is_active(device).value_or(false)) return nullptr;
+    CUcontext context = primary_handle(device).load(std::memory_order_acquire);
+    if (context) return context;
+    // A green context made it. A release that fails leaves a reference; made twice, it could end the
+    // context under the program.
+    const KeepErrno keep_errno;
+    if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
-    insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(device.ordinal); });
+    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
+}
+
+void note_primary(const Device &device, CUcontext context) noexcept {
+    primary_handle(device).store(context, std::memory_order_release);
 }
 
 CUcontext recorded_primary(const Device &device) noexcept {
@@ -330,6 +359,12 @@ void note_green(CUgreenCtx green, CUcontext context) noexcept try {
     // not be seen to take it along, which the device's figure puts right.
 }
 
+CUcontext owner_of(CUcontext context) noexcept {
+    if (!has_green() || !is_green(context)) return context;
+    const Device *device = devices::current();
+    return device ? primary_of(*device) : context;
+}
+
 Green green_gone(CUgreenCtx green) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().greens.find(green);
@@ -349,11 +384,6 @@ CUcontext current_context() noexcept {
     return context;
 }
 
-CUcontext owner_of_memory() noexcept {
-    const CUcontext context = current_context();
-    if (!contexts::has_green() || !contexts::is_green(context)) return context;
-    const Device *device = devices::current();
-    return device ? contexts::primary_of(*device) : context;
-}
+CUcontext owner_of_memory() noexcept { return contexts::owner_of(current_context()); }
 
 }  // namespace curb::shim

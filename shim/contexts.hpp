@@ -92,6 +92,7 @@ class OnTop {
     explicit operator bool() const noexcept { return current_; }
 
   private:
+    CUcontext context_ = nullptr;
     bool pushed_ = false;
     bool current_ = false;
 };
@@ -137,6 +138,8 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 std::optional<bool> primary_is_active(const Device &device) noexcept;
 // Its handle, without keeping a reference; null: it is not there.
 CUcontext primary_of(const Device &device) noexcept;
+// The driver has given the program this handle of it.
+void note_primary(const Device &device, CUcontext context) noexcept;
 // The same by the books, without a call of the driver; null: it is not recorded.
 CUcontext recorded_primary(const Device &device) noexcept;
 
@@ -148,6 +151,8 @@ struct Green {
 };
 void green_made(CUgreenCtx green, const Green &known) noexcept;
 void note_green(CUgreenCtx green, CUcontext context) noexcept;
+// The primary context that a green one of the current device belongs to; any other context itself.
+CUcontext owner_of(CUcontext context) noexcept;
 bool has_green() noexcept;  // whether there has been one
 // Forgets the green context before the driver destroys it: its handles may come again.
 Green green_gone(CUgreenCtx green) noexcept;

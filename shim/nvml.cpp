@@ -6,6 +6,7 @@
 #include <mutex>
 #include <type_traits>
 
+#include "keep_errno.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::nvml {
@@ -13,24 +14,24 @@ namespace {
 
 constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
-bool load(Functions &functions) noexcept {
+bool find(Functions &functions) noexcept {
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
     if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // it may have lacked memory for a moment
     if (!library) {
         dlerror();
         return false;
     }
-    const auto find = [&](auto &slot, const char *name) {
+    const auto look_up = [&](auto &slot, const char *name) {
         slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(library, name));
     };
-    find(functions.init, "nvmlInit_v2");
-    find(functions.by_uuid, "nvmlDeviceGetHandleByUUID");
-    find(functions.index, "nvmlDeviceGetIndex");
-    find(functions.memory, "nvmlDeviceGetMemoryInfo");
-    find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+    look_up(functions.init, "nvmlInit_v2");
+    look_up(functions.by_uuid, "nvmlDeviceGetHandleByUUID");
+    look_up(functions.index, "nvmlDeviceGetIndex");
+    look_up(functions.memory, "nvmlDeviceGetMemoryInfo");
+    look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     // Drivers before 510 have the same call under its older name, with the same layout.
-    if (!functions.processes) find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
-    find(functions.utilization, "nvmlDeviceGetProcessUtilization");
+    if (!functions.processes) look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+    look_up(functions.utilization, "nvmlDeviceGetProcessUtilization");
     dlerror();
     return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes &&
            functions.init() == NVML_SUCCESS;
@@ -48,7 +49,7 @@ constinit std::atomic<bool> known{false};
 const Functions *functions() noexcept {
     if (!known.load(std::memory_order_acquire)) {
         Functions found;
-        const bool works = load(found);
+        const bool works = find(found);
         std::call_once(once, [&] {
             the_functions = found;
             usable = works;
@@ -58,7 +59,12 @@ const Functions *functions() noexcept {
     return usable ? &the_functions : nullptr;
 }
 
+void load() noexcept {
+    if (!dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL)) dlerror();
+}
+
 void *loaded(const char *symbol) noexcept {
+    const KeepErrno keep_errno;
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
     if (!library) {
         dlerror();

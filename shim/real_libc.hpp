@@ -6,6 +6,8 @@
 // have run. Nothing here allocates.
 #pragma once
 
+#include <link.h>
+
 #include <csignal>
 
 namespace curb::shim::real {
@@ -20,6 +22,10 @@ using Siginterrupt = int(int, int);
 
 // glibc's own function of this name, whatever is preloaded; null: it has none. Exact names of libc.so.6 or libdl.so.2.
 void *glibcs(const char *name) noexcept;
+
+// The function `name` that one loaded object defines, by its base address and dynamic section. Returns nullptr if it
+// defines none.
+void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept;
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;

@@ -8,6 +8,7 @@
 #include "allocations.hpp"
 #include "arrays.hpp"
 #include "cache.hpp"
+#include "captures.hpp"
 #include "keep_errno.hpp"
 #include "kernels.hpp"
 #include "log.hpp"
@@ -25,12 +26,15 @@ constexpr Bytes kContext = 518 * policy::MiB;
 // device has less free afterwards: others may have allocated in that moment, and then it errs on the side of the cap.
 class FirstContext {
   public:
-    explicit FirstContext(Device &device) noexcept : device_(device), used_before_(device.meter.used_by_all()) {
+    explicit FirstContext(Device &device) noexcept : device_(device) {
+        const KeepErrno keep_errno;
+        used_before_ = device_.meter.used_by_all();
         devices::reconcile(device_);
         overhead_before_ = device_.ledger.overhead();
     }
     // Charges it and returns how much that was.
     Bytes measure() const noexcept {
+        const KeepErrno keep_errno;
         devices::reconcile(device_);
         Bytes cost = device_.ledger.overhead() - std::min(device_.ledger.overhead(), overhead_before_);
         const auto used = device_.meter.used_by_all();
@@ -54,7 +58,6 @@ class FirstContext {
         return kContext;
     }
 
-    KeepErrno keep_errno_;
     Device &device_;
     std::optional<Bytes> used_before_;
     Bytes overhead_before_ = 0;
@@ -111,6 +114,7 @@ CUresult patiently(Device &device, Call call) {
 
 // The context has ended: credits it and what was in it.
 void close_books(Device *device, CUcontext context) noexcept {
+    captures::drop_context(context);
     kernels::forget_settled();
     cache::drop_context(context);
     allocations::drop_context(context);
@@ -193,7 +197,7 @@ CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
     return create(
         *device, {}, call, [&] { return *context; },
         [&] {
-            insist([&] { return driver().cuCtxDestroy_v2(*context); });
+            driver().cuCtxDestroy_v2(*context);
             *context = nullptr;
         });
 }
@@ -248,13 +252,16 @@ CUresult destroy(CUcontext context, bool detaches, Call call) {
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    return create_primary(
+    const CUresult result = create_primary(
         ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
         [&](const Device &) { return *context; },
         [&] {
-            insist([&] { return driver().cuDevicePrimaryCtxRelease_v2(ordinal); });
+            driver().cuDevicePrimaryCtxRelease_v2(ordinal);
             *context = nullptr;
         });
+    const Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr;
+    if (device) contexts::note_primary(*device, *context);
+    return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
     return end_primary(ordinal, Ends::perhaps, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });
@@ -305,7 +312,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     const CUresult result = create_primary(
         ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); }, contexts::primary_of,
         [&] {
-            insist([&] { return driver().cuGreenCtxDestroy(*context); });
+            driver().cuGreenCtxDestroy(*context);
             *context = nullptr;
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {

@@ -167,8 +167,14 @@ CUresult load(CUmodule *module, Call call) {
     if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
     const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
+    // An error may be of earlier work, and the module gone: the device shows it, and it is not unloaded twice.
+    const auto unload = [&] {
+        if (driver().cuModuleUnload(*module) == CUDA_SUCCESS) return true;
+        devices::reconcile(*device);
+        return !passes();
+    };
     // One that stays is the program's: nobody else could unload it, and it counts against the next request.
-    if (insist([&] { return driver().cuModuleUnload(*module); }) != CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
     reports::refusal(*device, admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
     devices::reconcile(*device);

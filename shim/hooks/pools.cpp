@@ -63,6 +63,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             const RelaxedCapture relaxed;
             if (device) trace::books(*device, left.pool->kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
         }
+        if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
     }
     if (device && result == CUDA_SUCCESS) devices::reconcile(*device);
     return result;
@@ -83,13 +84,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
-    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || result != CUDA_SUCCESS || !process::active()) return result;
-    // While curb has lowered it, the program is told its own.
+    const auto call = [=] { return driver().cuMemPoolGetAttribute(pool, attribute, value); };
+    if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
     pools::Pool *known = pools::known(pool);
-    if (const auto own = known ? known->threshold.of_program() : std::nullopt)
-        *static_cast<std::uint64_t *>(value) = *own;
-    return result;
+    return known ? known->threshold.get(*static_cast<std::uint64_t *>(value), call) : call();
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {

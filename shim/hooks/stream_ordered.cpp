@@ -57,7 +57,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
         return CUDA_SUCCESS;
     }
     trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(taken));
-    insist([&] { return (driver().*form.free)(*pointer, stream); });
+    (driver().*form.free)(*pointer, stream);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -65,6 +65,18 @@ TEST_CASE("an error of the driver keeps nothing, and comes through") {
                  .run("a_kept_block_that_the_driver_will_not_free_stays_kept"));
 }
 
+TEST_CASE("what the driver has done under an error of earlier work is not done once more") {
+    Job job;
+    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "4GiB", "cache": { "max": "256MiB" } } } })")
+                 .run("nothing_is_done_twice_that_has_been_done_once"));
+}
+
+TEST_CASE("the end of a context takes no longer for the blocks that are kept for another") {
+    Job job;
+    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cache": { "max": "4GiB" } } } })")
+                 .run("a_context_ends_beside_anothers_kept_blocks"));
+}
+
 TEST_CASE("a device that is full is a reason to give the cache up, also where nothing is capped") {
     Job job;
     succeeds(job.with("CURB_SIM_MEMORY", "1200MiB")

@@ -32,9 +32,9 @@ TEST_CASE("lines that are no request are answered with what is wrong, and the co
              "", "{", "status", "[]", "null", R"({"curb":2,"ask":"status"})", R"({"curb":1,"ask":"halt"})",
              R"({"curb":1,"ask":"release","bytes":-1})", R"({"curb":1,"ask":"cap"})",
              R"({"curb":1,"ask":"cap","gpu":0})", R"({"curb":1,"ask":"cap","cap":8,"gpu":"*"})",
-             R"({"curb":1,"ask":"cap","cap":"8Gib","gpu":"*"})", R"({"curb":1,"ask":"cap","gpu":"*","more":1})",
-             R"({"curb":1,"ask":"reload","file":"/etc/passwd"})", std::string("\0\0", 2), std::string(1000, '['),
-             "\xFF\xFE", "GET / HTTP/1.1\r"}) {
+             R"({"curb":1,"ask":"cap","cap":"8Gib","gpu":"*"})", R"({"curb":1,"ask":"cap","cap":"8","gpu":"*"})",
+             R"({"curb":1,"ask":"cap","gpu":"*","more":1})", R"({"curb":1,"ask":"reload","file":"/etc/passwd"})",
+             std::string("\0\0", 2), std::string(1000, '['), "\xFF\xFE", "GET / HTTP/1.1\r"}) {
         CAPTURE(line);
         const Raw client(process.socket());
         client.send(line + "\n" + kStatus + "\n");

@@ -178,6 +178,9 @@ TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
     CHECK(number(process("fill")) <= 2 * GiB);
     const Outcome typed = curb_in(runtime, {"cap", process.id(), "9GiB"});
     CHECK_THAT(typed.out, contains("cuda:0 cap 2 GiB, as before; 9GiB was asked for, and the machine's ceiling"));
+    CHECK(typed.status == 1);
+    CHECK(curb_in(runtime, {"cap", process.id(), "9GiB", "--json"}).status == 1);
+    CHECK(curb_in(runtime, {"cap", process.id(), "1GiB"}).status == 0);
     // Trusted again without a new text, the ceiling is read when that is asked for.
     fs::permissions(ceiling.file(), fs::perms(0666));
     CHECK_THAT(reload(process).errors.at(0), contains("/etc/curb/policy.json"));
@@ -447,6 +450,7 @@ TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed
     CHECK_THAT(complaint({"cap", "4711"}), contains("which cap? curb cap PID SIZE, or --reset"));
     CHECK_THAT(complaint({"cap", "x", "1GiB"}), contains("'x' is not the pid of a process"));
     CHECK_THAT(complaint({"cap", "4711", "8Gib"}), contains("is not a size"));
+    CHECK_THAT(complaint({"cap", "4711", "8"}), contains("'8' has no unit; did you mean \"8GiB\"?"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
     for (const Words &command :

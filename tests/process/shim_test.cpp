@@ -27,6 +27,8 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "programs_see_the_capped_device", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
         "threads_never_take_more_than_the_cap_together",
         "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
+        "a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap", "pools_without_memory_are_not_asked",
+        "the_end_of_a_pool_that_is_being_asked_is_slept_for",
         "pools_that_end_before_their_blocks_are_held_until_those_end",
         "what_is_freed_in_a_stream_is_held_until_it_comes_back",
         "a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread");
@@ -243,6 +245,16 @@ TEST_CASE("curb is quiet, and says the first refusal with its figures") {
 }
 
 TEST_CASE("errno is the program's own") { succeeds(Job().cap("1GiB").run("errno_is_the_programs_own")); }
+
+TEST_CASE("a thread that is cancelled while curb waits or logs ends alone") {
+    Job job;
+    const std::string log = (job.folder() / "curb.log").string();
+    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1s" } } },
+                             "log": { "level": "info", "file": ")" +
+                        log + R"(" } })")
+                 .with("LOG", log)
+                 .run("a_thread_that_is_cancelled_while_curb_works_ends_alone"));
+}
 
 TEST_CASE("a fork child passes, and dies of the signal as it would without curb") {
     succeeds(Job().cap("1GiB").run("a_fork_child_passes_and_the_parent_goes_on"));

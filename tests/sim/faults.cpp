@@ -68,6 +68,19 @@ struct Next {
     std::atomic<int> times = 0;
 };
 constinit Next next;
+// And what curb_sim_report_next has.
+constinit Next reported_next;
+
+bool is_due(Next &planned, const Entry &entry) {
+    return planned.times > 0 && std::strcmp(planned.name, entry.name) == 0 && planned.times-- > 0;
+}
+
+void plan_next(Next &planned, const char *name, int result, int times) {
+    planned.times = 0;
+    planned.name = name;
+    planned.result = result;
+    planned.times = times;
+}
 
 // And what curb_sim_hold_up has.
 struct HeldUp {
@@ -93,8 +106,9 @@ void hold_up(const Entry &entry) {
 // What curb_sim_break has.
 constinit std::atomic<int> broken = CUDA_SUCCESS;
 
-// What the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all that begin
-// so. Assumed, not measured: tests/gpu/programs/broken.cpp prints what a real driver answers.
+// The calls that the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all
+// that begin so. Measured on an H200 with driver 580 (tests/gpu/programs/broken.cpp;
+// docs/results/broken-2026-11-23-nvidia-h200.txt).
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",
@@ -103,13 +117,21 @@ constexpr std::string_view kAnswersBroken[] = {
     "cuGetProcAddress*",
     "cuGetExportTable",
     "cuDeviceGet*",
-    "cuDevicePrimaryCtxReset*",
+    "cuDeviceTotalMem*",
+    "cuDevicePrimaryCtx*",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuCtxGetDevice*",
+    "cuCtxPushCurrent*",
+    "cuCtxPopCurrent*",
+    "cuCtxGetDevice",
+    "cuCtxGetFlags",
+    "cuCtxGetApiVersion",
     "cuThreadExchangeStreamCaptureMode",
+    "cuPointerGetAttribute",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolTrimTo",
 };
 
 bool answers_broken(std::string_view name) {
@@ -120,8 +142,7 @@ bool answers_broken(std::string_view name) {
 
 CUresult planned(const Entry &entry) {
     hold_up(entry);
-    if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
-        return static_cast<CUresult>(next.result.load());
+    if (is_due(next, entry)) return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
     if (++plan.calls != plan.call) return CUDA_SUCCESS;
@@ -151,6 +172,10 @@ void hold_return(const Entry &entry) {
     if (held_return.name.compare_exchange_strong(name, nullptr)) held_return.released.wait(released);
 }
 
+CUresult reported(const Entry &entry, CUresult result) {
+    return is_due(reported_next, entry) ? static_cast<CUresult>(reported_next.result.load()) : result;
+}
+
 void repair() { broken = CUDA_SUCCESS; }
 
 }  // namespace curb::sim
@@ -174,10 +199,11 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
 }
 
 SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
-    next.times = 0;
-    next.name = name;
-    next.result = result;
-    next.times = times;
+    curb::sim::plan_next(next, name, result, times);
+}
+
+SIM_EXPORT void curb_sim_report_next(const char *name, int result, int times) {
+    curb::sim::plan_next(curb::sim::reported_next, name, result, times);
 }
 
 SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {

@@ -3,7 +3,7 @@
  * Exported by build/sim/libcuda.so.1; find it with dlsym or link with -lcuda from build/sim.
  *
  *   CURB_SIM_GPUS=N            devices of a new machine; default 1, at most 16
- *   CURB_SIM_MEMORY=SIZE       memory of each: bytes or KiB, MiB, GiB; default 80GiB
+ *   CURB_SIM_MEMORY=SIZE       memory of each: a number and KiB, MiB or GiB; default 80GiB
  *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: a machine of one's own
  *   CURB_SIM_LATENCY=off|h100  h100: calls take the times of the real card; default off
  *   CURB_SIM_FAULT=name:k:code[,...]
@@ -22,7 +22,8 @@
  *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING
  *                              as the driver heeds them; NVML does not
  *
- * A state file that is missing is made, with the devices and the memory that its maker's environment says.
+ * A state file that is missing is made, with the devices and the memory that its maker's environment says. Settings
+ * that are wrong, or that the machine of an existing state file does not have, are printed, and there is no device then.
  *
  * Images of modules, libraries too, say what they take, in lines that may be comments of a PTX text for a real driver:
  *
@@ -84,6 +85,10 @@ void curb_sim_fail(uint64_t call, int result, int others);
 
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
+
+/* The same, but they do what they are for before they return `result`: as calls of the driver do that report an error of
+   earlier work. */
+void curb_sim_report_next(const char *name, int result, int times);
 
 /* The `call`-th call (from 1) of the export `name`, a string that stays, by any thread but this one is made only after so
    many milliseconds. */

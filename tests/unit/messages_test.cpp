@@ -68,8 +68,9 @@ Status everything_set() {
     out.trace = {"t.json", 1, 2, "disk full"};
     out.releasing = true;
     out.refusals = {{1, 63, 2, policy::Obstacle::keep_free, 3, 4}, {}};
-    out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3}}};
+    out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3, {"JAX"}}}};
     out.passed = {{"/lib/a.so", "how"}};
+    out.returns_nothing = {"TensorFlow", "JAX"};
     return out;
 }
 
@@ -96,6 +97,7 @@ const std::vector<Reply> kReplies = {
     ReloadReport{"f", "rule 1", {"a", "b"}, {"c"}, {"d"}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
+    ReleaseReport{"", {}, 0, {"TensorFlow"}},
 };
 
 }  // namespace
