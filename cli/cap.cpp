@@ -1,4 +1,5 @@
 // `curb cap`: gives a running process another cap by its control socket, and prints what is in force then.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -87,8 +88,10 @@ int cap(const CapOptions &options) {
     else if (report)
         print(pid, *request, *report);
     else
-        complain(policy::one_line(report.error()));
-    return report ? 0 : 1;
+        complain(policy::plain(report.error()));
+    const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
+                                                 [&](const auto &gpu) { return request->cap && gpu.ceiling; });
+    return in_force ? 0 : 1;
 }
 
 }  // namespace curb::cli

@@ -138,7 +138,7 @@ struct ProcessCondition {
     std::optional<std::string> preload;  // LD_PRELOAD at its start
     bool has_settings = false;           // CURB_POLICY or CURB_CAP were set at its start
     std::vector<Preloaded> preloaded;
-    std::vector<Mapped> curb, driver;
+    std::vector<Mapped> curb, driver, tensorflow;
     std::optional<control::Status> status;
     std::string silence;      // why it does not say, in the words of control::ask
     bool has_socket = false;  // one that it listens on

@@ -191,6 +191,11 @@ void judge(const RuntimeCondition &runtime, Findings &out) {
         out.push_back(ok(kCheck, runtime.folder + (runtime.xdg.empty() ? " (XDG_RUNTIME_DIR is not set)" : "")));
 }
 
+const char *without_policy(bool has_ceiling, bool ceiling_is_valid) {
+    if (!ceiling_is_valid) return "the ceiling alone decides, and it cannot be used";
+    return has_ceiling ? "programs are held to the ceiling alone" : "programs are watched, and not held to anything";
+}
+
 void judge(const PolicyCondition &policy, Findings &out) {
     const config::Source &source = policy.source;
     bool own = true, ceiling = true;
@@ -204,10 +209,14 @@ void judge(const PolicyCondition &policy, Findings &out) {
                               : source.named ? "mend it; curb run refuses to start programs with it"
                                              : "mend it, or remove it; curb run refuses to start programs with it"));
     }
+    if (!source.foreign.empty())
+        out.push_back(note("policy", source.foreign + " is not used, because it belongs to another user",
+                           "chown it, name it in CURB_POLICY, or set HOME to this user's home"));
     if (own) {
         std::string what = source.file.empty() ? "" : source.file + " is valid";
         if (!source.cap.empty()) what += (what.empty() ? "" : ", ") + ("CURB_CAP is " + source.cap);
-        out.push_back(ok("policy", what.empty() ? "none here: programs are watched, and not held to anything" : what));
+        if (what.empty()) what = "none here: " + std::string(without_policy(policy.has_ceiling, ceiling));
+        out.push_back(ok("policy", what));
     }
     if (ceiling && policy.has_ceiling) out.push_back(ok("ceiling", source.ceiling + " is valid"));
 }
@@ -232,8 +241,10 @@ void judge(const View &view, Findings &out) {
         const std::string pid = std::to_string(process.pid);
         if (!process.status) {
             const bool waits = process.stopped || process.suspended;
+            // The remedy, if it names one, stands beside it.
+            const std::string trouble = process.trouble.substr(0, process.trouble.find(": see curb doctor "));
             out.push_back({kCheck, waits ? Verdict::note : Verdict::problem,
-                           who(process) + " is under curb and does not say what it holds: " + process.trouble,
+                           who(process) + " is under curb and does not say what it holds: it " + trouble,
                            waits ? "" : "curb doctor " + pid + " may say why"});
         } else if (process.status->policy.unusable) {
             out.push_back(problem(kCheck,

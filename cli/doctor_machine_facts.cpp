@@ -1,13 +1,16 @@
 // The driver, NVML and the files that curb needs, as this machine has them.
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -158,10 +161,13 @@ RuntimeCondition runtime_condition() {
     const control::Places places = control::places();
     out.xdg = places.xdg;
     out.passed_over = control::why_not_in_xdg(places, ::geteuid());
-    if (auto folder = control::runtime_directory(places, ::geteuid()))
-        out.folder = folder->path;
-    else
+    const auto folder = control::runtime_directory(places, ::geteuid());
+    if (!folder)
         out.fault = folder.error();
+    else if (::faccessat(AT_FDCWD, folder->path.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+        out.fault = folder->path + " cannot be written to: " + std::strerror(errno);
+    else
+        out.folder = folder->path;
     return out;
 }
 

@@ -42,6 +42,8 @@ class Examination {
     void policy(const control::PolicyStatus &policy);
     void gpus(const control::Status &status);
     [[nodiscard]] std::string remedy_for(policy::Obstacle why) const;
+    void sees_no_gpu(const std::string &why);
+    void own_limit(const control::Status &status);
 
     void ok(const char *check, std::string text) { out_.push_back({check, Verdict::ok, std::move(text), {}}); }
     void note(const char *check, std::string text, std::string remedy = {}) {
@@ -171,7 +173,10 @@ void Examination::silent() {
                     "start workers that use CUDA by spawn, not by fork");
     if (!container.empty())
         return note(kCheck, facts_.name + " runs in a container of its own, where it can be asked", container);
-    if (facts_.driver.empty()) return ok("cuda", "it has not used CUDA yet; curb reads the policy when it does");
+    if (facts_.driver.empty()) {
+        ok("cuda", "it has not used CUDA yet; curb reads the policy when it does");
+        return sees_no_gpu("libcuda is not");
+    }
     if (is_listed())
         return problem("cuda",
                        facts_.name +
@@ -181,6 +186,33 @@ void Examination::silent() {
     note("cuda",
          "it has loaded the driver (" + facts_.driver.front().path + ") and has not initialised it through curb yet",
          "if it computes on a GPU all the same, its calls do not come through curb (dlmopen, RTLD_DEEPBIND)");
+    sees_no_gpu("the driver is not initialised");
+}
+
+// TensorFlow is in the process and has not come to a GPU. It makes a context at its first operation, and computes on
+// the CPU without an error where it finds none.
+void Examination::sees_no_gpu(const std::string &why) {
+    if (facts_.tensorflow.empty()) return;
+    note("tensorflow",
+         "TensorFlow is loaded, and " + why + ": it has not used a GPU yet, or it found none and computes on the CPU",
+         "tf.config.list_physical_devices('GPU') says which it sees; if none, TensorFlow's messages on stderr say why "
+         "(a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
+}
+
+// Out of memory within TensorFlow's own limit never comes to the driver, so whether it happened cannot be seen from
+// here; that curb had no part in it can.
+void Examination::own_limit(const control::Status &status) {
+    constexpr policy::Bytes kLeft = 512 * policy::MiB;  // TensorFlow's reserve and curb's leave up to 385 MiB
+    const auto &keeps = status.returns_nothing;
+    if (std::find(keeps.begin(), keeps.end(), "TensorFlow") == keeps.end()) return;
+    for (const control::GpuStatus &gpu : status.gpus) {
+        if (gpu.contexts == 0 || !gpu.cap || gpu.held + kLeft > *gpu.cap || control::refused(gpu) != 0) continue;
+        ok("tensorflow", "cuda:" + std::to_string(gpu.ordinal) + ": curb has refused nothing, and " +
+                             policy::format_human(*gpu.cap - gpu.held) +
+                             " of the cap are left; if TensorFlow reports out of memory, that is its own limit, which "
+                             "it sets once, at its start: memory_limit, a fraction, or the free memory less "
+                             "TF_DEVICE_MIN_SYS_MEMORY_IN_MB");
+    }
 }
 
 void Examination::policy(const control::PolicyStatus &policy) {
@@ -251,6 +283,13 @@ void Examination::in_effect() {
              "restart the program, or use the command of that version");
     policy(status.policy);
     gpus(status);
+    if (!status.signal_trouble.empty())
+        note("signal", status.signal_trouble + ", so the signal asks for no release",
+             "ask by curb release " + std::to_string(facts_.pid) +
+                 ", or name another signal in its policy (release.signal)");
+    if (std::none_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.contexts > 0; }))
+        sees_no_gpu("it has no context on a GPU");
+    own_limit(status);
     for (const control::Passed &one : status.passed)
         problem("passed", one.library + ": " + one.how + ", so what it takes is seen only by NVML, if at all",
                 "open that library without RTLD_DEEPBIND and dlmopen");

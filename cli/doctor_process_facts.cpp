@@ -174,6 +174,7 @@ ProcessCondition look_into(int pid) {
     facts.readable = !maps.empty() && target.environment.has_value();
     facts.curb = mapped_of(maps, "libcurb.so");
     facts.driver = mapped_of(maps, "libcuda.so");
+    facts.tensorflow = mapped_of(maps, "libtensorflow_framework.so");
     facts.program = read_elf(proc(pid, "exe"));
     if (const auto library = find_library()) facts.library = read_elf(library->string());
     facts.secure = is_secure(pid);

@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
@@ -16,7 +17,14 @@ constexpr int kMostHeaders = 512;  // a program has a dozen
 
 class File {
   public:
-    explicit File(const std::string &path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+    // Of a regular file alone: to open a device or a FIFO does something to it.
+    explicit File(const std::string &path) {
+        const int named = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+        struct stat status {};
+        if (named >= 0 && ::fstat(named, &status) == 0 && S_ISREG(status.st_mode))
+            fd_ = ::open(("/proc/self/fd/" + std::to_string(named)).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (named >= 0) ::close(named);
+    }
     ~File() {
         if (fd_ >= 0) ::close(fd_);
     }
@@ -27,7 +35,7 @@ class File {
     }
 
   private:
-    int fd_;
+    int fd_ = -1;
 };
 
 template <class Header, class Segment>

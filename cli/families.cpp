@@ -50,7 +50,7 @@ class Families {
 };
 
 Labels with(Labels labels, const char *name, const std::string &value) {
-    labels[name] = policy::valid_utf8(policy::one_line(value));
+    labels[name] = policy::plain(value);
     return labels;
 }
 

@@ -69,10 +69,10 @@ Examples:
 
 inline constexpr const char *kRelease = R"(
 What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
-program keeps Python's lock. Ctrl-C ends the waiting, not the release. Processes are those of this user (of all users,
-for root) that have used CUDA under curb.
+program keeps Python's lock; with --all no process is waited for longer than 30 s. Ctrl-C ends the waiting, not the
+release. Processes are those of this user (of all users, for root) that have used CUDA under curb.
 
-Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked.
+Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
 
 Examples:
   curb release 4711
@@ -88,7 +88,8 @@ cached memory is released and no request is served until it is under; what the p
 Caps for several keys add up; for each device that of the most specific key holds, as in policies. --reset takes away
 whatever was set for the devices that --gpu names; without --gpu, for all.
 
-Exit status 0: in force, 1: the process could not be asked, or cannot do it, 125: wrong arguments.
+Exit status 0: in force, 1: not, because the machine's ceiling allows no more, or the process could not be asked or
+cannot do it, 125: wrong arguments.
 
 Examples:
   curb cap 4711 6GiB
@@ -105,6 +106,8 @@ Examples:
   curb policy explain job.json -- ./train.sh  which rule of the policy a command would get, and why)";
 
 inline constexpr const char *kCheck = R"(
+Warnings are of what is valid and hardly meant, such as a pattern that looks like a regular expression; they do not count.
+
 Exit status 0: all are valid, 1: some are not, 2: some cannot be read.
 
 Examples:
@@ -155,8 +158,8 @@ managed memory, one process of several that work together, too little host memor
 guessed that it might go wrong: managed memory of a process that is not under curb, a launcher's variables without NCCL,
 XLA (JAX, TensorFlow), whose threads were seen to crash in the middle of training (2 of 14).
 
-Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 130: not, because of
-Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
+Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 125: wrong arguments,
+130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
 Examples:
   curb suspend 4711
@@ -166,8 +169,8 @@ inline constexpr const char *kResume = R"(
 Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
 room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
 
-Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 130: not, because of
-Ctrl-C.
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 125: wrong arguments,
+130: not, because of Ctrl-C.
 
 Examples:
   curb resume 4711

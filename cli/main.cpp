@@ -3,16 +3,21 @@
 // The command of `curb run` or `curb policy explain` never passes through CLI11, whose options would be looked for in
 // it: argv is split first, at the first `--` or, for `run` without one, at the first word that is neither an option of
 // ours nor its value.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <sstream>
 
 #include "commands.hpp"
 #include "help.hpp"
 #include "help_format.hpp"
 #include "policy/words.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -284,8 +289,11 @@ int dispatch(const Words &words) {
     try {
         app.parse(std::move(parts.ours));
     } catch (const CLI::ParseError &error) {
-        if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-        return refuse(app, words, error.what());
+        if (error.get_exit_code() != 0) return refuse(app, words, error.what());
+        std::ostringstream answer;  // to --help or --version
+        app.exit(error, answer);
+        print(answer.str());
+        return 0;
     }
     if (!parts.clear) {
         complain("run: '" + parts.command.front() + "' stands before --, so it is unclear where the command begins");
@@ -297,15 +305,38 @@ int dispatch(const Words &words) {
 
 }  // namespace
 
+namespace {
+
+// Opens the standard descriptors that are closed, in a way that fails whoever uses them: else a socket or the driver's
+// file would get the number, and our answer with it. A program that curb becomes finds them closed.
+void reserve_standard_descriptors() {
+    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(standard, F_GETFD) >= 0) continue;
+        // The lowest that is free, which is this one.
+        static_cast<void>(::open("/dev/null", (standard == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
+    }
+}
+
+}  // namespace
+
 void complain(std::string_view message) {
-    std::fprintf(stderr, "curb: %.*s\n", static_cast<int>(message.size()), message.data());
+    std::string text = "curb: ";
+    for (std::size_t at = 0; at <= message.size();) {  // there are messages of several lines
+        const std::string_view line = message.substr(at, message.find('\n', at) - at);
+        text += policy::plain(line) + "\n";
+        at += line.size() + 1;
+    }
+    std::fputs(text.c_str(), stderr);
 }
 
 }  // namespace curb::cli
 
 int main(int argc, char **argv) {
     try {
-        return curb::cli::dispatch({argv + std::min(argc, 1), argv + argc});
+        curb::cli::reserve_standard_descriptors();
+        const int status = curb::cli::dispatch({argv + std::min(argc, 1), argv + argc});
+        curb::cli::print("");  // all that is still buffered: an answer that cannot be written is a failure
+        return status;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "curb: %s\n", error.what());
         return curb::cli::kFailure;

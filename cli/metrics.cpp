@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
 
-int print(const std::string &text) {
+int written(const std::string &text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return 0;
     if (errno != EPIPE) complain(std::string("metrics: standard output cannot be written: ") + std::strerror(errno));
     return 1;
@@ -24,8 +24,8 @@ int print(const std::string &text) {
 
 int metrics(const MetricsOptions &options) {
     const auto families = families_of(look_around(kMetricsPatience), CURB_VERSION);
-    if (options.json) return print(json_text(families));
-    if (!options.textfile) return print(openmetrics_text(families));
+    if (options.json) return written(json_text(families));
+    if (!options.textfile) return written(openmetrics_text(families));
     const auto wrong = replace_file(*options.textfile, classic_text(families));
     if (wrong) complain("metrics: " + *wrong);
     return wrong ? 1 : 0;

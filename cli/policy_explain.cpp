@@ -1,5 +1,4 @@
 // `curb policy explain`: which rule a command would get and why, what comes of it, and what would be set for it.
-#include <cstdio>
 #include <cstdlib>
 
 #include "commands.hpp"
@@ -9,6 +8,7 @@
 #include "policy_rows.hpp"
 #include "policy_source.hpp"
 #include "subject.hpp"
+#include "terminal.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
@@ -105,7 +105,7 @@ int policy_explain(const ExplainOptions &options) {
     const std::vector<Judged> ceiling =
         reading.ceiling ? judged(reading.ceiling->file, subject) : std::vector<Judged>();
     const std::vector<Row> all = rows(reading, outcome, policy->source.cap);
-    const Variables variables = policy::variables_to_set(outcome.policy.frameworks, environment);
+    const Variables variables = policy::variables_to_set(outcome.policy, environment);
     if (options.json) {
         auto members = places_json(*policy);
         members.emplace_back("program", program_json(program));
@@ -113,12 +113,11 @@ int policy_explain(const ExplainOptions &options) {
         members.emplace_back("ceiling_rules", rules_json(ceiling));
         members.emplace_back("settings", json_text(all));
         members.emplace_back("variables", variables_json(variables));
-        std::printf("%s\n", json::object(members).c_str());
+        print(json::object(members) + "\n");
     } else {
-        std::printf(
-            "%s\n%s%s%s%s\nPrograms that the command starts in turn are judged for themselves.\n",
-            heading(*policy, program, subject.args).c_str(), rules_text(own, "rules of " + policy->source.file).c_str(),
-            rules_text(ceiling, "rules of the ceiling").c_str(), text(all).c_str(), variables_text(variables).c_str());
+        print(heading(*policy, program, subject.args) + "\n" + rules_text(own, "rules of " + policy->source.file) +
+              rules_text(ceiling, "rules of the ceiling") + text(all) + variables_text(variables) +
+              "\nPrograms that the command starts in turn are judged for themselves.\n");
     }
     return 0;
 }

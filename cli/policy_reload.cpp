@@ -36,10 +36,10 @@ void print(int pid, const control::ReloadReport &report) {
     else
         head += " is in force";
     if (report.errors.empty() && !report.rule.empty()) head += ", with " + report.rule;
-    std::printf("%s\n", policy::one_line(head).c_str());
-    for (const std::string &line : report.changes) std::printf("  %s\n", policy::one_line(line).c_str());
-    for (const std::string &line : report.notes) std::printf("  note: %s\n", policy::one_line(line).c_str());
-    for (const std::string &line : report.errors) complain(policy::one_line(line));
+    std::printf("%s\n", policy::plain(head).c_str());
+    for (const std::string &line : report.changes) std::printf("  %s\n", policy::plain(line).c_str());
+    for (const std::string &line : report.notes) std::printf("  note: %s\n", policy::plain(line).c_str());
+    for (const std::string &line : report.errors) complain(policy::plain(line));
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ int policy_reload(const ReloadOptions &options) {
     else if (report)
         print(pid, *report);
     else
-        complain(policy::one_line(report.error()));
+        complain(policy::plain(report.error()));
     return report && report->errors.empty() ? 0 : 1;
 }
 

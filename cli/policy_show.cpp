@@ -1,11 +1,10 @@
 // `curb policy show`: every field of a policy with its value and where that comes from, and the rules that may change
 // it.
-#include <cstdio>
-
 #include "commands.hpp"
 #include "json.hpp"
 #include "policy_rows.hpp"
 #include "policy_source.hpp"
+#include "terminal.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
@@ -46,11 +45,10 @@ int policy_show(const ShowOptions &options) {
         members.emplace_back("settings", json_text(all));
         members.emplace_back("rules", rules_json(reading.own));
         members.emplace_back("ceiling_rules", rules_json(ceiling));
-        std::printf("%s\n", json::object(members).c_str());
+        print(json::object(members) + "\n");
     } else {
-        std::printf("%s\n%s%s%s", aligned(places_text(*policy)).c_str(), text(all).c_str(),
-                    rules_text(reading.own, "rules of " + policy->source.file).c_str(),
-                    rules_text(ceiling, "rules of the ceiling").c_str());
+        print(aligned(places_text(*policy)) + "\n" + text(all) +
+              rules_text(reading.own, "rules of " + policy->source.file) + rules_text(ceiling, "rules of the ceiling"));
     }
     return 0;
 }

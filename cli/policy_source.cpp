@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -52,9 +53,7 @@ std::optional<PolicySource> read_policy(const std::string &file, bool as_json, i
     if (reading) return PolicySource{source, std::move(reading).value()};
     status = std::max(1, exit_status(reading.error()));
     if (as_json) {
-        std::printf(
-            "%s\n",
-            json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}).c_str());
+        print(json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}) + "\n");
     } else {
         for (const config::Diagnostic &diagnostic : reading.error())
             std::fprintf(stderr, "%s\n", diagnostic.text().c_str());
@@ -66,8 +65,10 @@ std::vector<std::vector<std::string>> places_text(const PolicySource &policy) {
     const config::Source &source = policy.source;
     std::vector<std::vector<std::string>> out;
     out.push_back({"policy", !source.file.empty() ? source.file
-                                                  : "none: CURB_POLICY is not set, and there is no curb/policy.json in "
-                                                    "$XDG_CONFIG_HOME or ~/.config"});
+                             : !source.foreign.empty()
+                                 ? "none: " + source.foreign + " belongs to another user; CURB_POLICY can name it"
+                                 : "none: CURB_POLICY is not set, and there is no curb/policy.json in "
+                                   "$XDG_CONFIG_HOME or ~/.config"});
     if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
     out.push_back({"ceiling", policy.reading.ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;

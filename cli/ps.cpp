@@ -1,7 +1,4 @@
 // `curb ps`: who holds what, as a table, in detail, or for programs.
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -106,7 +103,7 @@ class Ps {
         if (options_.json) return out;
         for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
         for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
-            if (!message.empty() && (!every_ || out.last)) complain(policy::one_line(std::exchange(message, "")));
+            if (!message.empty() && (!every_ || out.last)) complain(policy::plain(std::exchange(message, "")));
         return out;
     }
     std::string text(const Looked &looked, const Screen &screen) {
@@ -124,14 +121,13 @@ class Ps {
     // Before each answer of several. Lines of JSON and CSV have their own time.
     std::string divider() {
         if (options_.json || options_.csv) return {};
-        const std::string time = clock_text(control::unix_now(), 0);
-        return (std::exchange(divided_, true) ? "\n" : "") + ("curb ps at " + time) + "\n";
+        return "curb ps at " + clock_text(control::unix_now(), 0) + "\n";
     }
 
     const PsOptions &options_;
     const std::optional<policy::Duration> every_;
     std::map<int, std::string> complaints_;
-    bool headed_ = false, divided_ = false;
+    bool headed_ = false;
 };
 
 }  // namespace
@@ -140,11 +136,6 @@ int ps(const PsOptions &options) {
     const auto between_looks = every(options);
     if (!between_looks) {
         complain("ps: " + between_looks.error());
-        return kFailure;
-    }
-    // Without one, its number would go to a socket or to the driver's file, and what is printed with it.
-    if (struct stat there{}; ::fstat(STDOUT_FILENO, &there) != 0) {
-        complain("ps: standard output is closed");
         return kFailure;
     }
     return Ps(options, *between_looks).run();

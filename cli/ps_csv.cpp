@@ -1,13 +1,15 @@
 #include <ctime>
 
 #include "ps_text.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
 
-// RFC 4180: a field with a comma, a quote or a line break in it stands in quotes, its own doubled.
-std::string field(const std::string &text) {
-    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+// RFC 4180: a field with a comma or a quote in it stands in quotes, its own doubled.
+std::string field(const std::string &raw) {
+    const std::string text = plain(raw);
+    if (text.find_first_of(",\"") == std::string::npos) return text;
     std::string out = "\"";
     for (const char c : text) out.append(c == '"' ? 2 : 1, c);
     return out + "\"";

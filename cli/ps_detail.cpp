@@ -82,8 +82,12 @@ class Detail {
             line(2, "", (policy.unusable ? "" : "the last edit is not in force: ") + plain(policy.error), Ink::red);
         if (!policy.cap.empty()) line(2, "CURB_CAP", plain(policy.cap));
         if (!policy.ceiling.empty()) line(2, "ceiling", plain(policy.ceiling));
-        if (!status.signal.empty())
+        if (!status.signal_trouble.empty())
+            line(2, "signal", "none asks for a release: " + plain(status.signal_trouble), Ink::yellow);
+        else if (!status.signal.empty())
             line(2, "signal", status.signal == "none" ? "none asks for a release" : plain(status.signal));
+        if (!status.returns_nothing.empty())
+            line(2, "release", control::returns_nothing_text(status.returns_nothing), Ink::yellow);
         if (const auto &trace = status.trace) {
             std::string written = plain(trace->file) + ", " + std::to_string(trace->events) + " events";
             if (trace->dropped > 0) written += ", " + std::to_string(trace->dropped) + " more were dropped";

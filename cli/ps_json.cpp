@@ -109,15 +109,18 @@ std::string status_json(const control::Status &status) {
     return object({{"version", text(status.version)},
                    {"since", time_or_null(status.since)},
                    {"signal", text_or_null(status.signal)},
+                   {"signal_trouble", text_or_null(status.signal_trouble)},
                    {"policy", policy_json(status.policy)},
                    {"trace", status.trace ? trace_json(*status.trace) : "null"},
                    {"releasing", flag(status.releasing)},
                    {"waits", list(status.waits, wait_json)},
                    {"refusals", list(status.refusals, refusal_json)},
                    {"releases", list(status.releases, release_json)},
-                   {"passed", list(status.passed, [](const control::Passed &one) {
-                        return object({{"library", text(one.library)}, {"how", text(one.how)}});
-                    })}});
+                   {"passed", list(status.passed,
+                                   [](const control::Passed &one) {
+                                       return object({{"library", text(one.library)}, {"how", text(one.how)}});
+                                   })},
+                   {"returns_nothing", list(status.returns_nothing, text)}});
 }
 
 std::string process_json(const ViewProcess &process) {

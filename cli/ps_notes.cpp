@@ -35,6 +35,17 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
     return "help: curb policy check";
 }
 
+// How long a refusal is worth a line below the table. The column of refusals counts it for as long as the process
+// lives.
+constexpr control::UnixMs kNews = 10 * 60 * 1000;
+
+// True if the limit that the request met has been raised since.
+bool is_raised(const control::GpuStatus &books, const control::Refusal &last) {
+    const auto is_above = [&](const std::optional<Bytes> &limit) { return !limit || *limit > last.limit; };
+    return (last.why == Obstacle::cap && is_above(books.cap)) ||
+           (last.why == Obstacle::allowance && is_above(books.allowance));
+}
+
 class Notes {
   public:
     Notes(const View &view, control::UnixMs now) : view_(view), now_(now) {}
@@ -85,8 +96,7 @@ class Notes {
             say(who + " has a cap" + where + " that was set by curb cap: " + policy::format(*books.live_cap) +
                 "; its policy's again: curb cap " + id + " --reset");
         about_waits(process, books, where);
-        const std::uint64_t times = control::refused(books);
-        if (times > 0 && !process.status->policy.unusable) about_refusals(process, books, where, times);
+        if (!process.status->policy.unusable) about_refusals(process, books, where);
     }
 
     void about_waits(const ViewProcess &process, const control::GpuStatus &books, const std::string &where) {
@@ -98,18 +108,16 @@ class Notes {
             (books.waiting > 1 ? "; " + std::to_string(books.waiting - 1) + " more wait" : ""));
     }
 
-    void about_refusals(const ViewProcess &process, const control::GpuStatus &books, const std::string &where,
-                        std::uint64_t times) {
-        std::string note = process_label(process) + " was refused " + std::to_string(times) +
-                           (times == 1 ? " request" : " requests") + where;
+    void about_refusals(const ViewProcess &process, const control::GpuStatus &books, const std::string &where) {
+        const std::uint64_t times = control::refused(books);
         const auto &refusals = process.status->refusals;
         const auto last = std::find_if(refusals.rbegin(), refusals.rend(),
                                        [&](const control::Refusal &one) { return one.gpu == books.ordinal; });
-        if (last == refusals.rend()) return say(note + ": curb ps " + std::to_string(process.pid) + " says more");
-        note += ", last " + clock_text(last->at, now_) + ": " +
-                (last->bytes == 0 ? "code of unknown size" : format_human(last->bytes)) + " met " +
-                policy::obstacle_text(last->why);
-        say(note + "; " + help(process.pid, books, *last));
+        if (last == refusals.rend() || now_ - last->at > kNews || is_raised(books, *last)) return;
+        say(process_label(process) + " was refused " + std::to_string(times) + (times == 1 ? " request" : " requests") +
+            where + ", last " + clock_text(last->at, now_) + ": " +
+            (last->bytes == 0 ? "code of unknown size" : format_human(last->bytes)) + " met " +
+            policy::obstacle_text(last->why) + "; " + help(process.pid, books, *last));
     }
 
     [[nodiscard]] std::string nvml_on(const ViewProcess &process) const {

@@ -27,6 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
+constexpr auto kAllPatience = 30s;     // for each of --all to end its release
 constexpr auto kSilence = 2s;          // before it is said what is waited for
 constexpr const char *kTrigger = "curb release";
 
@@ -82,7 +83,47 @@ policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOption
     return out;
 }
 
-Answer release_of(int pid, const policy::ReleaseRequest &request) {
+std::string text_of(const Asked &process) {
+    const control::ReleaseReport &report = **process.answer;
+    std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
+                       " in " + control::time_text(report.milliseconds);
+    // A release was under way, and ours has joined it.
+    if (report.trigger != kTrigger) head += ", together with the release on " + policy::plain(report.trigger);
+    if (report.steps.empty()) head += ": its policy has no release steps";
+    std::vector<std::vector<std::string>> lines{{head}};
+    for (const control::StepReport &step : report.steps)
+        lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
+                         control::time_text(step.milliseconds), policy::plain(step.reason)});
+    std::string out = aligned(lines);
+    if (!report.returns_nothing.empty()) out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
+    return out;
+}
+
+std::string json_of(const Asked &process) {
+    if (!*process.answer) return error_json(process.pid, process.answer->error());
+    const control::ReleaseReport &report = **process.answer;
+    const auto step_json = [](const control::StepReport &step) {
+        return json::object({{"step", json::text(policy::step_name(step.step))},
+                             {"freed", std::to_string(step.freed)},
+                             {"milliseconds", policy::json_text(step.milliseconds)},
+                             {"reason", json::text(step.reason)}});
+    };
+    return json::object({{"pid", std::to_string(process.pid)},
+                         {"trigger", json::text(report.trigger)},
+                         {"steps", json::list(report.steps, step_json)},
+                         {"freed", std::to_string(control::freed(report))},
+                         {"milliseconds", policy::json_text(report.milliseconds)},
+                         {"returns_nothing", json::list(report.returns_nothing, json::text)}});
+}
+
+void print(const Asked &process) {
+    if (!*process.answer) return complain(policy::plain(process.answer->error()));
+    std::fputs(text_of(process).c_str(), stdout);
+    std::fflush(stdout);
+}
+
+// `all`: one process must not hold the command for ever, so it is waited for kAllPatience.
+Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // Its own threads wait in the driver until it is resumed, and hold next to nothing.
     if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
@@ -90,19 +131,26 @@ Answer release_of(int pid, const policy::ReleaseRequest &request) {
     // Who does not answer this one at once would be waited for in vain.
     const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
     if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
-    return report_in<control::ReleaseReport>(pid, control::ask(pid, request, control::kForEver));
+    const auto begin = std::chrono::steady_clock::now();
+    auto report = report_in<control::ReleaseReport>(
+        pid, control::ask(pid, request, all ? std::chrono::milliseconds(kAllPatience) : control::kForEver));
+    if (!report && all && std::chrono::steady_clock::now() - begin >= kAllPatience)
+        return report.error() + "; its release may still be under way: curb release " + std::to_string(pid) +
+               " waits for it";
+    return report;
 }
 
-// All at the same time. On a terminal it is said for whom it takes long.
-void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request) {
+// All at the same time; each answer is printed when it comes. On a terminal it is said for whom it takes long.
+void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
     std::mutex mutex;
     std::condition_variable changed;
     std::size_t left = processes.size();
     std::vector<std::thread> threads;
     const auto ask_one = [&](Asked &one) {
-        Answer answer = release_of(one.pid, request);
+        Answer answer = release_of(one.pid, request, options.all);
         const std::scoped_lock lock(mutex);
         one.answer = std::move(answer);
+        if (!options.json) print(one);
         --left;
         changed.notify_all();
     };
@@ -126,48 +174,14 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     for (std::thread &thread : threads) thread.join();
 }
 
-std::string text_of(const Asked &process) {
-    const control::ReleaseReport &report = **process.answer;
-    std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
-                       " in " + control::time_text(report.milliseconds);
-    // A release was under way, and ours has joined it.
-    if (report.trigger != kTrigger) head += ", together with the release on " + policy::one_line(report.trigger);
-    if (report.steps.empty()) head += ": its policy has no release steps";
-    std::vector<std::vector<std::string>> lines{{head}};
-    for (const control::StepReport &step : report.steps)
-        lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
-                         control::time_text(step.milliseconds), policy::one_line(step.reason)});
-    return aligned(lines);
-}
-
-std::string json_of(const Asked &process) {
-    if (!*process.answer) return error_json(process.pid, process.answer->error());
-    const control::ReleaseReport &report = **process.answer;
-    const auto step_json = [](const control::StepReport &step) {
-        return json::object({{"step", json::text(policy::step_name(step.step))},
-                             {"freed", std::to_string(step.freed)},
-                             {"milliseconds", policy::json_text(step.milliseconds)},
-                             {"reason", json::text(step.reason)}});
-    };
-    return json::object({{"pid", std::to_string(process.pid)},
-                         {"trigger", json::text(report.trigger)},
-                         {"steps", json::list(report.steps, step_json)},
-                         {"freed", std::to_string(control::freed(report))},
-                         {"milliseconds", policy::json_text(report.milliseconds)}});
-}
-
-void print(const std::vector<Asked> &processes) {
+void print_sum(const std::vector<Asked> &processes) {
     control::ReleaseReport all;
     std::size_t answered = 0;
     for (const Asked &one : processes) {
-        if (!*one.answer) {
-            complain(policy::one_line(one.answer->error()));
-            continue;
-        }
+        if (!*one.answer) continue;
         ++answered;
         const auto &steps = one.answer->value().steps;
         all.steps.insert(all.steps.end(), steps.begin(), steps.end());
-        std::fputs(text_of(one).c_str(), stdout);
     }
     if (answered > 1)
         std::printf("%s in all, of %zu processes\n", control::size_text(control::freed(all)).c_str(), answered);
@@ -184,11 +198,11 @@ int release(const ReleaseOptions &options) {
         return kFailure;
     }
     std::vector<Asked> &asked = processes.value();
-    ask_all(asked, *request);
+    ask_all(asked, *request, options);
     if (options.json) {
         std::printf("%s\n", json::list(asked, json_of).c_str());
     } else {
-        print(asked);
+        print_sum(asked);
         if (asked.empty())
             std::printf("no process to ask: none%s has used CUDA under curb\n",
                         ::geteuid() == 0 ? "" : " of this user");

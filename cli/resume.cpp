@@ -84,13 +84,13 @@ void Resuming::look(const Machine &machine, ResumeFacts &facts) const {
 int Resuming::run() {
     if (options_.wait) {
         const auto wait = policy::parse_duration(*options_.wait);
-        if (!wait) return ended(kRefused, "unchanged", "--wait: " + wait.error());
+        if (!wait) return ended(kFailure, "unchanged", "--wait: " + wait.error());
         patience_ = *wait;
     }
     if (options_.bytes) {
         const auto size = policy::parse_size(*options_.bytes);
         if (!size || size->unit != policy::Size::Unit::bytes)
-            return ended(kRefused, "unchanged",
+            return ended(kFailure, "unchanged",
                          "--bytes: " + (size ? "a share of which device? say it as a size: 8GiB" : size.error()));
         bytes_ = size->amount;
     }

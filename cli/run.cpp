@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +16,7 @@
 #include "policy/words.hpp"
 #include "reach.hpp"
 #include "subject.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -122,13 +122,11 @@ std::string shell_quoted(const std::string &word) {
 }
 
 void show(const Settings &settings, const std::vector<std::string> &command) {
-    for (const auto &[name, value] : settings) std::printf("%s=%s\n", name.c_str(), shell_quoted(value).c_str());
+    std::string out;
+    for (const auto &[name, value] : settings) out += name + "=" + shell_quoted(value) + "\n";
     const char *separator = "";
-    for (const std::string &word : command) {
-        std::printf("%s%s", separator, shell_quoted(word).c_str());
-        separator = " ";
-    }
-    std::printf("\n");
+    for (const std::string &word : command) out += std::exchange(separator, " ") + shell_quoted(word);
+    print(out + "\n");
 }
 
 // Only returns when the command could not be started.
@@ -178,7 +176,7 @@ int run(const RunOptions &options) {
     }
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own come first: none of the policy's has a name of theirs.
-    for (auto &steering : policy::variables_to_set(policy->frameworks, variables))
+    for (auto &steering : policy::variables_to_set(*policy, variables))
         environment.value().push_back(std::move(steering));
     if (options.dry_run) {
         show(*environment, options.command);

@@ -79,7 +79,7 @@ SuspendFacts Suspending::facts(const Machine &machine) const {
 int Suspending::run() {
     const auto patience = policy::parse_duration(options_.timeout);
     if (!patience || patience->count() == 0)
-        return ended(kRefused, "unchanged",
+        return ended(kFailure, "unchanged",
                      "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
     // What costs nothing is asked before the driver is loaded.
     if (const auto refusal = why_not_suspend(what_proc_shows())) return refused(*refusal);

@@ -23,7 +23,7 @@ std::optional<std::string> whole(const std::string &path) {
     if (!file) return std::nullopt;
     std::string text;
     std::array<char, 4096> block;
-    while (file.read(block.data(), block.size()) || file.gcount() > 0)
+    while (text.size() < control::kMostOfEnvironment && (file.read(block.data(), block.size()) || file.gcount() > 0))
         text.append(block.data(), static_cast<std::size_t>(file.gcount()));
     if (file.bad()) return std::nullopt;
     return text;
@@ -85,7 +85,7 @@ void narrow(HostRoom &room, const std::string &top, const fs::path &path, const 
 }  // namespace
 
 std::string Target::text() const {
-    return std::to_string(process.pid) + (name.empty() ? "" : " (" + policy::one_line(name) + ")");
+    return std::to_string(process.pid) + (name.empty() ? "" : " (" + policy::plain(name) + ")");
 }
 
 std::string name_of(int pid) {

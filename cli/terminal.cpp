@@ -57,7 +57,7 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text) {
 bool print(std::string_view text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return true;
     if (errno == EPIPE) return false;
-    throw std::system_error(errno, std::generic_category(), "what was found could not be written to standard output");
+    throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
 }
 
 }  // namespace curb::cli

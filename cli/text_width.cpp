@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <iterator>
 
-#include "policy/words.hpp"
-
 namespace curb::cli {
 namespace {
 
@@ -24,7 +22,6 @@ constexpr Range kTwo[] = {
     {0x1100, 0x115F}, {0x231A, 0x231B},   {0x2329, 0x232A},   {0x23E9, 0x23EC},   {0x2E80, 0x303E},  {0x3041, 0x4DBF},
     {0x4E00, 0xA4CF}, {0xA960, 0xA97F},   {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},  {0xFF00, 0xFF60},
     {0xFFE0, 0xFFE6}, {0x1F300, 0x1F64F}, {0x1F680, 0x1F6FF}, {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
-constexpr Range kActedOn[] = {{0x80, 0x9F}, {0x200E, 0x200F}, {0x2028, 0x202E}, {0x2066, 0x2069}};
 
 template <std::size_t N>
 bool is_in(const Range (&ranges)[N], char32_t c) {
@@ -122,17 +119,6 @@ std::string aligned(const std::vector<std::vector<std::string>> &lines) {
             line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
         }
         out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-    return out;
-}
-
-std::string plain(std::string_view text) {
-    const std::string line = policy::one_line(policy::valid_utf8(text));
-    std::string out;
-    for (std::string_view rest = line; !rest.empty();) {
-        const Character next = first_of(rest);
-        out += is_in(kActedOn, next.code) ? "\uFFFD" : next.bytes;
-        rest.remove_prefix(next.bytes.size());
     }
     return out;
 }

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "policy/words.hpp"
+
 namespace curb::cli {
 
 // Columns: ideographs and emoji take two, combining marks none. Bytes that are not UTF-8 count as one each.
@@ -18,8 +20,6 @@ std::string padded(std::string text, std::size_t columns, bool right = false);
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent);
 // Lines of cells, the columns as wide as their widest cell. A line of one cell stands for itself.
 std::string aligned(const std::vector<std::vector<std::string>> &lines);
-// On one line, with U+FFFD for what a terminal would act on instead of showing it: controls, also those of Unicode that
-// turn the direction of writing.
-std::string plain(std::string_view text);
+using policy::plain;
 
 }  // namespace curb::cli

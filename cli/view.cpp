@@ -21,10 +21,11 @@
 namespace curb::cli {
 namespace {
 
+// A process can put any text in the place of its arguments, gigabytes too.
+constexpr std::size_t kMostOfCommand = 64 << 10;
+
 using control::field_in;
 using control::proc_text;
-
-std::string shown(std::string_view text) { return policy::one_line(policy::valid_utf8(text)); }
 
 // A directory service behind it may be slow: once a user.
 const std::string &user_name(uid_t uid) {
@@ -32,7 +33,8 @@ const std::string &user_name(uid_t uid) {
     const auto found = known.find(uid);
     if (found != known.end()) return found->second;
     const passwd *entry = ::getpwuid(uid);
-    return known[uid] = entry && entry->pw_name && *entry->pw_name ? shown(entry->pw_name) : std::to_string(uid);
+    return known[uid] =
+               entry && entry->pw_name && *entry->pw_name ? policy::plain(entry->pw_name) : std::to_string(uid);
 }
 
 ProcessFacts look(int pid, bool asked) {
@@ -47,11 +49,11 @@ ProcessFacts look(int pid, bool asked) {
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     const std::string comm = proc_text(pid, "comm");
-    out.name = shown(std::string_view(comm).substr(0, comm.find('\n')));
-    std::string words = proc_text(pid, "cmdline");
+    out.name = policy::plain(std::string_view(comm).substr(0, comm.find('\n')));
+    std::string words = proc_text(pid, "cmdline", kMostOfCommand);
     while (!words.empty() && words.back() == '\0') words.pop_back();
     std::replace(words.begin(), words.end(), '\0', ' ');
-    out.command = shown(words);
+    out.command = policy::plain(words);
     out.suspended = control::suspended::read(process).has_value();
     if (!asked) out.preloaded = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
     return out;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 namespace curb::cli {
 namespace {
@@ -74,7 +75,8 @@ class InPlace {
         std::size_t lines = 0, at = 0;
         for (; at < frame.size() && lines + 1 < room; ++lines) {
             const std::size_t end = frame.find('\n', at);
-            out += frame.substr(at, end - at) + "\x1b[K\n";
+            // Erased first: behind a line that fills the row the cursor stands on its last letter.
+            out += "\x1b[2K" + frame.substr(at, end - at) + "\n";
             at = end == std::string::npos ? frame.size() : end + 1;
         }
         out += "\x1b[J";
@@ -108,6 +110,7 @@ int watch(std::chrono::milliseconds every, const std::function<std::string()> &d
     const bool in_place = can_redraw();
     const Signals signals;
     Frame shown;
+    bool printed = false;
     {
         const InPlace screen_of_ours(in_place);
         for (;;) {
@@ -115,8 +118,9 @@ int watch(std::chrono::milliseconds every, const std::function<std::string()> &d
             const Screen screen = screen_of_stdout();
             shown = frame(screen);
             if (shown.last) break;
-            const std::string text = divider() + shown.text;
-            if (!print(in_place ? InPlace::text(text, screen) : text)) return shown.status;
+            const std::string head = divider(), text = head + shown.text;
+            const bool blank = std::exchange(printed, true) && !head.empty();
+            if (!print(in_place ? InPlace::text(text, screen) : (blank ? "\n" : "") + text)) return shown.status;
             int signal = signals.wait_until(begin + every);
             if (signal == SIGWINCH && !in_place) signal = signals.wait_until(begin + every);
             if (signal == 0 || signal == SIGWINCH) continue;

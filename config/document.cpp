@@ -19,6 +19,7 @@ using policy::is_digit;
 using policy::pointer_token;
 using policy::quote;
 
+constexpr const char *kHash = "'#' begins no comment here; comments are // to the end of the line or /* */";
 constexpr int kNumberOverflow = 406;  // nlohmann's out_of_range for a number that no double holds
 
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -256,6 +257,7 @@ class Builder {
     Fault explain(bool overflow) {
         std::size_t at = scan_.skip_blanks(end_);
         if (scan_.opens_comment(at)) return unclosed_comment(at);
+        if (scan_.at(at) == '#') return {at, {}, kHash};
         if (runs_on(at)) return value_fault(begin_, false);
         const bool in_object = !open_.empty() && open_.back()->kind == Node::Kind::object;
         const char closing = in_object ? '}' : ']';
@@ -290,6 +292,7 @@ class Builder {
     [[nodiscard]] Fault key_fault(std::size_t at) const {
         if (at >= text_.size()) return ends_early(at);
         if (scan_.opens_comment(at)) return unclosed_comment(at);
+        if (scan_.at(at) == '#') return {at, {}, kHash};
         if (scan_.at(at) == '"') return scan_.string_fault(at);
         return {at, {}, scan_.shown(at) + " stands where a key in double quotes is expected"};
     }
@@ -298,6 +301,9 @@ class Builder {
         if (at >= text_.size()) return ends_early(at);
         const char c = scan_.at(at);
         const std::string word = scan_.shown(at);
+        if (c == '#') return {at, {}, kHash};
+        if (const char *other = open_.empty() ? other_format(at) : nullptr)
+            return {at, {}, std::string("this looks like ") + other + R"(; a policy is JSON, as { "version": 1 } is)"};
         if (overflow) return {at, {}, word + " is too large a number"};
         if (c == '"') return scan_.string_fault(at);
         if (scan_.opens_comment(at)) return unclosed_comment(at);
@@ -306,6 +312,19 @@ class Builder {
         if (is_digit(c) || c == '-' || c == '+' || c == '.')
             return {at, {}, word + " is not a number as JSON writes it"};
         return {at, {}, word + " is not a value of JSON; strings stand in double quotes"};
+    }
+
+    // Which format a text that does not begin as JSON begins like; null: none that we know.
+    [[nodiscard]] const char *other_format(std::size_t at) const {
+        if (text_.substr(at).starts_with("---")) return "YAML";
+        const auto is_of_word = [](char c) {
+            return is_digit(c) || c == '_' || c == '-' || c == '$' || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+        };
+        std::size_t end = at;
+        while (end < text_.size() && is_of_word(text_[end])) ++end;
+        const std::size_t mark = scan_.skip_blanks(end);
+        if (end == at) return nullptr;
+        return scan_.at(mark) == ':' ? "YAML" : scan_.at(mark) == '=' ? "TOML" : nullptr;
     }
 
     static Fault unclosed_comment(std::size_t at) { return {at, {}, "the comment that begins here is not closed"}; }

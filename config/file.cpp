@@ -38,13 +38,19 @@ std::string why_not_opened(int error) {
     }
 }
 
-policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path) {
+bool is_own(const struct stat &status) { return status.st_uid == ::geteuid() || status.st_uid == 0; }
+
+policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path, bool own) {
     if (file.fd() < 0) return unread(path, why_not_opened(file.error()));
     struct stat status {};
     if (::fstat(file.fd(), &status) != 0)
         return unread(path, std::string("it cannot be read: ") + std::strerror(errno));
     if (S_ISDIR(status.st_mode)) return unread(path, "it is a directory; name the policy file in it");
     if (!S_ISREG(status.st_mode)) return unread(path, "it is not a regular file; copy the policy into one");
+
+    if (own && !is_own(status))
+        return unread(path, "it belongs to user " + std::to_string(status.st_uid) +
+                                ", so it is not used; chown it, or name it in CURB_POLICY");
 
     std::string text;
     char block[16 * 1024];
@@ -65,9 +71,9 @@ std::string directory_of(const std::string &path) {
     return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-policy::Result<std::string, Diagnostic> read_file(const std::string &path) {
+policy::Result<std::string, Diagnostic> read_file(const std::string &path, bool own) {
     try {
-        return text_of(File(path), path);
+        return text_of(File(path), path, own);
     } catch (...) {
         Diagnostics none = out_of_memory(path);
         return none.empty() ? Diagnostic() : std::move(none.front());

@@ -1,6 +1,8 @@
 // Opening and reading of files that may be anything. Private to config/.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <string>
 
 #include "config/load.hpp"
@@ -22,8 +24,12 @@ class File {
     int error_;
 };
 
-// What a regular file says, at most 1 MiB, or why it cannot be read. These may throw std::bad_alloc.
-policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path);
+// What a regular file says, at most 1 MiB, or why it cannot be read. `own`: it must be is_own(). These may throw
+// std::bad_alloc.
+policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path, bool own = false);
+// True if it belongs to this process's user or to root. The files of others are not followed unless they are named:
+// with sudo -E a HOME may be another user's, whose policy names files to write.
+bool is_own(const struct stat &status);
 std::string why_not_opened(int error);
 Diagnostic unread(const std::string &path, std::string message);
 

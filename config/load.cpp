@@ -22,10 +22,10 @@ void take(std::string_view text, const std::string &file, Document &document, Di
 
 Reading read_all(const Source &source, std::optional<std::string_view> text, Diagnostics &wrong) {
     Reading out;
-    if (!source.file.empty() && text) {
+    if (!source.file.empty() && text && !source.own) {
         take(*text, source.file, out.own, wrong);
     } else if (!source.file.empty()) {
-        const auto read = read_file(source.file);
+        const auto read = read_file(source.file, source.own);
         if (read) {
             take(*read, source.file, out.own, wrong);
         } else {

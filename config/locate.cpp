@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "config/load.hpp"
+#include "file.hpp"
 
 namespace curb::config {
 namespace {
@@ -35,7 +36,9 @@ Source find(const Variables &environment) {
     }
     std::array<char, PATH_MAX> path;
     struct stat status {};
-    if (users_file(environment, path) && ::stat(path.data(), &status) == 0) source.file = path.data();
+    if (!users_file(environment, path) || ::stat(path.data(), &status) != 0) return source;
+    source.own = is_own(status);
+    (source.own ? source.file : source.foreign) = path.data();
     return source;
 }
 

@@ -75,7 +75,7 @@ std::string size_pattern() {
     // Eighteen decimals, and zeros: what 64 bits can turn into bytes exactly.
     for (const Unit &unit : kUnits)
         out += up_to(kMost >> unit.shift) + R"((\.[0-9]{1,18}0*)? *)" + group(unit.names) + "|";
-    out += up_to(kMost) + R"((\.0+)?( *B)?|)";
+    out += up_to(kMost) + R"((\.0+)? *B|)";
     return anchored(out + R"(0*([0-9]{1,2}(\.[0-9]{1,2}0*)?|100(\.0+)?) *%)");
 }
 
@@ -157,10 +157,9 @@ Type type_of(const policy::Field &field) {
         case FieldType::size:
             if (positive)
                 return {"positive_size", "a size above 0", "", {{"$ref", "#/$defs/size"}, {"pattern", "[1-9]"}}};
-            return {
-                "size", "a size",
-                "a number and a unit, TiB, GiB, MiB, KiB or B (T, G, M, K; none: bytes), or a percentage of the device",
-                strings_like(size_pattern())};
+            return {"size", "a size",
+                    "a number and a unit, TiB, GiB, MiB, KiB or B (T, G, M, K), or a percentage of the device",
+                    strings_like(size_pattern())};
         case FieldType::duration:
             if (positive)
                 return {"positive_time", "a time above 0", "", {{"$ref", "#/$defs/time"}, {"pattern", "[1-9]"}}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "connect.hpp"
@@ -17,6 +18,8 @@ namespace curb::control {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr milliseconds kTidying{100};
 
 // A socket that was found, and how far one has come with its process.
 struct Socket {
@@ -39,7 +42,7 @@ bool knock(Socket &socket) {
     if (!socket.connection) {
         if (socket.error == ECONNREFUSED) remove_socket(socket.folder, socket.name);
         if (too_many_open(socket.error)) return true;  // nor can /proc be looked into now
-        return socket.error == EAGAIN && name_of(pid) == socket.process;
+        return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
     }
     const auto who = peer(socket.connection);
     // Another process by now has the pid, or one of another pid namespace shares the folder. (A child that has
@@ -53,23 +56,55 @@ bool knock(Socket &socket) {
                        ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
                        ", so its answer is not trusted: " + socket.folder.path;
         socket.connection = {};
+        return true;
     }
-    return true;
+    return belongs_in(socket.folder, pid);
 }
 
-// Each process once, in the order of their pids. Dead sockets are deleted on the way.
-std::vector<Socket> sockets() {
-    std::vector<Socket> out;
+// True if a process of this name runs, or if /proc does not tell.
+bool runs(const ProcessName &process) {
+    if (has_ended(process.pid)) return false;
+    const auto now = name_of(process.pid);
+    return !now || now == process;
+}
+
+// What the folders hold.
+struct Found {
+    std::vector<Socket> sockets;                         // each process once, in the order of their pids
+    std::vector<std::pair<Folder, std::string>> others;  // names of processes that have ended
+};
+
+// A user's processes that run are limited, and names in a folder are not: only those that run are connected to here.
+Found look_for_sockets() {
+    Found out;
     for (const Folder &folder : folders(places(), ::geteuid())) {
-        remove_unfinished(folder);
-        for (std::string &name : sockets_in(folder)) out.push_back({*parse_socket_name(name), folder, std::move(name)});
+        for (std::string &name : unfinished_in(folder)) out.others.emplace_back(folder, std::move(name));
+        for (std::string &name : sockets_in(folder)) {
+            if (const ProcessName process = *parse_socket_name(name); runs(process))
+                out.sockets.push_back({process, folder, std::move(name)});
+            else
+                out.others.emplace_back(folder, std::move(name));
+        }
     }
-    std::erase_if(out, [](Socket &socket) { return !knock(socket); });  // once no folder has to be opened any more
-    const auto before = [](const Socket &a, const Socket &b) { return a.process.pid < b.process.pid; };
-    std::stable_sort(out.begin(), out.end(), before);
+    std::vector<Socket> &sockets = out.sockets;
+    std::erase_if(sockets, [](Socket &socket) { return !knock(socket); });  // once no folder has to be opened any more
+    // Of several with one pid the one that answers comes first: others' may be there to hide it.
+    const auto rank = [](const Socket &one) {
+        return std::tuple(one.process.pid, one.fault.has_value(), !one.connection);
+    };
+    const auto before = [&](const Socket &a, const Socket &b) { return rank(a) < rank(b); };
+    std::stable_sort(sockets.begin(), sockets.end(), before);
     const auto same = [](const Socket &a, const Socket &b) { return a.process.pid == b.process.pid; };
-    out.erase(std::unique(out.begin(), out.end(), same), out.end());
+    sockets.erase(std::unique(sockets.begin(), sockets.end(), same), sockets.end());
     return out;
+}
+
+// Deletes the sockets of dead processes, as many as it can until the deadline.
+void clean_up(const Found &found, const Deadline &deadline) {
+    for (const auto &[folder, name] : found.others) {
+        if (deadline.passed()) return;
+        remove_socket(folder, name);
+    }
 }
 
 // One process, from the knock to its answer.
@@ -163,12 +198,13 @@ void wait(std::vector<Asked> &processes, const Deadline &deadline) {
 }  // namespace
 
 std::vector<Answer> ask_all(const Request &request, milliseconds patience) {
-    const Deadline deadline(patience);
+    const Deadline deadline(patience), tidying(patience / 4);
     const std::string line = text(request) + "\n";
     std::vector<Asked> processes;
-    std::vector<Socket> found = sockets();
-    processes.reserve(found.size());
-    for (Socket &socket : found) processes.emplace_back(std::move(socket), line);
+    Found found = look_for_sockets();
+    processes.reserve(found.sockets.size());
+    for (Socket &socket : found.sockets) processes.emplace_back(std::move(socket), line);
+    clean_up(found, tidying);  // while they answer
     const auto is_done = [](const Asked &one) { return one.done(); };
     while (!std::all_of(processes.begin(), processes.end(), is_done) && !deadline.passed()) wait(processes, deadline);
     std::vector<Answer> out;
@@ -181,7 +217,9 @@ std::vector<Answer> ask_all(const Request &request, milliseconds patience) {
 
 std::vector<int> processes() {
     std::vector<int> out;
-    for (const Socket &socket : sockets())
+    const Found found = look_for_sockets();
+    clean_up(found, Deadline(kTidying));
+    for (const Socket &socket : found.sockets)
         if (!socket.fault) out.push_back(socket.process.pid);
     return out;
 }

@@ -22,8 +22,8 @@ using std::chrono::milliseconds;
 std::vector<Folder> folders_for(int pid) {
     Places around = places();
     std::vector<Folder> out = folders(around, ::geteuid());
-    const uid_t owner = owner_of(pid);
-    std::istringstream environment(proc_text(pid, "environ"));
+    const uid_t owner = owner_of(pid).value_or(::geteuid());
+    std::istringstream environment(proc_text(pid, "environ", kMostOfEnvironment));
     constexpr std::string_view kName = "XDG_RUNTIME_DIR=";
     for (std::string variable; std::getline(environment, variable, '\0');)
         if (variable.starts_with(kName)) around.xdg = variable.substr(kName.size());
@@ -51,11 +51,12 @@ struct Found {
 };
 
 // A connection to this process. One to another process with the same pid (an earlier one, one of a container that
-// shares the folder) is not taken for it.
+// shares the folder, one of another user's) is not taken for it.
 Found find(int pid, const Deadline &deadline) {
     Found out;
     const auto now = name_of(pid);
     for (const Folder &folder : folders_for(pid)) {
+        if (!belongs_in(folder, pid)) continue;
         for (const std::string &name : sockets_in(folder)) {
             const auto process = parse_socket_name(name);
             if (process->pid != pid) continue;
@@ -91,9 +92,9 @@ std::string not_found(int pid, const Found &found) {
         return process +
                " no longer listens on its control socket: the program replaced itself, or closed descriptors "
                "that are not its own; restart it";
-    const uid_t owner = owner_of(pid);
-    if (::geteuid() != 0 && owner != ::geteuid())
-        return process + " belongs to user " + std::to_string(owner) + ": ask as that user, or as root";
+    const auto owner = owner_of(pid);
+    if (::geteuid() != 0 && owner && *owner != ::geteuid())
+        return process + " belongs to user " + std::to_string(*owner) + ": ask as that user, or as root";
     // "4711\t17": the pid in each namespace, from ours inwards.
     const std::string status = proc_text(pid, "status"), pids(field_in(status, "NSpid:"));
     if (const std::size_t inner = pids.rfind('\t'); inner != std::string::npos)

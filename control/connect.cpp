@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "control/proc.hpp"
+
 namespace curb::control {
 
 Descriptor connect_to(const std::string &path, int &error) {
@@ -28,6 +30,11 @@ std::optional<ucred> peer(const Descriptor &connection) {
     socklen_t size = sizeof out;
     if (::getsockopt(connection.number(), SOL_SOCKET, SO_PEERCRED, &out, &size) != 0) return std::nullopt;
     return out;
+}
+
+bool belongs_in(const Folder &folder, int pid) {
+    const auto owner = owner_of(pid);
+    return !owner || *owner == folder.owner || folder.owner == 0;
 }
 
 }  // namespace curb::control

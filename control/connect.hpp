@@ -21,7 +21,11 @@ Descriptor connect_to(const std::string &path, int &error);
 
 // Who listens at the other end, as this pid namespace knows it.
 std::optional<ucred> peer(const Descriptor &connection);
-// Root may have opened the folder's socket by another user's leave: a process of that user must answer, or root's.
-inline bool speaks_for(const ucred &who, const Folder &folder) { return who.uid == folder.owner || who.uid == 0; }
+// True if a process of the folder's user listens at the other end. Others can, if root has opened the folder to them.
+inline bool speaks_for(const ucred &who, const Folder &folder) { return who.uid == folder.owner; }
+// True if the process may have its socket in this folder: its user's, or root's, if it gave up root's rights since. A
+// pid comes again, so a folder may hold a socket of an earlier process with it, on which a child of that one still
+// listens.
+bool belongs_in(const Folder &folder, int pid);
 
 }  // namespace curb::control

@@ -39,6 +39,7 @@ void describe(Io &io, Is<ReleaseReport> auto &value) {
     io("trigger", value.trigger);
     io("steps", value.steps);
     io("milliseconds", value.milliseconds);
+    io.where_set("returns_nothing", value.returns_nothing);
 }
 template <class Io>
 void describe(Io &io, Is<GpuStatus> auto &value) {
@@ -112,6 +113,7 @@ void describe(Io &io, Is<Status> auto &value) {
     io("version", value.version);
     io("since", value.since);
     io("signal", value.signal);
+    io.where_set("signal_trouble", value.signal_trouble);
     io("policy", value.policy);
     io("trace", value.trace);
     io("gpus", value.gpus);
@@ -120,6 +122,7 @@ void describe(Io &io, Is<Status> auto &value) {
     io("refusals", value.refusals);
     io("releases", value.releases);
     io.where_set("passed", value.passed);
+    io.where_set("returns_nothing", value.returns_nothing);
 }
 template <class Io>
 void describe(Io &io, Is<CapChange> auto &value) {

@@ -23,12 +23,13 @@ std::string path_of(int pid, const char *what) { return "/proc/" + std::to_strin
 std::string process_text(int pid) { return "process " + std::to_string(pid); }
 
 // Not by a stream, whose iterators throw when the process ends meanwhile.
-std::string proc_text(int pid, const char *what) {
+std::string proc_text(int pid, const char *what, std::size_t most) {
     const Descriptor in(::open(path_of(pid, what).c_str(), O_RDONLY | O_CLOEXEC));
     std::string out;
     std::array<char, 4096> block;
     for (;;) {
-        const ssize_t got = in ? ::read(in.number(), block.data(), block.size()) : 0;
+        const std::size_t left = std::min(most - out.size(), block.size());
+        const ssize_t got = in ? ::read(in.number(), block.data(), left) : 0;
         if (got <= 0) return out;
         out.append(block.data(), static_cast<std::size_t>(got));
     }
@@ -55,9 +56,10 @@ bool is_stopped(std::string_view status) {
 }
 bool is_stopped(int pid) { return is_stopped(proc_text(pid, "status")); }
 
-uid_t owner_of(int pid) {
+std::optional<uid_t> owner_of(int pid) {
     struct stat status {};
-    return ::stat(path_of(pid, "").c_str(), &status) == 0 ? status.st_uid : ::geteuid();
+    if (::stat(path_of(pid, "").c_str(), &status) != 0) return std::nullopt;
+    return status.st_uid;
 }
 
 }  // namespace curb::control

@@ -30,6 +30,14 @@ std::string time_text(double milliseconds) {
     return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
 }
 
+std::string returns_nothing_text(const std::vector<std::string> &frameworks) {
+    if (frameworks.empty()) return {};
+    return policy::joined(frameworks, " and ", [](const std::string &one) { return policy::one_line(one) + "'s"; }) +
+           (frameworks.size() > 1 ? " allocators return" : " allocator returns") +
+           " nothing before the process ends; if it starts under a policy with \"frameworks\": { \"steer\": true }, it "
+           "gets one that does";
+}
+
 std::string text(const ReleaseReport &report) {
     std::string out = "released " + size_text(freed(report)) + " in " + time_text(report.milliseconds);
     if (!report.trigger.empty()) out += " on " + policy::one_line(report.trigger);
@@ -40,6 +48,7 @@ std::string text(const ReleaseReport &report) {
         if (!step.reason.empty()) out += " (" + policy::one_line(step.reason) + ")";
         separator = ", ";
     }
+    if (!report.returns_nothing.empty()) out += "; " + returns_nothing_text(report.returns_nothing);
     return out;
 }
 

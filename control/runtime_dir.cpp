@@ -13,10 +13,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 #include "connect.hpp"
-#include "control/descriptor.hpp"
 #include "policy/words.hpp"
 #include "process_stat.hpp"
 
@@ -34,6 +34,11 @@ std::string of_run_user(const Places &places, uid_t user) {
     return places.run_user + "/" + std::to_string(user) + "/curb";
 }
 std::string of_tmp(const Places &places, uid_t user) { return places.tmp + "/curb-" + std::to_string(user); }
+
+void add(std::vector<Folder> &all, std::string path, uid_t owner) {
+    Folder folder{std::move(path), owner};
+    if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(std::move(folder));
+}
 
 // Why nothing of `user` can be kept safely below this folder; empty: it can. `shared`: it may be root's, as /tmp is.
 std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
@@ -74,16 +79,14 @@ std::string made(const std::string &folder, uid_t user) {
     return fault(folder, status, user);
 }
 
-// The folder, if it is the owner's own and closed to others.
 Descriptor opened(const Folder &folder) {
-    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat status {};
-    if (!out || ::fstat(out.number(), &status) != 0 || !fault(folder.path, status, folder.owner).empty()) return {};
-    return out;
+    auto out = open_folder(folder, false);
+    return out ? std::move(out).value() : Descriptor();
 }
 
-// Not by opendir, whose closedir would close whatever stands under the number by then.
-std::vector<std::string> names_in(const Descriptor &folder) {
+// The names that `keep` is true for, at most kMostNames. Not by opendir, whose closedir would close whatever stands
+// under the number by then.
+std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep) {
     std::vector<std::string> out;
     alignas(dirent64) std::array<char, 8192> block;
     while (folder.ours()) {
@@ -91,7 +94,9 @@ std::vector<std::string> names_in(const Descriptor &folder) {
         if (got <= 0) break;
         for (ssize_t at = 0; at < got;) {
             const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
-            out.emplace_back(entry->d_name);
+            std::string name = entry->d_name;
+            if (keep(name)) out.push_back(std::move(name));
+            if (out.size() == kMostNames) return out;
             at += entry->d_reclen;
         }
     }
@@ -136,25 +141,45 @@ std::string why_not_in_xdg(const Places &places, uid_t user) {
     return why.empty() ? made(places.xdg + "/curb", user) : why;
 }
 
-std::vector<Folder> folders(const Places &places, uid_t user) {
+policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make) {
+    std::string trouble = make ? made(folder.path, folder.owner) : std::string();
+    if (!trouble.empty()) return trouble;
+    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!out || ::fstat(out.number(), &status) != 0) return folder.path + ": " + std::strerror(errno);
+    trouble = fault(folder.path, status, folder.owner);
+    if (!trouble.empty()) return trouble;
+    return out;
+}
+
+std::vector<Folder> folders_of(const Places &places, uid_t user) {
     std::vector<Folder> out;
-    const auto add = [&](std::string path, uid_t owner) {
-        Folder folder{std::move(path), owner};
-        if (std::find(out.begin(), out.end(), folder) == out.end()) out.push_back(std::move(folder));
-    };
-    if (places.xdg.starts_with('/')) add(places.xdg + "/curb", user);
-    add(of_run_user(places, user), user);
-    add(of_tmp(places, user), user);
+    if (places.xdg.starts_with('/')) add(out, places.xdg + "/curb", user);
+    add(out, of_run_user(places, user), user);
+    add(out, of_tmp(places, user), user);
+    return out;
+}
+
+std::vector<Folder> folders(const Places &places, uid_t user) {
+    std::vector<Folder> out = folders_of(places, user);
     if (user != 0) return out;
-    const auto listed = [](const std::string &path) {
-        return names_in(Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+    // Anybody can make folders in /tmp under the names of others.
+    const auto add_below = [&](const std::string &parent, const std::string &prefix, const auto &path_of) {
+        const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        std::vector<uid_t> owners;
+        names_in(all, [&](const std::string &name) {
+            if (!name.starts_with(prefix)) return false;
+            const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(prefix.size()));
+            struct stat status {};
+            if (owner && ::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                status.st_uid == *owner)
+                owners.push_back(*owner);
+            return false;
+        });
+        for (const uid_t owner : owners) add(out, path_of(places, owner), owner);
     };
-    for (const std::string &name : listed(places.run_user))
-        if (const auto owner = policy::whole_number<uid_t>(name)) add(of_run_user(places, *owner), *owner);
-    for (const std::string &name : listed(places.tmp))
-        if (name.starts_with("curb-"))
-            if (const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(5)))
-                add(of_tmp(places, *owner), *owner);
+    add_below(places.run_user, "", of_run_user);
+    add_below(places.tmp, "curb-", of_tmp);
     return out;
 }
 
@@ -187,9 +212,18 @@ std::optional<ProcessName> parse_socket_name(std::string_view name) {
 std::string unfinished(const std::string &socket_name) { return socket_name + std::string(kUnfinished); }
 
 std::vector<std::string> sockets_in(const Folder &folder) {
-    std::vector<std::string> out = names_in(opened(folder));
-    std::erase_if(out, [](const std::string &name) { return !parse_socket_name(name); });
-    return out;
+    return names_in(opened(folder), [](const std::string &name) { return parse_socket_name(name).has_value(); });
+}
+
+std::vector<std::string> unfinished_in(const Folder &folder) {
+    const Descriptor directory = opened(folder);
+    return names_in(directory, [&](std::string_view name) {
+        if (!name.ends_with(kUnfinished) || !parse_socket_name(name.substr(0, name.size() - kUnfinished.size())))
+            return false;
+        struct stat status {};
+        return ::fstatat(directory.number(), name.data(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+               ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost;
+    });
 }
 
 void remove_socket(const Folder &folder, const std::string &name) {
@@ -207,7 +241,7 @@ void remove_socket(const Folder &folder, const std::string &name) {
 }
 
 void remove_stale(const Folder &folder) {
-    remove_unfinished(folder);
+    for (const std::string &name : unfinished_in(folder)) remove_socket(folder, name);
     const std::vector<std::string> names = sockets_in(folder);
     if (names.empty()) return;
     timespec now{};
@@ -216,19 +250,6 @@ void remove_stale(const Folder &folder) {
     for (std::size_t i = 0; i < std::min(names.size(), kLookedAtOnce); ++i) {
         const std::string &name = names[(first + i) % names.size()];
         if (!runs(*parse_socket_name(name))) remove_socket(folder, name);
-    }
-}
-
-void remove_unfinished(const Folder &folder) {
-    const Descriptor directory = opened(folder);
-    for (const std::string &name : names_in(directory)) {
-        if (!name.ends_with(kUnfinished) ||
-            !parse_socket_name(std::string_view(name).substr(0, name.size() - kUnfinished.size())))
-            continue;
-        struct stat status {};
-        if (::fstatat(directory.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-            ::time(nullptr) - status.st_mtime >= kUnfinishedForAtMost)
-            remove_socket(folder, name);
     }
 }
 

@@ -2,8 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/auxv.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "control/runtime_dir.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control::suspended {
@@ -25,21 +26,30 @@ constexpr std::size_t kLargest = 64 << 10;
 constexpr const char *kRecord = ".suspended.json";
 constexpr const char *kClaim = ".claim";
 
-// Root acts as the user for as long as this lives: for the whole process, so no other thread may run.
+// Root touches files as the user for as long as this lives. By the file system's user, which each thread has its own
+// of: seteuid would change all threads of the process.
 class As {
   public:
     explicit As(const Process &process) : root_(::geteuid() == 0 && process.uid != 0), group_(::getegid()) {
-        if (root_ && (::setegid(process.gid) != 0 || ::seteuid(process.uid) != 0)) failed_ = true;
+        if (root_) is_user_ = set(process.uid, process.gid);
     }
     ~As() {
-        if (root_ && (::seteuid(0) != 0 || ::setegid(group_) != 0)) std::abort();  // never as somebody else by mistake
+        if (root_ && !set(0, group_)) std::abort();  // never as somebody else by mistake
     }
     As(const As &) = delete;
     As &operator=(const As &) = delete;
-    [[nodiscard]] bool failed() const { return failed_; }
+    [[nodiscard]] bool failed() const { return !is_user_; }
 
   private:
-    bool root_, failed_ = false;
+    // setfsuid returns the user before the call, and no error. -1 changes nothing.
+    static bool set(uid_t user, gid_t group) {
+        ::setfsgid(group);
+        ::setfsuid(user);
+        return static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))) == user &&
+               static_cast<gid_t>(::setfsgid(static_cast<gid_t>(-1))) == group;
+    }
+
+    bool root_, is_user_ = true;
     gid_t group_;
 };
 
@@ -50,31 +60,17 @@ struct Directory {
 
 std::string why(int error) { return std::strerror(error); }
 
-// Those that can be had. `faults` says what is wrong with the others.
+// Opens the folders of the process's user. `faults` gets what is wrong with the others.
 std::vector<Directory> directories(const Process &process, bool make, std::string &faults) {
-    std::vector<std::string> paths;
-    const char *runtime = ::getauxval(AT_SECURE) == 0 ? std::getenv("XDG_RUNTIME_DIR") : nullptr;
-    const std::string uid = std::to_string(process.uid), usual = "/run/user/" + uid;
-    if (runtime && *runtime == '/' && process.uid == ::getuid()) paths.push_back(std::string(runtime) + "/curb");
-    if (struct stat there{}; (!runtime || usual != runtime) && ::stat(usual.c_str(), &there) == 0)
-        paths.push_back(usual + "/curb");
-    paths.push_back("/tmp/curb-" + uid);
+    Places around = places();
+    if (process.uid != ::getuid()) around.xdg.clear();
     std::vector<Directory> found;
-    for (std::string &path : paths) {
-        if (make) ::mkdir(path.c_str(), 0700);
-        Descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-        struct stat status {};
-        std::string fault;
-        if (!file || ::fstat(file.number(), &status) != 0)
-            fault = why(errno);
-        else if (status.st_uid != process.uid)
-            fault = "belongs to user " + std::to_string(status.st_uid);
-        else if ((status.st_mode & 0077) != 0)
-            fault = "is open to others (chmod 700 would do)";
-        if (fault.empty())
-            found.push_back({std::move(path), std::move(file)});
+    for (Folder &folder : folders_of(around, process.uid)) {
+        auto file = open_folder(folder, make);
+        if (file)
+            found.push_back({std::move(folder.path), std::move(file).value()});
         else
-            faults.append(faults.empty() ? "" : ", ").append(path).append(": ").append(fault);
+            faults.append(faults.empty() ? "" : "; ").append(file.error());
     }
     return found;
 }
@@ -162,7 +158,7 @@ std::optional<std::string> write(const Process &process, const Record &record) {
             if (write_whole(directory.file.number(), name_of(process, kRecord), text))
                 written = true;
             else
-                faults.append(faults.empty() ? "" : ", ").append(directory.path).append(": ").append(why(errno));
+                faults.append(faults.empty() ? "" : "; ").append(directory.path).append(": ").append(why(errno));
         }
     }
     if (written) return std::nullopt;
@@ -221,7 +217,7 @@ policy::Result<Claim, std::string> Claim::take(const Process &process) {
             if (locked)
                 files.push_back(std::move(locked).value());
             else
-                faults.append(faults.empty() ? "" : ", ").append(directory.path + ": " + why(locked.error()));
+                faults.append(faults.empty() ? "" : "; ").append(directory.path + ": " + why(locked.error()));
         }
     }
     if (!files.empty()) return Claim(std::move(files));

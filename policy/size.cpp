@@ -26,7 +26,7 @@ struct Unit {
     unsigned shift;          // bytes of it: 1 << shift
 };
 constexpr std::array<Unit, 5> kUnits{
-    {{"TiB", "T", 40}, {"GiB", "G", 30}, {"MiB", "M", 20}, {"KiB", "K", 10}, {"B", "", 0}}};
+    {{"TiB", "T", 40}, {"GiB", "G", 30}, {"MiB", "M", 20}, {"KiB", "K", 10}, {"B", "B", 0}}};
 
 // What people also write for a unit, in small letters. It is suggested, not taken: "8GB" is 7% less than "8GiB" to
 // some.
@@ -140,6 +140,16 @@ std::string with_points(std::string_view text) {
     return out;
 }
 
+// The size that a bare number was probably meant to be. GPUs have less than 512 GiB, and no cap is below a MiB.
+std::string with_unit(const Parts &parts) {
+    std::string number(parts.whole);
+    if (parts.point) number.append(".").append(parts.decimals);
+    if (number.find_first_of("123456789") == std::string::npos) return "0B";
+    const auto whole = parse_number<std::uint64_t>(parts.whole);
+    if (!whole || *whole >= MiB) return whole ? format_exact(*whole) : "";
+    return number + (*whole < 512 ? "GiB" : "MiB");
+}
+
 // What a text that is no size was probably meant to be; empty: no idea.
 std::string meant(std::string_view text) {
     std::string tidy = with_points(trimmed(text));
@@ -153,7 +163,7 @@ std::string meant(std::string_view text) {
         if (unit == alias.word) guess += alias.meant;
     }
     const auto again = take_apart(guess);
-    if (!unit.empty() && again->unit.empty()) return {};
+    if (again->unit.empty()) return unit.empty() ? with_unit(*again) : "";
     return in_known_unit(guess, *again)->ok() ? guess : std::string();
 }
 
@@ -164,10 +174,10 @@ Parsed parse(std::string_view text) {
     if (const auto parts = take_apart(text)) {
         if (auto size = in_known_unit(text, *parts)) return std::move(*size);
     }
-    if (const std::string guess = meant(text); !guess.empty()) {
-        return quote(text) + " is not a size; did you mean \"" + guess + "\"?";
-    }
-    return quote(text) + " is not a size; " + std::string(kRight);
+    const auto number = take_apart(bare);
+    const std::string wrong = quote(text) + (number && number->unit.empty() ? " has no unit; " : " is not a size; ");
+    const std::string guess = meant(text);
+    return wrong + (guess.empty() ? std::string(kRight) : "did you mean \"" + guess + "\"?");
 }
 
 // amount/100 with as many of two decimals as it needs.
@@ -223,9 +233,9 @@ Bytes lowest_on(const std::vector<Size> &sizes, Bytes device_total) noexcept {
 std::string format_exact(Bytes bytes) {
     for (const Unit &unit : kUnits) {
         const Bytes one = Bytes{1} << unit.shift;
-        if (unit.shift != 0 && bytes >= one && bytes % one == 0) return std::to_string(bytes / one).append(unit.name);
+        if (bytes >= one && bytes % one == 0) return std::to_string(bytes / one).append(unit.name);
     }
-    return std::to_string(bytes);
+    return "0B";
 }
 
 std::string format_human(Bytes bytes) {

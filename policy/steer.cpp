@@ -1,31 +1,37 @@
 #include "policy/steer.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace curb::policy {
 namespace {
 
-struct Preset {
-    const char *name;
-    const char *value;
-    const char *unless;
-};
 constexpr auto kPresets = std::to_array<Preset>({
-#define CURB_STEER(framework, name, value, unless, why) {name, value, unless},
+#define CURB_STEER(framework, when, name, value, unless, why) {SteerWhen::when, name, value, unless},
 #include "policy/steer.def"
 });
 
 }  // namespace
 
+std::span<const Preset> presets() noexcept { return kPresets; }
+
+bool has_cap(const Policy &policy) noexcept {
+    const auto caps = [](const GpuRule &rule) { return rule.policy.cap.has_value(); };
+    return !policy.narrowed_to.empty() || std::any_of(policy.gpu.begin(), policy.gpu.end(), caps) ||
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), caps);
+}
+
 std::vector<std::pair<std::string, std::string>> variables_to_set(
-    const FrameworksPolicy &frameworks, const std::function<const char *(const char *)> &environment) {
+    const Policy &policy, const std::function<const char *(const char *)> &environment) {
     std::vector<std::pair<std::string, std::string>> out;
-    const Environment own = frameworks.env.value_or(Environment{});
+    const Environment own = policy.frameworks.env.value_or(Environment{});
     for (const auto &[name, value] : own)
         if (!environment(name.c_str())) out.emplace_back(name, value);
-    const auto is_said = [&](const char *name) { return *name && (environment(name) || own.contains(name)); };
+    const bool steered = policy.frameworks.steer.value_or(false);
+    const bool capped = policy.frameworks.steer.value_or(true) && has_cap(policy);
+    const auto is_set = [&](const char *name) { return *name && (environment(name) || own.contains(name)); };
     for (const Preset &preset : kPresets)
-        if (frameworks.steer.value_or(false) && !is_said(preset.name) && !is_said(preset.unless))
+        if ((preset.when == SteerWhen::capped ? capped : steered) && !is_set(preset.name) && !is_set(preset.unless))
             out.emplace_back(preset.name, preset.value);
     return out;
 }

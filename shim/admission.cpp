@@ -142,7 +142,9 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
             const Bytes missing = shortfall(asked, device.ledger.held(), bytes);
             if (cache::give_up(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
-        const auto met = [&] { return reports::Met{kind, policy::obstacle_to(asked, seen, bytes), seen}; };
+        const auto met = [&] {
+            return reports::Met{kind, policy::obstacle_to(asked, seen, bytes), seen, asked.kept_for_driver};
+        };
         switch (verdict) {
             case Verdict::grant:
                 if (wait.began()) reports::waited(device, kind, bytes, wait);
@@ -174,6 +176,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
 }
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+    const KeepErrno keep_errno;
     if (bytes > device.total) {  // programs probe for free memory with sizes that no device has
         reports::device_full(device, kind, bytes);
         return false;

@@ -67,33 +67,55 @@ void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexce
     if (was_idle && !is_idle) device.cached.fetch_sub(bytes, std::memory_order_acq_rel);
 }
 
-// Changes each granule that a block lies in, and erases those without blocks. How many bytes of granules the block
-// opened or closed.
+// The first and the last granule that a block lies in: one, or two neighbours.
+CUdeviceptr first_granule(CUdeviceptr pointer) noexcept { return pointer / kGranule; }
+CUdeviceptr last_granule(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+    return (pointer + allocation.bytes - 1) / kGranule;
+}
+
+// Changes a granule, and erases one without blocks. Returns the bytes of it that were opened or closed.
+template <class Change>
+Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
+    auto &shard = books().granules.of(index << 9);
+    const std::scoped_lock lock(shard.mutex);
+    const auto entry = shard.entries.try_emplace(index, {}).first;
+    Granule &granule = entry->second;
+    const bool was_there = granule.blocks != 0, was_idle = granule.idle();
+    change(granule);
+    set_cached(device, was_idle, granule.idle(), kGranule);
+    const bool is_there = granule.blocks != 0;
+    if (!is_there) shard.entries.erase(entry);
+    return was_there != is_there ? kGranule : 0;
+}
+
+// The same for each granule that a block lies in. Those are there, if `change` does not add the block.
 template <class Change>
 Bytes change_granules(CUdeviceptr pointer, const Allocation &allocation, Change change) {
     Bytes changed = 0;
-    for (CUdeviceptr index = pointer / kGranule; index <= (pointer + allocation.bytes - 1) / kGranule; ++index) {
-        auto &shard = books().granules.of(index << 9);
-        const std::scoped_lock lock(shard.mutex);
-        const auto entry = shard.entries.try_emplace(index, {}).first;
-        Granule &granule = entry->second;
-        const bool was_there = granule.blocks != 0, was_idle = granule.idle();
-        change(granule);
-        set_cached(*allocation.device, was_idle, granule.idle(), kGranule);
-        if (was_there != (granule.blocks != 0)) changed += kGranule;
-        if (granule.blocks == 0) shard.entries.erase(entry);
-    }
+    for (CUdeviceptr index = first_granule(pointer); index <= last_granule(pointer, allocation); ++index)
+        changed += change_granule(index, *allocation.device, change);
     return changed;
 }
 
+void leave(Granule &granule) noexcept {
+    if (granule.blocks != 0) --granule.blocks;
+}
+
+// Throws std::bad_alloc and has changed nothing then.
 Bytes open(CUdeviceptr pointer, const Allocation &allocation) {
-    return change_granules(pointer, allocation, [](Granule &granule) { ++granule.blocks; });
+    const auto enter = [](Granule &granule) { ++granule.blocks; };
+    const CUdeviceptr first = first_granule(pointer), last = last_granule(pointer, allocation);
+    const Bytes opened = change_granule(first, *allocation.device, enter);
+    try {
+        return last == first ? opened : opened + change_granule(last, *allocation.device, enter);
+    } catch (...) {
+        change_granule(first, *allocation.device, leave);
+        throw;
+    }
 }
 
 Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
-    return change_granules(pointer, allocation, [](Granule &granule) {
-        if (granule.blocks != 0) --granule.blocks;
-    });
+    return change_granules(pointer, allocation, leave);
 }
 
 // It has gone with its context.

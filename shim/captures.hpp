@@ -10,6 +10,9 @@ namespace curb::shim::captures {
 
 bool any() noexcept;
 
+// The context is gone, and with it the captures of its streams.
+void drop_context(CUcontext context) noexcept;
+
 // Whether this stream is being captured, asked by the function of its form of the default stream. None: the driver does
 // not tell.
 template <class IsCapturing>

@@ -97,7 +97,7 @@ void fill(void *libcuda) noexcept {
 
 }  // namespace
 
-// Only the libcuda that is loaded already: a program without CUDA must stay one.
+// Only a libcuda that is loaded already: a program that calls none of its functions stays without it.
 bool detail::find_driver() noexcept {
     if (filled.load(std::memory_order_acquire)) return true;
     const KeepErrno keep_errno;
@@ -110,6 +110,29 @@ bool detail::find_driver() noexcept {
 }
 
 bool driver_loaded() noexcept { return detail::find_driver(); }
+
+namespace {
+
+// As the program's own stub would have opened it, if it had one.
+void load_driver() noexcept {
+    const KeepErrno keep_errno;
+    if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) dlerror();
+    detail::find_driver();
+}
+
+}  // namespace
+
+void *detail::instead_of(const void *slot) noexcept {
+    const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(&the_driver);
+    const auto index = static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
+    if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
+    const Row &row = kRows[index];
+    const bool loaded = find_driver();
+    if (void *function = row.slot()) return function;  // another thread has loaded libcuda
+    if (void *stub = stubs::definition(row.symbol, row.wrapper(), stubs::caller())) return stub;
+    if (!loaded) load_driver();
+    return row.slot();
+}
 
 void *wrapper_of(void *driver_address) noexcept {
     const auto *begin = by_address.data(), *end = begin + by_address_count;

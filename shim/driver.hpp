@@ -1,11 +1,14 @@
 // The real driver: one slot for each row of entry_points.def, typed by its declaration, filled from the libcuda that
-// the program itself loaded. curb never loads libcuda.
+// the program has loaded. A call that comes before libcuda is loaded goes to the program's own stub of the function,
+// which loads it (stubs.hpp).
 //
 // Thread-safe. driver() costs one atomic load once the driver is there.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+
+#include "stubs.hpp"
 
 #pragma GCC visibility push(default)
 #include "cuda_abi.h"
@@ -14,7 +17,15 @@
 
 namespace curb::shim {
 
-// A driver function that may be missing (no libcuda, or an older one).
+namespace detail {
+extern constinit std::atomic<bool> filled;
+// The program's own stub for an empty slot, if libcuda is not loaded. If the program has none, loads libcuda, which
+// fills the slot, and returns nullptr.
+void *instead_of(const void *slot) noexcept;
+}  // namespace detail
+
+// A driver function. If the loaded libcuda lacks it: CUDA_ERROR_NOT_INITIALIZED. If there is no libcuda:
+// CUDA_ERROR_NO_DEVICE, as on a machine without a GPU.
 template <class F>
 class Slot;
 template <class... Args>
@@ -22,26 +33,37 @@ class Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
         auto *function = address.load(std::memory_order_relaxed);
-        return function ? function(args...) : CUDA_ERROR_NOT_INITIALIZED;
+        return function ? function(args...) : call_instead(args..., *this);
     }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
+
+  private:
+    // The slot comes last: the arguments stay in their registers.
+    [[gnu::cold, gnu::noinline]] static CUresult call_instead(Args... args, const Slot &slot) {
+        const stubs::Call call(&slot);
+        auto *function =
+            reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::instead_of(&slot));
+        if (function) return function(args...);
+        return detail::filled.load(std::memory_order_acquire) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
+    }
 };
 
+// The functions that curb exports come first, in the order of their rows: a slot's place tells its row.
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
+#include "entry_points.def"
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
 #include "entry_points.def"
 };
 
 namespace detail {
 extern constinit Driver the_driver;
-extern constinit std::atomic<bool> filled;
 bool find_driver() noexcept;
 }  // namespace detail
 
-// The driver's functions; every slot empty while no libcuda is loaded. (Always inline: a sanitizer's runtime comes by
-// here before instrumented code can run, and must not be given another file's copy.)
+// The driver's functions; every slot is empty while libcuda is not loaded. (Always inline: a sanitizer's runtime comes
+// by here before instrumented code can run, and must not be given another file's copy.)
 [[gnu::always_inline]] inline const Driver &driver() noexcept {
     if (!detail::filled.load(std::memory_order_acquire)) detail::find_driver();
     return detail::the_driver;
@@ -64,7 +86,8 @@ void *nvml_wrapper_named(const char *symbol) noexcept;
 void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
 
 // Asks the driver something whose answer the books hang on, and once more if it does not answer: most calls may return
-// an error of earlier work instead of their own.
+// an error of earlier work instead of their own. They may also have done their work then, so this is for what can be
+// done twice, and not for a free, a release or a pop.
 template <class Ask>
 CUresult insist(Ask ask) noexcept {
     const CUresult result = ask();
@@ -84,8 +107,13 @@ class RelaxedCapture {
     RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
+    // Not twice if the first has exchanged the two, whatever it returned.
     bool exchange() noexcept {
-        return insist([this] { return driver().cuThreadExchangeStreamCaptureMode(&mode_); }) == CUDA_SUCCESS;
+        const CUstreamCaptureMode before = mode_;
+        const auto once = [&] {
+            return driver().cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS || mode_ != before;
+        };
+        return once() || once();
     }
 
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the program's

@@ -123,18 +123,20 @@ bool made(CUgraphExec executable, Memory memory) noexcept try {
     for (const CUdeviceptr pointer : record.memory.left) books().left[pointer] = executable;
     return true;
 } catch (...) {
-    destroyed(executable);
+    forget(executable);
     return false;
 }
 
-void destroyed(CUgraphExec executable) noexcept {
-    if (!any.load(std::memory_order_acquire)) return;
+std::optional<Memory> forget(CUgraphExec executable) noexcept {
+    if (!any.load(std::memory_order_acquire)) return std::nullopt;
     const std::scoped_lock lock(books().mutex);
     const auto found = books().executables.find(executable);
-    if (found == books().executables.end()) return;
+    if (found == books().executables.end()) return std::nullopt;
     for (const CUdeviceptr pointer : found->second.memory.left) books().left.erase(pointer);
+    std::optional<Memory> memory(std::move(found->second.memory));
     books().executables.erase(found);
     any.store(!books().executables.empty(), std::memory_order_release);
+    return memory;
 }
 
 std::optional<Needs> missing(CUgraphExec executable) noexcept try {

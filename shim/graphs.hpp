@@ -30,7 +30,8 @@ std::optional<Memory> of(CUgraph graph) noexcept;
 
 // False: no host memory for the record, and the executable must be destroyed again.
 bool made(CUgraphExec executable, Memory memory) noexcept;
-void destroyed(CUgraphExec executable) noexcept;
+// Forgets the executable before the driver destroys it. nullopt: not known.
+std::optional<Memory> forget(CUgraphExec executable) noexcept;
 // What a launch may take now. Empty: nothing, or it has its memory already. None: no host memory to say it.
 std::optional<Needs> missing(CUgraphExec executable) noexcept;
 // It was uploaded or launched, and has its memory as of the graph trims that had been done before. What a launch leaves

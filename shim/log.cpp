@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "keep_errno.hpp"
 #include "log_file.hpp"
 
 namespace curb::shim::log {
@@ -106,9 +106,8 @@ bool enabled(policy::LogLevel level) noexcept try { return logger().should_log(l
 }
 
 void write(policy::LogLevel level, std::string_view message) noexcept try {
-    const int saved_errno = errno;
+    const KeepErrno keep_errno;
     logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
-    errno = saved_errno;
 } catch (...) {
     // Nothing that curb has to say is worth more than the program's run.
 }

@@ -14,6 +14,7 @@
 #include "driver.hpp"
 #include "nvml.hpp"
 #include "real_libc.hpp"
+#include "stubs.hpp"
 
 namespace curb::shim {
 namespace {
@@ -33,15 +34,19 @@ void *export_named(const char *name) noexcept {
     return wrapper ? wrapper : nvml_wrapper_named(name);
 }
 
-// Answers for a name of the table, by what the real look-up finds: of `handle`, and behind us.
+// Answers for a name of the table, by what the real look-up finds: of `handle`, and behind us. `caller` is the
+// program's code that asks.
 template <class LookUp>
-void *answer(const char *name, LookUp look_up, void *handle) noexcept {
+void *answer(const char *name, LookUp look_up, void *handle, const void *caller) noexcept {
     void *found = look_up(handle);
     void *wrapper = export_named(name);
     // Our own export came back: the name was asked of the global scope. For the program it is there only if something
     // behind us has it: the library may be absent, opened RTLD_LOCAL, or older than the name. Else the look-up behind
-    // us fails as the program expects, and leaves its dlerror.
-    if (found == wrapper) return look_up(RTLD_NEXT) ? wrapper : nullptr;
+    // us fails as the program expects, and leaves its dlerror. RTLD_DEFAULT also means what the caller depends on.
+    if (found == wrapper) {
+        const bool depends = caller && handle == RTLD_DEFAULT && stubs::definition_in_scope(name, wrapper, caller);
+        return depends || look_up(RTLD_NEXT) ? wrapper : nullptr;
+    }
     if (found == nullptr) return nullptr;
     if (wrapper_named(name) == nullptr) return found == nvml::loaded(name) ? wrapper : found;
     driver();  // the slots must be there before addresses can be compared
@@ -51,11 +56,11 @@ void *answer(const char *name, LookUp look_up, void *handle) noexcept {
 
 void *answer_dlsym(void *handle, const char *name) {
     return answer(
-        name, [=](void *where) { return real::dlsym()(where, name); }, handle);
+        name, [=](void *where) { return real::dlsym()(where, name); }, handle, __builtin_return_address(0));
 }
 void *answer_dlvsym(void *handle, const char *name, const char *version) {
     return answer(
-        name, [=](void *where) { return real::dlvsym()(where, name, version); }, handle);
+        name, [=](void *where) { return real::dlvsym()(where, name, version); }, handle, nullptr);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "devices.hpp"
+#include "keep_errno.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::nvml {
@@ -15,24 +16,24 @@ namespace {
 
 constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
-bool load(Functions &functions) noexcept {
+bool find(Functions &functions) noexcept {
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
     if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // it may have lacked memory for a moment
     if (!library) {
         dlerror();
         return false;
     }
-    const auto find = [&](auto &slot, const char *name) {
+    const auto look_up = [&](auto &slot, const char *name) {
         slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(library, name));
     };
-    find(functions.init, "nvmlInit_v2");
-    find(functions.by_uuid, "nvmlDeviceGetHandleByUUID");
-    find(functions.index, "nvmlDeviceGetIndex");
-    find(functions.memory, "nvmlDeviceGetMemoryInfo");
-    find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+    look_up(functions.init, "nvmlInit_v2");
+    look_up(functions.by_uuid, "nvmlDeviceGetHandleByUUID");
+    look_up(functions.index, "nvmlDeviceGetIndex");
+    look_up(functions.memory, "nvmlDeviceGetMemoryInfo");
+    look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     // Drivers before 510 have the same call under its older name, with the same layout.
-    if (!functions.processes) find(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
-    find(functions.utilization, "nvmlDeviceGetProcessUtilization");
+    if (!functions.processes) look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+    look_up(functions.utilization, "nvmlDeviceGetProcessUtilization");
     dlerror();
     return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes;
 }
@@ -63,7 +64,7 @@ bool can_be_asked() noexcept {
     if (!is_due()) return false;
     if (is_loaded.load(std::memory_order_acquire)) return true;
     Functions found;
-    if (!load(found)) {
+    if (!find(found)) {
         try_later();
         return false;
     }
@@ -91,7 +92,12 @@ const Functions *functions() noexcept {
     return &the_functions;
 }
 
+void load() noexcept {
+    if (!dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL)) dlerror();
+}
+
 void *loaded(const char *symbol) noexcept {
+    const KeepErrno keep_errno;
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
     if (!library) {
         dlerror();

@@ -27,4 +27,7 @@ const Functions *functions() noexcept;
 // The function of this name in the NVML that the program has loaded; null: it has none, or NVML lacks it.
 void *loaded(const char *symbol) noexcept;
 
+// Loads NVML for the program, as a stub of its own would.
+void load() noexcept;
+
 }  // namespace curb::shim::nvml

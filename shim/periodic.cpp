@@ -9,6 +9,8 @@
 #include "idle.hpp"
 #include "last_thread.hpp"
 #include "pools.hpp"
+#include "process.hpp"
+#include "signals.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::periodic {
@@ -44,6 +46,7 @@ Next sooner(Next a, Next b) noexcept {
 
 Next run() noexcept {
     trace::say_trouble();
+    if (signals::program_has_set()) process::signal_was_set();
     return sooner(sooner(cache::sweep(), idle::look()), sooner(look_at_thresholds(), last_thread::look_again()));
 }
 

@@ -1,15 +1,16 @@
 #include "pools.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <list>
 #include <mutex>
 #include <shared_mutex>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "keep_errno.hpp"
 #include "leaked.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
@@ -17,12 +18,15 @@
 namespace curb::shim::pools {
 namespace {
 
-// Records live as long as the process, so that a thread may use one that another thread has just forgotten.
+// Records live as long as the process, so that a thread may look at one that another thread has just forgotten: `live`
+// and then `handle` say whose it is. Those of destroyed pools are used again.
 struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
+    std::unordered_set<Pool *> holding;
     std::list<Pool> records;
+    Pool *unused = nullptr;
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
@@ -53,41 +57,93 @@ CUresult trim(const Pool &pool) noexcept {
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
 template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
-    const auto found = known.find(key);
-    if (found != known.end()) return *found->second;
-    Pool &pool = registry().records.emplace_back();
-    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool.handle = key;
-    pool.kind = kind;
-    pool.device = device;
-    known.emplace(key, &pool);  // without memory for this the record stays, and nobody finds it
-    return pool;
+    const auto [entry, added] = known.try_emplace(key, nullptr);
+    if (!added) return *entry->second;
+    Pool *pool = registry().unused;
+    if (pool) {
+        registry().unused = pool->next_unused;
+    } else {
+        try {
+            pool = &registry().records.emplace_back();
+        } catch (...) {
+            known.erase(entry);
+            throw;
+        }
+    }
+    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool->handle.store(key, std::memory_order_release);
+    pool->kind = kind;
+    pool->device = device;
+    pool->charged.store(0, std::memory_order_relaxed);
+    pool->threshold.start_anew();
+    pool->live.store(true, std::memory_order_seq_cst);
+    entry->second = pool;
+    return *pool;
 }
 
-Pool *add(CUmemoryPool handle, Device *device) noexcept try {
+Pool *add(CUmemoryPool handle, Device *device, Kind kind) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    return &entry_for(registry().by_handle, handle, Kind::pools, device);
+    return &entry_for(registry().by_handle, handle, kind, device);
 } catch (...) {
     return nullptr;
 }
 
 // Copies the list, so that no lock is held while `visit` calls the driver.
-template <class Visit>
-void each_on(const Device &device, Visit visit) noexcept try {
+template <class Collect, class Visit>
+void visit_each(const Device &device, Collect collect, Visit visit) noexcept try {
     std::vector<Pool *> pools;
     {
         const std::shared_lock lock(registry().mutex);
-        for (const auto &[handle, pool] : registry().by_handle)
-            if (pool->device == &device) pools.push_back(pool);
-        if (const auto found = registry().of_graphs.find(&device); found != registry().of_graphs.end())
-            pools.push_back(found->second);
+        collect(pools);
     }
     for (Pool *pool : pools) {
-        pool->visitors.fetch_add(1, std::memory_order_seq_cst);
-        if (pool->live.load(std::memory_order_seq_cst)) visit(*pool);
-        pool->visitors.fetch_sub(1, std::memory_order_release);
+        const BusyCount::Guard guard(pool->visitors);
+        if (pool->live.load(std::memory_order_seq_cst) && pool->device == &device) visit(*pool);
     }
 } catch (...) {
     // No host memory for the list: this look is left out, the next one has it.
+}
+
+// Every pool of the device that has a handle.
+template <class Visit>
+void each_on(const Device &device, Visit visit) noexcept {
+    const auto collect = [&](std::vector<Pool *> &pools) {
+        for (const auto &[handle, pool] : registry().by_handle)
+            if (pool->device == &device) pools.push_back(pool);
+    };
+    visit_each(device, collect, visit);
+}
+
+// Those that may have memory reserved, that of graphs among them. A program may have thousands of others.
+template <class Visit>
+void each_holding(const Device &device, Visit visit) noexcept {
+    const auto collect = [&](std::vector<Pool *> &pools) {
+        for (Pool *pool : registry().holding)
+            if (pool->device == &device) pools.push_back(pool);
+        if (const auto found = registry().of_graphs.find(&device); found != registry().of_graphs.end())
+            pools.push_back(found->second);
+    };
+    visit_each(device, collect, visit);
+}
+
+// After an allocation from it.
+void note_holding(Pool &pool) noexcept try {
+    if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
+    const std::scoped_lock lock(registry().mutex);
+    if (!pool.live.load(std::memory_order_seq_cst)) return;
+    registry().holding.insert(&pool);
+    pool.holding.store(true, std::memory_order_seq_cst);
+} catch (...) {
+    // No host memory to note it: the next allocation from it does.
+}
+
+// The driver has nothing reserved for it. An allocation meanwhile raises the charge before it looks at `holding`.
+void note_empty(Pool &pool) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    pool.holding.store(false, std::memory_order_seq_cst);
+    if (pool.charged.load(std::memory_order_seq_cst) == 0)
+        registry().holding.erase(&pool);
+    else
+        pool.holding.store(true, std::memory_order_seq_cst);
 }
 
 // Raises the charge to what the pool has reserved, but not yet the ledger. Only upwards: a thread that read before
@@ -95,35 +151,13 @@ void each_on(const Device &device, Visit visit) noexcept try {
 Bytes raise_charge(Pool &pool) noexcept {
     const Bytes now = reserved(pool).value_or(0);
     for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;)
-        if (pool.charged.compare_exchange_weak(charged, now, std::memory_order_acq_rel)) return now - charged;
+        if (pool.charged.compare_exchange_weak(charged, now, std::memory_order_seq_cst)) return now - charged;
     return 0;
-}
-
-// A thread that sets the pool's charge: from here until the ledger has it too.
-class Settling {
-  public:
-    explicit Settling(Pool &pool) noexcept : pool_(pool) { pool_.settling.fetch_add(1, std::memory_order_seq_cst); }
-    ~Settling() { pool_.settling.fetch_sub(1, std::memory_order_release); }
-    Settling(const Settling &) = delete;
-    Settling &operator=(const Settling &) = delete;
-
-  private:
-    Pool &pool_;
-};
-
-// Until those who were setting the charge have told the ledger: a request would be refused for memory that another
-// thread has just released. They are two calls of the driver away from it; a child of fork would wait for ever for what
-// its parent's threads were doing.
-void wait_until_settled(const Pool &pool) noexcept {
-    if (pool.settling.load(std::memory_order_acquire) == 0) return;
-    constexpr std::uint64_t kMostMs = 1000;
-    const std::uint64_t began = devices::now_ms();
-    while (pool.settling.load(std::memory_order_acquire) != 0 && devices::now_ms() - began < kMostMs) sched_yield();
 }
 
 // Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
 void set_charge(Pool &pool) noexcept {
-    const Settling settling(pool);
+    const BusyCount::Guard settling(pool.settling);  // until the ledger has it too
     Bytes before = pool.charged.load(std::memory_order_acquire);
     const auto now = reserved(pool);
     if (!now) return;
@@ -136,20 +170,25 @@ void set_charge(Pool &pool) noexcept {
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
     if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
+    if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
 }
 
 void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
     const RelaxedCapture relaxed;
-    each_on(device, [=](Pool &pool) {
-        if (pool.kind == Kind::pools) (pool.threshold.*how)(pool.handle);
-    });
+    each_on(device, [=](Pool &pool) { (pool.threshold.*how)(pool.handle); });
 }
 
 }  // namespace
 
-std::optional<std::uint64_t> Threshold::of_program() noexcept {
+std::uint64_t Threshold::restored() noexcept {
     const std::scoped_lock lock(mutex_);
-    return lowered_ ? program_ : std::nullopt;
+    return restored_;
+}
+
+bool Threshold::settles(std::uint64_t &value, std::uint64_t restored_before) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (lowered_ && program_) value = *program_;
+    return (lowered_ && program_) || restored_ == restored_before;
 }
 
 bool Threshold::keep(std::uint64_t value) noexcept {
@@ -165,23 +204,28 @@ void Threshold::lower(CUmemoryPool pool) noexcept {
         lowered_ = true;
         program_.reset();
     }
-    // Whoever found it not lowered sets it in the driver; what we ask and set must come after.
-    while (setting_.load() != 0) sched_yield();
+    // A thread that found it not lowered sets it in the driver; what we ask and set must come after.
+    setting_.wait();
     std::uint64_t before = 0, none = 0;
-    const bool told = insist([&] {
-                          return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before);
-                      }) == CUDA_SUCCESS;
-    if (told) insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
-    const std::scoped_lock lock(mutex_);
-    if (!program_) program_ = before;
-    lowered_ = told;
+    const auto ask = [&] { return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before); };
+    const bool told = insist(ask) == CUDA_SUCCESS;
+    {
+        const std::scoped_lock lock(mutex_);
+        if (told && !program_) program_ = before;
+    }
+    if (!told) return restore(pool);  // to what the program has set meanwhile, if anything
+    // From here on the program is told its own.
+    insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
 }
 
 void Threshold::restore(CUmemoryPool pool) noexcept {
     for (std::optional<std::uint64_t> set;;) {
         {
             const std::scoped_lock lock(mutex_);
-            if (set == program_) lowered_ = false;
+            if (lowered_ && set == program_) {
+                lowered_ = false;
+                ++restored_;
+            }
             if (!lowered_) return;
             set = program_;
         }
@@ -190,9 +234,16 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
     }
 }
 
+void Threshold::start_anew() noexcept {
+    const std::scoped_lock lock(mutex_);
+    lowered_ = false;
+    program_.reset();
+}
+
 Pool *known(CUmemoryPool handle) noexcept {
     Pool *pool = recent.at(handle);
-    if (pool && pool->handle == handle && pool->live.load(std::memory_order_acquire)) return pool;
+    if (pool && pool->live.load(std::memory_order_acquire) && pool->handle.load(std::memory_order_acquire) == handle)
+        return pool;
     const std::shared_lock lock(registry().mutex);
     const auto found = registry().by_handle.find(handle);
     if (found == registry().by_handle.end()) return nullptr;
@@ -202,7 +253,7 @@ Pool *known(CUmemoryPool handle) noexcept {
 
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
     Pool *pool = known(handle);
-    return pool ? pool : add(handle, device);
+    return pool ? pool : add(handle, device, Kind::pools);
 }
 
 Pool *graphs_of(Device &device) noexcept try {
@@ -212,7 +263,18 @@ Pool *graphs_of(Device &device) noexcept try {
     return nullptr;
 }
 
-void note(CUmemoryPool handle, Device *device) noexcept { add(handle, device); }
+void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle, device, kind); }
+
+void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
+    if (const Left before = forget(handle); before.pool) {
+        if (before.charged != 0) {
+            before.pool->device->ledger.give_back(before.pool->kind, before.charged);
+            trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
+        }
+        ended(*before.pool);
+    }
+    add(handle, device, kind);
+}
 
 Device *owner(CUmemoryPool handle) noexcept {
     const Pool *pool = known(handle);
@@ -220,6 +282,7 @@ Device *owner(CUmemoryPool handle) noexcept {
 }
 
 Left forget(CUmemoryPool handle) noexcept {
+    const KeepErrno keep_errno;
     Pool *pool = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
@@ -227,29 +290,54 @@ Left forget(CUmemoryPool handle) noexcept {
         if (found == registry().by_handle.end()) return {};
         pool = found->second;
         registry().by_handle.erase(found);
+        registry().holding.erase(pool);
+        pool->holding.store(false, std::memory_order_seq_cst);
+        pool->live.store(false, std::memory_order_seq_cst);
     }
-    pool->live.store(false, std::memory_order_seq_cst);
-    // The handle is about to become invalid: whoever is asking the driver about it right now finishes first.
-    while (pool->visitors.load(std::memory_order_seq_cst) != 0) sched_yield();
+    // The handle is about to become invalid: threads that are asking the driver about it right now finish first.
+    pool->visitors.wait();
     const RelaxedCapture relaxed;
-    if (!pool->device) return {};
-    trim(*pool);  // what is left then is what stays
+    if (!pool->device) return {.pool = pool};
+    pool->threshold.restore(handle);  // the driver may refuse to destroy it
+    trim(*pool);                      // what is left then is what stays
     const auto stays = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, stays.value_or(charged))};
+    // NVML does not see managed memory, so it could not tell when that has gone.
+    return {charged, pool->kind == Kind::managed ? 0 : std::min(charged, stays.value_or(charged)), pool};
+}
+
+void ended(Pool &pool) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    pool.next_unused = std::exchange(registry().unused, &pool);
+}
+
+void put_back(Pool &pool) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    registry().by_handle.emplace(pool.handle, &pool);
+    registry().holding.insert(&pool);
+    pool.holding.store(true, std::memory_order_seq_cst);
+    pool.live.store(true, std::memory_order_seq_cst);
+} catch (...) {
+    // The pool is found again when it is used, as one that was made behind our back.
 }
 
 Bytes raise(Pool &pool) noexcept {
     const Bytes raised = raise_charge(pool);
+    note_holding(pool);
     if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
     return raised;
 }
 
 void look_again(Device &device) noexcept {
+    // Threads that set a charge are two calls of the driver away from telling the ledger; until then a request would be
+    // refused for memory that another thread has just released. A child of fork would wait for ever for what its
+    // parent's threads were doing.
+    static constexpr std::uint64_t kMostMs = 1000;
+    const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
-    each_on(device, [](Pool &pool) {
+    each_holding(device, [](Pool &pool) {
         set_charge(pool);
-        wait_until_settled(pool);
+        pool.settling.wait(kMostMs);
     });
 }
 
@@ -258,7 +346,7 @@ std::vector<Bytes> charges(const Device &device) {
     const std::shared_lock lock(registry().mutex);
     for (const auto &[handle, pool] : registry().by_handle)
         if (const Bytes charged = pool->charged.load(std::memory_order_relaxed);
-            pool->device == &device && charged != 0)
+            pool->device == &device && pool->kind == Kind::pools && charged != 0)
             out.push_back(charged);
     return out;
 }
@@ -282,7 +370,7 @@ Claim::~Claim() { pool_.claimed.fetch_sub(bytes_, std::memory_order_acq_rel); }
 
 Bytes trim(Device &device) noexcept {
     Bytes freed = 0;
-    each_on(device, [&](Pool &pool) {
+    each_holding(device, [&](Pool &pool) {
         const Bytes before = reserved(pool).value_or(0);
         if (before == 0 || trim(pool) != CUDA_SUCCESS) return;
         freed += before - std::min(before, reserved(pool).value_or(before));

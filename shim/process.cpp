@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "admission.hpp"
+#include "allocators.hpp"
 #include "cache.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
@@ -129,6 +130,9 @@ void read_policy() {
     const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
+        if (!source->foreign.empty())
+            log::write(policy::LogLevel::warning,
+                       source->foreign + " is not used, because it belongs to another user; CURB_POLICY can name it");
         say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
         follow_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
@@ -175,8 +179,29 @@ void tell_of_new_terms() {
 
 constinit std::atomic<signals::Standing> said{signals::Standing::in_force};
 
-// Takes the signal that the policy in force names, and says once why it asks for no release.
-void take_signal() noexcept try {
+// Why the signal asks for no release; empty: it does, or it is not to.
+std::string trouble_of(int signal, signals::Standing standing) {
+    const char *why = standing == signals::Standing::ignored    ? "the program ignores "
+                      : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
+                      : standing == signals::Standing::refused  ? "the system does not let curb have "
+                                                                : nullptr;
+    return why ? why + policy::signal_name(signal) : "";
+}
+
+// Logs why the signal asks for no release, if it did until now.
+void log_standing(int signal, signals::Standing standing, policy::LogLevel level) noexcept try {
+    if (said.exchange(standing, std::memory_order_relaxed) == standing) return;
+    const std::string trouble = trouble_of(signal, standing);
+    if (trouble.empty()) return;
+    log::write(level, trouble +
+                          ", which therefore asks for no release here; release.signal in the policy can name another "
+                          "signal");
+} catch (...) {
+    // Out of host memory: the signal is as it is, and nothing is logged of it.
+}
+
+// Takes the signal that the policy in force names.
+void take_signal() noexcept {
     int signal = 0;
     signals::Standing standing{};
     // The policy may be edited while the first one is put in force: whoever comes last sees the newer one.
@@ -184,17 +209,7 @@ void take_signal() noexcept try {
         signal = *snapshot()->policy.release.signal;
         standing = signals::use(signal);
     } while (signal != *snapshot()->policy.release.signal);
-    if (said.exchange(standing, std::memory_order_relaxed) == standing) return;
-    const char *why = standing == signals::Standing::ignored    ? "the program ignores "
-                      : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
-                      : standing == signals::Standing::refused  ? "the system does not let curb have "
-                                                                : nullptr;
-    if (!why) return;
-    log::write(policy::LogLevel::warning, why + policy::signal_name(signal) +
-                                              ", which therefore asks for no release here; release.signal in the "
-                                              "policy can name another signal");
-} catch (...) {
-    // Out of host memory: the signal is as it is, and nothing is said of it.
+    log_standing(signal, standing, policy::LogLevel::warning);
 }
 
 // In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
@@ -215,6 +230,7 @@ void begin() {
     last_thread::watch();  // in a child that another thread than its parent's first one has forked
     devices::discover();
     subject(false);
+    allocators::read_environment();
     read_policy();
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);
@@ -260,9 +276,19 @@ bool activate() noexcept {
 
 std::int64_t since() noexcept { return began.load(std::memory_order_relaxed); }
 
-std::string release_signal() {
-    const bool asks = said.load(std::memory_order_relaxed) == signals::Standing::in_force;
-    return asks ? policy::signal_name(*snapshot()->policy.release.signal) : "none";
+std::string release_signal() { return policy::signal_name(*snapshot()->policy.release.signal); }
+
+std::string signal_trouble() {
+    const int signal = *snapshot()->policy.release.signal;
+    return trouble_of(signal, signals::stands(signal));
+}
+
+void signal_was_set() noexcept {
+    const int signal = *snapshot()->policy.release.signal;
+    static constinit std::atomic<bool> warned{false};
+    const signals::Standing standing = signals::stands(signal);
+    const bool again = standing == signals::Standing::ignored && warned.exchange(true, std::memory_order_relaxed);
+    log_standing(signal, standing, again ? policy::LogLevel::info : policy::LogLevel::warning);
 }
 
 Changed enforce(const config::Loaded &loaded) {

@@ -37,8 +37,12 @@ policy::Subject subject(bool with_user);
 
 // When curb began to watch it, in milliseconds since 1970.
 std::int64_t since() noexcept;
-// The signal that asks for a release here: "SIGUSR1"; "none": the policy names none, or the program has it for itself.
+// The signal that the policy names for releases: "SIGUSR1", "none".
 std::string release_signal();
+// Why it asks for no release: "the program ignores SIGUSR1". Empty: it does, or the policy names none.
+std::string signal_trouble();
+// Logs that trouble if it is new. On the worker, after the program has set an action for the signal.
+void signal_was_set() noexcept;
 
 // Puts a policy in force from here on and says what has changed. Releases at once if a device holds more than its cap
 // allows; whoever waits for room looks again. Calls no driver: the worker does what needs one. Returns what changed, a

@@ -30,35 +30,6 @@ bool begins_with(const char *text, const char *beginning) noexcept {
     return true;
 }
 
-// A defined function of one loaded object, by the GNU hash section of its dynamic symbol table (layout: the GNU
-// extension to the gABI, "DT_GNU_HASH"). Null: it has none of this name.
-void *defined_in(const link_map &object, const char *name) noexcept {
-    const ElfW(Sym) *symbols = nullptr;
-    const char *names = nullptr;
-    const std::uint32_t *gnu_hash = nullptr;
-    for (const ElfW(Dyn) *entry = object.l_ld; entry->d_tag != DT_NULL; ++entry) {
-        // glibc has relocated these pointers in place, on both architectures.
-        const void *table = reinterpret_cast<const void *>(entry->d_un.d_ptr);
-        if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
-        if (entry->d_tag == DT_STRTAB) names = static_cast<const char *>(table);
-        if (entry->d_tag == DT_GNU_HASH) gnu_hash = static_cast<const std::uint32_t *>(table);
-    }
-    if (!symbols || !names || !gnu_hash || gnu_hash[0] == 0) return nullptr;
-    std::uint32_t hash = 5381;
-    for (const char *c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
-    const std::uint32_t bucket_count = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
-    const auto *buckets =
-        reinterpret_cast<const std::uint32_t *>(reinterpret_cast<const ElfW(Addr) *>(gnu_hash + 4) + bloom_words);
-    const std::uint32_t *chain = buckets + bucket_count;
-    for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
-        const std::uint32_t other = chain[i - first];
-        if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF && same(names + symbols[i].st_name, name))
-            return reinterpret_cast<void *>(object.l_addr + symbols[i].st_value);
-        if (other & 1) break;
-    }
-    return nullptr;
-}
-
 template <class F>
 F *once(std::atomic<F *> &known, void *(*find)(const char *) noexcept, const char *name) noexcept {
     F *function = known.load(std::memory_order_acquire);
@@ -75,6 +46,37 @@ void *find_next(const char *name) noexcept {
 
 }  // namespace
 
+// By the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
+void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept {
+    const ElfW(Sym) *symbols = nullptr;
+    const char *names = nullptr;
+    const std::uint32_t *gnu_hash = nullptr;
+    for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; ++entry) {
+        // glibc has relocated these pointers in place, but for an object whose dynamic section cannot be written (the
+        // vDSO).
+        const ElfW(Addr) address = entry->d_un.d_ptr < base ? base + entry->d_un.d_ptr : entry->d_un.d_ptr;
+        const void *table = reinterpret_cast<const void *>(address);
+        if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
+        if (entry->d_tag == DT_STRTAB) names = static_cast<const char *>(table);
+        if (entry->d_tag == DT_GNU_HASH) gnu_hash = static_cast<const std::uint32_t *>(table);
+    }
+    if (!symbols || !names || !gnu_hash || gnu_hash[0] == 0) return nullptr;
+    std::uint32_t hash = 5381;
+    for (const char *c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
+    const std::uint32_t bucket_count = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
+    const auto *buckets =
+        reinterpret_cast<const std::uint32_t *>(reinterpret_cast<const ElfW(Addr) *>(gnu_hash + 4) + bloom_words);
+    const std::uint32_t *chain = buckets + bucket_count;
+    for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
+        const std::uint32_t other = chain[i - first];
+        if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
+            ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && same(names + symbols[i].st_name, name))
+            return reinterpret_cast<void *>(base + symbols[i].st_value);
+        if (other & 1) break;
+    }
+    return nullptr;
+}
+
 // Up to glibc 2.33 these live in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
 // objects and are never unloaded, so the list can be read while other threads load libraries.
 void *glibcs(const char *name) noexcept {
@@ -85,7 +87,7 @@ void *glibcs(const char *name) noexcept {
         if (!begins_with(base, "libc.so.6") && !begins_with(base, "libc-2.") && !begins_with(base, "libdl.so.2") &&
             !begins_with(base, "libdl-2."))
             continue;
-        if (void *address = defined_in(*object, name)) return address;
+        if (void *address = defined_in(object->l_addr, object->l_ld, name)) return address;
     }
     return nullptr;
 }

@@ -6,6 +6,8 @@
 // have run. Nothing here allocates.
 #pragma once
 
+#include <link.h>
+
 #include <csignal>
 #include <ctime>
 
@@ -22,6 +24,10 @@ using ClockGettime = int(clockid_t, timespec *);
 
 // glibc's own function of this name, whatever is preloaded; null: it has none. Exact names of libc.so.6 or libdl.so.2.
 void *glibcs(const char *name) noexcept;
+
+// The function `name` that one loaded object defines, by its base address and dynamic section. Returns nullptr if it
+// defines none.
+void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept;
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;

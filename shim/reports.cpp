@@ -66,12 +66,14 @@ struct Words {
 };
 Words words(const Snapshot::Gpu &gpu, const Met &met) {
     const std::string held = human(met.held), limit = human(limit_of(gpu, met.why));
+    const std::string kept =
+        met.kept == 0 ? "" : ", " + human(met.kept) + " more is kept free for code that the driver loads";
     switch (met.why) {
-        case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held", raise_cap(gpu)};
+        case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
         case policy::Obstacle::allowance: {
             const std::uint64_t due =
                 policy::until_step(gpu.terms.growth, devices::now_ms(), gpu.allowance.last_step_ms());
-            return {held + " of the allowance of " + limit + " is held, and the next growth step is due " +
+            return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
                     in_file(R"(raise "start", or say with "wait" how long to hold a request)")};

@@ -19,6 +19,7 @@ struct Met {
     Kind kind{};  // of memory
     policy::Obstacle why{};
     Bytes held = 0;  // of the device at that moment
+    Bytes kept = 0;  // for the driver's code: neither held nor granted
 };
 
 // That a request was refused, or more code (0 bytes), by which limit and what to do about it. The first time it is a

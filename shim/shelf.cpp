@@ -67,13 +67,6 @@ std::optional<Shelf::Block> Shelf::take_at(CUdeviceptr pointer, Visit &visit) no
     return remove(entry);
 }
 
-std::optional<Shelf::Block> Shelf::take_of(CUcontext context) noexcept {
-    const std::scoped_lock lock(mutex_);
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
-        if (entry->second.block.allocation.context == context) return remove(entry);
-    return std::nullopt;
-}
-
 std::optional<std::uint64_t> Shelf::oldest_ms() noexcept {
     const std::scoped_lock lock(mutex_);
     if (by_age_.empty()) return std::nullopt;

@@ -1,7 +1,8 @@
 // The kept blocks of one device, found by context and size, by address, and by age. Data alone: no rule, no driver.
 //
-// Thread-safe; its lock is held for a few look-ups. A block is taken from it together with a visit of its context, so
-// that whoever destroys that context waits until the block has been handed out or freed.
+// Thread-safe; its lock is held for a few look-ups, or for one look at all blocks when a context ends. A block is taken
+// from it together with a visit of its context, so that whoever destroys that context waits until the block has been
+// handed out or freed.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,15 @@ class Shelf {
     std::optional<Block> take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept;
     // The one at this address.
     std::optional<Block> take_at(CUdeviceptr pointer, Visit &visit) noexcept;
-    // Any of this context, which is gone.
-    std::optional<Block> take_of(CUcontext context) noexcept;
+    // All of this context, which is gone: `taken` is given each, under the lock.
+    template <class Taken>
+    void take_all_of(CUcontext context, Taken taken) noexcept {
+        const std::scoped_lock lock(mutex_);
+        for (auto entry = entries_.begin(); entry != entries_.end();) {
+            const auto one = entry++;
+            if (one->second.block.allocation.context == context) taken(remove(one));
+        }
+    }
 
     // When the oldest one was freed.
     std::optional<std::uint64_t> oldest_ms() noexcept;

@@ -27,6 +27,13 @@ constinit std::array<ProgramAction, kSignals> program{};
 // program took past us; taken again, its handler and ours might call each other for ever.
 constinit std::atomic<std::uint64_t> interrupting_signals{0}, left_alone{0};
 
+// The program has set an action, which the worker looks at: this may be a signal handler, where nothing can be logged.
+constinit std::atomic<bool> has_set{false};
+void tell_worker() noexcept {
+    has_set.store(true, std::memory_order_relaxed);
+    worker::look();
+}
+
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }
 
 // A change of the program's action and of the kernel's, as one. All signals are blocked meanwhile, so no handler ever
@@ -194,6 +201,15 @@ Standing use(int signal) noexcept {
     return standing(signal);
 }
 
+Standing stands(int signal) noexcept {
+    const Change change;
+    return standing(signal);
+}
+
+bool program_has_set() noexcept {
+    return has_set.load(std::memory_order_relaxed) && has_set.exchange(false, std::memory_order_relaxed);
+}
+
 void restore_program_action() noexcept {
     // Whoever held it is not in this process, and left nothing half done that is read here.
     changing.store(0, std::memory_order_relaxed);
@@ -212,6 +228,7 @@ bool set(int signal, const Action &wanted, Action &before) noexcept {
     own.write(behind);
     const Action there = install(signal, behind);
     if (!is_ours(there)) before = there;  // ignored, or set past us
+    tell_worker();
     return true;
 }
 
@@ -244,6 +261,7 @@ void was_set(int signal) noexcept {
     if (!is_taken(signal)) return;
     const Action there = in_kernel(signal);
     if (!is_ours(there)) stand_before(signal, there);
+    tell_worker();
 }
 
 void hide(int signal, Action &told) noexcept {

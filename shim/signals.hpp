@@ -21,6 +21,12 @@ enum class Standing {
 // Takes the signal (0: none) and gives back the one taken before. For the signal that is taken already: how it stands.
 Standing use(int signal) noexcept;
 
+// How a signal stands that use() was called with last.
+Standing stands(int signal) noexcept;
+
+// True once after the program has set an action for the signal that is taken.
+bool program_has_set() noexcept;
+
 // In a fork child: the program's own action is all that is left.
 void restore_program_action() noexcept;
 

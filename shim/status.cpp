@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "allocators.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
 #include "passed.hpp"
@@ -95,7 +96,8 @@ control::Status now(const control::StatusRequest &asked) {
     out.pid = getpid();
     out.version = CURB_VERSION;
     out.since = process::since();
-    out.signal = process::release_signal();
+    out.signal_trouble = process::signal_trouble();
+    out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
     out.policy = of_policy(in_force.version);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
@@ -104,7 +106,10 @@ control::Status now(const control::StatusRequest &asked) {
     out.releasing = release::under_way();
     out.refusals = refusals::last();
     out.releases = release::past();
-    if (asked.detail) out.passed = passed();
+    if (asked.detail) {
+        out.passed = passed();
+        out.returns_nothing = allocators::returning_nothing();
+    }
     return out;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -17,47 +18,87 @@
 namespace curb::shim::steer {
 namespace {
 
-// Whether the file may say something of frameworks: every program of a session passes here, and most policies do not.
-// A key with \u in it could spell anything.
-bool mentions_frameworks(const char *path) noexcept {
+// What the text of a policy file mentions. A key with \u in it could spell anything: it counts as `frameworks`.
+struct Mentions {
+    bool frameworks = false;
+    bool cap = false;  // outside the rules: it holds for every process
+    bool cap_in_rule =
+        false;  // in a rule, or behind the rules: whether it holds for this process the text does not tell
+};
+
+// Every program of a session does this, so the file is searched and not parsed. Allocates nothing.
+Mentions mentions_of(const char *path) noexcept {
+    Mentions out;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) return false;
+    if (fd < 0) return out;
+    constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "\"cap\"", kRules = "\"rules\"";
+    constexpr auto kNowhere = std::string_view::npos;
     char block[16 * 1024];
-    bool found = false;
-    std::size_t kept = 0;  // of the block before: the word may lie across
     struct stat status {};
     const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    constexpr std::string_view kWord = "frameworks", kEscape = "\\u";
-    std::size_t seen = 0;
-    for (ssize_t got = 0;
-         regular && !found && seen <= config::kLargest && (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
+    bool in_rules = false;
+    std::size_t seen = 0, kept = 0;  // kept: of the block before, because a word may lie across
+    for (ssize_t got = 0; regular && !out.frameworks && seen <= config::kLargest &&
+                          (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
         const std::string_view text(block, kept + static_cast<std::size_t>(got));
-        found = text.find(kWord) != std::string_view::npos || text.find(kEscape) != std::string_view::npos;
+        out.frameworks = text.find(kWord) != kNowhere || text.find(kEscape) != kNowhere;
+        const std::size_t rules = in_rules ? 0 : text.find(kRules), cap = text.find(kCap);
+        if (cap != kNowhere) (cap < rules ? out.cap : out.cap_in_rule) = true;
+        in_rules = rules != kNowhere;
         seen += static_cast<std::size_t>(got);
         kept = text.size() < kWord.size() ? text.size() : kWord.size();
         memmove(block, text.data() + text.size() - kept, kept);
     }
     close(fd);
-    return found;
+    return out;
 }
 
-// Without allocating: nearly every program passes here, and has no policy.
-bool may_steer(const char *(*environment)(const char *)) noexcept {
-    if (mentions_frameworks(config::kCeiling)) return true;
-    if (getauxval(AT_SECURE) != 0) return false;
-    const char *named = environment("CURB_POLICY");
-    if (named && *named) return mentions_frameworks(named);
+void add(Mentions &all, const Mentions &more) noexcept {
+    all.frameworks |= more.frameworks;
+    all.cap |= more.cap;
+    all.cap_in_rule |= more.cap_in_rule;
+}
+
+// What the policies of this process mention. Allocates nothing: nearly every program does this, and has no policy.
+Mentions mentioned(const char *(*environment)(const char *)) noexcept {
+    Mentions all = mentions_of(config::kCeiling);
+    if (getauxval(AT_SECURE) != 0) return all;
+    const char *cap = environment("CURB_CAP"), *named = environment("CURB_POLICY");
+    all.cap |= cap && *cap;
     char path[PATH_MAX];
-    return config::users_file(environment, path) && mentions_frameworks(path);
+    if (named && *named)
+        add(all, mentions_of(named));
+    else if (config::users_file(environment, path))
+        add(all, mentions_of(path));
+    return all;
+}
+
+bool is_for_a_cap(const policy::Preset &one) noexcept { return one.when == policy::SteerWhen::capped; }
+
+void set_for_a_cap() noexcept {
+    for (const policy::Preset &one : policy::presets())
+        if (is_for_a_cap(one) && !(*one.unless && getenv(one.unless))) setenv(one.name, one.value, 0);
+}
+bool is_set_for_a_cap() noexcept {
+    const auto presets = policy::presets();
+    return std::all_of(presets.begin(), presets.end(),
+                       [](const policy::Preset &one) { return !is_for_a_cap(one) || getenv(one.name); });
 }
 
 }  // namespace
 
+// The policy is parsed, which costs each command of a shell script 0.5 ms, only if its text does not decide.
 void set_environment(const char *(*environment)(const char *)) noexcept try {
-    if (!may_steer(environment) || !unwinder::load()) return;
+    const Mentions said = mentioned(environment);
+    const bool decided = !said.frameworks && (said.cap || !said.cap_in_rule || is_set_for_a_cap());
+    if (decided) {
+        if (said.cap) set_for_a_cap();
+        return;
+    }
+    if (!unwinder::load()) return;
     const auto loaded = config::load(config::locate(environment), config::this_process);
     if (!loaded) return;
-    for (const auto &[name, value] : policy::variables_to_set(loaded->policy.frameworks, getenv))
+    for (const auto &[name, value] : policy::variables_to_set(loaded->policy, getenv))
         setenv(name.c_str(), value.c_str(), 0);
 } catch (...) {
     // Out of host memory before main: the program will meet that itself.

@@ -1,11 +1,12 @@
-// The environment that a policy sets before main, so that frameworks grow instead of taking the GPU at once.
+// The environment that a policy sets before main, for frameworks that read from it how they allocate.
 #pragma once
 
 namespace curb::shim::steer {
 
-// Once, from the constructor, while there is one thread. Sets what is unset and leaves what is set. A program whose
-// policy says nothing of frameworks pays for a look at the file; a policy that cannot be read is reported later, when
-// the program uses CUDA. `environment` looks one variable up.
+// Sets what is unset and leaves what is set. Called once, by the constructor, while there is one thread. A program
+// whose policy does not mention frameworks pays for a search of the file's text, and for one variable if that mentions
+// a cap. A policy that cannot be read is reported later, when the program uses CUDA. `environment` looks one variable
+// up.
 void set_environment(const char *(*environment)(const char *)) noexcept;
 
 }  // namespace curb::shim::steer

@@ -18,6 +18,7 @@
 #include "callers.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
+#include "keep_errno.hpp"
 #include "last_thread.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
@@ -138,6 +139,7 @@ void run_releases() {
 // it too: there is no worker in them, whatever it was doing at that moment in their parent.
 void at_exit() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    const KeepErrno keep_errno;
     exiting.store(true, std::memory_order_seq_cst);
     // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here. And
     // not by the clock alone, which may be another preload's.

@@ -256,7 +256,7 @@ std::string data_of(const Recording &recording, const Picture &picture) {
 
 std::string markup(std::string_view text) {
     std::string out;
-    for (const char c : policy::valid_utf8(policy::one_line(text))) {
+    for (const char c : policy::plain(text)) {
         switch (c) {
             case '&': out += "&amp;"; break;
             case '<': out += "&lt;"; break;

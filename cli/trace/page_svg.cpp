@@ -106,8 +106,8 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart, doub
         out += words(x, upper + kPlotHeight + 16, text, "text-anchor=\"middle\" fill=\"" + std::string(kFaint) + "\"");
     }
     for (std::size_t layers = chart.kinds.size(); layers > 0; --layers)
-        out += "<path d=\"" + area(chart, layers, canvas) + "\" fill=\"" + colour_of(chart.kinds[layers - 1]) +
-               "\" stroke=\"#ffffff\" stroke-width=\"0.4\"/>\n";
+        out +=
+            "<path d=\"" + area(chart, layers, canvas) + "\" fill=\"" + colour_of(chart.kinds[layers - 1]) + "\"/>\n";
     if (const std::string path = line(chart.allowance, canvas); !path.empty())
         out += stroked(path, kDark, "1.4", " stroke-dasharray=\"5 3\"");
     if (const std::string path = line(chart.cap, canvas); !path.empty()) out += stroked(path, kCap, "2.2");

@@ -152,17 +152,14 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         {
             Thinned<HeldSample, &HeldSample::held> held(grid, chart.samples);
             Thinned<LimitSample, &LimitSample::limit> cap(grid, chart.cap), allowance(grid, chart.allowance);
-            HeldSample now;
+            HeldByKind sum;
             for (const Moment &moment : recording.events) {
                 if (moment.gpu != gpu.gpu || moment.what == What::step || moment.what == What::dropped) continue;
-                if (moment.moves_memory() || moment.what == What::books) {
+                if (sum.take(moment)) {
                     const auto kind = static_cast<std::size_t>(moment.kind);
-                    now.kinds[kind] = moment.of_kind;
                     present[kind] = std::max(present[kind], moment.of_kind);
                 }
-                now.ns = moment.ns;
-                now.held = moment.held;
-                held.take(now);
+                held.take({moment.ns, sum.sum, sum.kinds});
                 if (moment.what == What::policy) cap.take({moment.ns, moment.limit()});
                 if (moment.what == What::policy) allowance.take({moment.ns, moment.of_kind});
                 if (moment.what == What::allowance) allowance.take({moment.ns, moment.limit()});

@@ -172,7 +172,7 @@ void TraceReader::take_curb(std::string_view line, bool whole) {
     Moment moment;
     std::string_view text;
     if (scan(line, moment, text)) {
-        if (!text.empty()) moment.text = index_of(std::string(text));
+        if (!text.empty()) moment.text = index_of(policy::plain(text));
         return add(moment);
     }
     const auto parsed = control::trace::parse(line);
@@ -190,7 +190,12 @@ void TraceReader::take_curb(std::string_view line, bool whole) {
         if (has_header_) return bad_line("it is a second header: two traces in one file");
         has_header_ = true;
         out_.header = *parsed->header;
-        out_.header.command = policy::one_line(out_.header.command);
+        out_.header.command = policy::plain(out_.header.command);
+        out_.header.version = policy::plain(out_.header.version);
+        for (control::trace::Gpu &gpu : out_.header.gpus) {
+            gpu.uuid = policy::plain(gpu.uuid);
+            gpu.name = policy::plain(gpu.name);
+        }
     }
     if (parsed->event) add(*parsed->event);
 }
@@ -240,7 +245,7 @@ void TraceReader::take_rmm(std::string_view line, bool whole) {
 void TraceReader::add(const control::trace::Event &event) {
     if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
     Moment moment = moment_of(event);
-    if (!event.text.empty()) moment.text = index_of(policy::one_line(event.text));
+    if (!event.text.empty()) moment.text = index_of(policy::plain(event.text));
     add(moment);
 }
 
@@ -264,11 +269,11 @@ std::uint32_t TraceReader::index_of(const std::string &text) {
 }
 
 void TraceReader::bad_line(std::string why) {
-    if (bad_lines_++ == 0) first_bad_ = "line " + std::to_string(lines_) + ": " + policy::one_line(why);
+    if (bad_lines_++ == 0) first_bad_ = "line " + std::to_string(lines_) + ": " + policy::plain(why);
 }
 
 policy::Result<Recording, std::string> TraceReader::done() && {
-    const std::string name = policy::quote(policy::one_line(out_.name));
+    const std::string name = policy::quote(out_.name);
     const bool nothing = lines_ == 0 && rest_.empty();
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && format_ == Format::unknown))
@@ -296,7 +301,7 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     const bool standard_input = file == "-";
     const std::string name = standard_input ? "<stdin>" : file;
     const auto fault = [&](int error) {
-        return policy::quote(policy::one_line(name)) + " cannot be read: " + std::strerror(error);
+        return policy::quote(policy::plain(name)) + " cannot be read: " + std::strerror(error);
     };
     const int fd = standard_input ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fault(errno);

@@ -49,6 +49,22 @@ struct Moment {
 };
 static_assert(sizeof(Moment) == 64);
 
+// Sums up what is held of one GPU from the events that change it. The `held` of an event may be more: it includes
+// memory that is reserved for requests whose own events come later, or never, if the driver refuses them.
+struct HeldByKind {
+    policy::ByKind kinds{};
+    policy::Bytes sum = 0;
+
+    // False: the event does not change what is held.
+    bool take(const Moment &moment) noexcept {
+        if (!moment.moves_memory() && moment.what != What::books) return false;
+        policy::Bytes &kind = kinds[static_cast<std::size_t>(moment.kind)];
+        sum += moment.of_kind - kind;  // modulo 2^64: a fall is a wrapped addition
+        kind = moment.of_kind;
+        return true;
+    }
+};
+
 inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
 inline constexpr int kMostGpus = 256;                                  // ordinals that a Moment has room for
 

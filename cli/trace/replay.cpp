@@ -61,9 +61,11 @@ class Run {
 
     [[nodiscard]] std::uint64_t now_ms() const noexcept { return now_ / kMillisecond; }
     [[nodiscard]] Bytes held() const noexcept {
-        return less(less(recorded_, absent_sum_), static_cast<std::int64_t>(given_back_));
+        return less(less(recorded_.sum, absent_sum_), static_cast<std::int64_t>(given_back_));
     }
-    [[nodiscard]] Bytes of_kind(policy::Kind kind) const noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
+    [[nodiscard]] Bytes of_kind(policy::Kind kind) const noexcept {
+        return recorded_.kinds[static_cast<std::size_t>(kind)];
+    }
     // Memory of pools that no allocation uses: what a release on the spot would give back.
     [[nodiscard]] Bytes idle_pools() const noexcept {
         return less(less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools)),
@@ -77,9 +79,7 @@ class Run {
         }
         if (event.what == What::dropped) return;
         const Bytes before = held();
-        recorded_ = event.held;
-        if (event.moves_memory() || event.what == What::books)
-            kinds_[static_cast<std::size_t>(event.kind)] = event.of_kind;
+        recorded_.take(event);
         if (event.moves_memory()) undo(event);
         settle(event.kind);
         if (event.moves_memory() || event.what == What::refuse) {
@@ -342,8 +342,7 @@ class Run {
     Bytes allowance_ = policy::kUnbounded;
     std::uint64_t last_step_ms_ = 0;
 
-    Bytes recorded_ = 0;  // held then
-    policy::ByKind kinds_{};
+    HeldByKind recorded_;
     std::array<std::int64_t, policy::kKinds> absent_{};
     std::int64_t absent_sum_ = 0;
     Bytes given_back_ = 0;  // by how much pools are smaller here

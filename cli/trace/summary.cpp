@@ -24,31 +24,35 @@ std::optional<policy::Bytes> bounded(policy::Bytes limit) {
     return limit == policy::kUnbounded ? std::nullopt : std::optional(limit);
 }
 
+// Contexts and stacks are the driver's allocations.
+bool is_by_program(const Moment &moment) noexcept {
+    return moment.kind != policy::Kind::contexts && moment.kind != policy::Kind::stack;
+}
+
 // One GPU, walked along.
 struct Walk {
     GpuSummary out;
-    policy::ByKind kinds{};
+    HeldByKind held;
     std::optional<policy::Bytes> cap, allowance;
     std::size_t peak_index = 0;
     std::map<std::int32_t, std::size_t> waiting;  // thread -> its wait
 
     void take(const Moment &moment, std::size_t index) {
-        if (moment.moves_memory() || moment.what == What::books)
-            kinds[static_cast<std::size_t>(moment.kind)] = moment.of_kind;
-        if (moment.held > out.peak) {
-            out.peak = moment.held;
+        if (held.take(moment) && held.sum > out.peak) {
+            out.peak = held.sum;
             out.peak_ns = moment.ns;
-            out.at_peak = kinds;
+            out.at_peak = held.kinds;
             out.cap = cap;
             out.allowance = allowance;
             peak_index = index;
         }
         switch (moment.what) {
             case What::alloc:
+                if (!is_by_program(moment)) break;
                 ++out.allocations;
                 offer(out.requests, &moment);
                 break;
-            case What::free: ++out.frees; break;
+            case What::free: out.frees += is_by_program(moment) ? 1 : 0; break;
             case What::refuse:
                 out.refusals.push_back(&moment);
                 out.refused_bytes = policy::added(out.refused_bytes, static_cast<policy::Bytes>(moment.bytes));
@@ -75,7 +79,7 @@ struct Walk {
             case What::step:
             case What::dropped: break;
         }
-        out.at_end = moment.held;
+        out.at_end = held.sum;
     }
 
     bool end_wait(const Moment &moment, Waited::End end) {
@@ -112,7 +116,7 @@ void find_live(const Recording &recording, std::vector<Walk> &walks) {
     }
     for (const auto &[key, one] : live)
         for (Walk &walk : walks) {
-            if (walk.out.gpu != one->gpu) continue;
+            if (walk.out.gpu != one->gpu || !is_by_program(*one)) continue;
             ++walk.out.live;
             walk.out.live_bytes += static_cast<policy::Bytes>(one->bytes);
         }

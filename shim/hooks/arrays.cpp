@@ -8,6 +8,7 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "contexts.hpp"
+#include "keep_errno.hpp"
 
 namespace curb::shim {
 namespace {
@@ -55,6 +56,7 @@ Size size_of(Bytes told, Bytes least) noexcept {
 // Asks a twin that takes no memory. 0: the driver cannot tell (older than 11.6, or a format that cannot be mapped).
 template <class Create, class Require, class Destroy>
 Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require require, Destroy destroy) noexcept {
+    const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     CUDA_ARRAY3D_DESCRIPTOR twin = array;
     twin.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
@@ -67,12 +69,8 @@ Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require requ
     return told ? requirements.size : 0;
 }
 
-void undo(CUarray array) noexcept {
-    insist([=] { return driver().cuArrayDestroy(array); });
-}
-void undo_mipmap(CUmipmappedArray array) noexcept {
-    insist([=] { return driver().cuMipmappedArrayDestroy(array); });
-}
+void undo(CUarray array) noexcept { driver().cuArrayDestroy(array); }
+void undo_mipmap(CUmipmappedArray array) noexcept { driver().cuMipmappedArrayDestroy(array); }
 
 Bytes ask_array(const CUDA_ARRAY3D_DESCRIPTOR &array, CUdevice device) noexcept {
     return ask_twin(

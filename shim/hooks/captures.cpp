@@ -1,76 +1,151 @@
 // Stream capture, which a release must know of.
+//
+// A capture ends by cuStreamEndCapture on the stream that it began in, with that stream, or with its context. A stream
+// that was forked into it ends nothing, so each capture is recorded with the stream that it began in.
 
 #include "captures.hpp"
 
-#include <ctime>
+#include <pthread.h>
 
 #include <atomic>
+#include <list>
+#include <mutex>
 
+#include "busy_count.hpp"
+#include "contexts.hpp"
+#include "leaked.hpp"
+#include "process.hpp"
 #include "release/plan.hpp"
 
 namespace curb::shim::captures {
 namespace {
 
-constinit std::atomic<int> in_progress{0};
-constinit std::atomic<int> synchronising{0};
+// The stream that a capture began in. Equal records are interchangeable: one of them is forgotten at each end.
+struct Origin {
+    CUstream stream = nullptr;
+    pthread_t thread{};           // whose default stream it is, if it is CU_STREAM_PER_THREAD
+    CUcontext context = nullptr;  // with which the stream goes
+};
+using Origins = std::list<Origin>;
 
-std::int64_t now_us() noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1'000'000 + now.tv_nsec / 1000;
+// Never destroyed: threads may capture until the process is gone.
+struct Books {
+    std::mutex mutex;
+    Origins origins;
+};
+Books &books() noexcept { return leaked<Books>(); }
+
+constinit std::atomic<std::size_t> in_progress{0};
+constinit BusyCount synchronising;
+
+// The handle of the default stream that a null handle means in the per-thread form.
+CUstream of_thread(CUstream stream) noexcept { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+// The record of a capture in this stream. Without a context if the program created the stream.
+Origin origin_of(CUstream stream) noexcept {
+    return stream == CU_STREAM_PER_THREAD ? Origin{stream, pthread_self(), owner_of_memory()} : Origin{stream, {}, {}};
+}
+
+// The context that a stream goes with. Asking it breaks no capture (a case of the contract suite).
+CUcontext owner_of(CUstream stream) noexcept {
+    CUcontext context = nullptr;
+    const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
+    return insist(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+}
+
+bool same(const Origin &a, const Origin &b) noexcept {
+    const bool is_default = a.stream == CU_STREAM_PER_THREAD;
+    return a.stream == b.stream && (!is_default || (a.thread == b.thread && a.context == b.context));
+}
+
+void ended(std::size_t captures) noexcept {
+    if (captures != 0 && in_progress.fetch_sub(captures) == captures) release::no_capture();
+}
+
+// Moves the records that match out of the books, at most so many.
+template <class Matches>
+Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
+    Origins out;
+    const std::scoped_lock lock(books().mutex);
+    for (auto one = books().origins.begin(); one != books().origins.end() && out.size() < most;) {
+        const auto next = std::next(one);
+        if (matches(*one)) out.splice(out.end(), books().origins, one);
+        one = next;
+    }
+    return out;
+}
+
+void forget(const Origin &origin) noexcept {
+    ended(taken([&](const Origin &one) { return same(one, origin); }, 1).size());
 }
 
 // Before the driver is called. A synchronisation of ours that has been entered but not yet by the driver would break
 // the capture that is about to begin; this waits for that moment to pass, 2 ms at the most (a synchronisation already
-// running in the driver does no harm: measured on an H200).
-void beginning() noexcept {
-    in_progress.fetch_add(1, std::memory_order_seq_cst);
-    if (synchronising.load(std::memory_order_seq_cst) == 0) return;
-    for (const std::int64_t until = now_us() + 2000; synchronising.load(std::memory_order_seq_cst) && now_us() < until;)
-        ;
-}
-
-void ended() noexcept {  // or it was not begun: the driver refused
-    if (in_progress.fetch_sub(1, std::memory_order_seq_cst) == 1) release::no_capture();
+// running in the driver does no harm: measured on an H200). False: no host memory for the record.
+bool beginning(const Origin &origin) noexcept try {
+    {
+        const std::scoped_lock lock(books().mutex);
+        books().origins.push_back(origin);
+    }
+    in_progress.fetch_add(1);
+    synchronising.wait(2);
+    return true;
+} catch (...) {
+    return false;
 }
 
 template <class Begin>
-CUresult begin(Begin call) noexcept {
-    beginning();
+CUresult begin(CUstream stream, Begin call) {
+    // No capture can begin in the legacy stream.
+    if (!process::active() || !stream || stream == CU_STREAM_LEGACY) return call();
+    Origin origin = origin_of(stream);
+    if (!origin.context) origin.context = owner_of(stream);
+    if (!beginning(origin)) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = call();
-    if (result != CUDA_SUCCESS) ended();
+    if (result != CUDA_SUCCESS) forget(origin);
     return result;
 }
 
 // An end ends the capture even when it reports it as invalidated, but not when the driver has refused the call; on a
-// stream that captures nothing it ends none.
-template <class IsCapturing, class End>
-CUresult end(const IsCapturing &is_capturing, CUstream stream, End call) noexcept {
-    const bool before = capturing(is_capturing, stream).value_or(false);
+// stream that captures nothing it ends none, also while another thread begins a capture there.
+template <class End>
+CUresult end(CUstream stream, End call) {
+    if (!any() || !process::active()) return call();
+    const Origin origin = origin_of(stream);
+    const auto &ask = driver().cuStreamIsCapturing;
+    const bool before = capturing(ask, stream).value_or(true);
     const CUresult result = call();
-    if (before && (result == CUDA_SUCCESS || !capturing(is_capturing, stream).value_or(false))) ended();
+    if (before && (result == CUDA_SUCCESS || !capturing(ask, stream).value_or(false))) forget(origin);
     return result;
 }
 
-// A stream that captures ends its capture with itself. One that could not be destroyed is not asked: perhaps it was.
+// Captures end with the stream that they began in. They leave the books first: afterwards the driver may give the same
+// handle to another thread's stream. They count until the driver has destroyed it.
 template <class Destroy>
-CUresult destroy(CUstream stream, Destroy call) noexcept {
-    const bool before = capturing(driver().cuStreamIsCapturing, stream).value_or(false);
+CUresult destroy(CUstream stream, Destroy call) {
+    if (!any() || !process::active()) return call();
+    Origins here = taken([=](const Origin &one) { return one.stream == stream; });
     const CUresult result = call();
-    if (before && result == CUDA_SUCCESS) ended();
+    if (result == CUDA_SUCCESS) {
+        ended(here.size());
+    } else {
+        const std::scoped_lock lock(books().mutex);
+        books().origins.splice(books().origins.end(), here);
+    }
     return result;
 }
 
 }  // namespace
 
-bool any() noexcept { return in_progress.load(std::memory_order_seq_cst) > 0; }
+bool any() noexcept { return in_progress.load() != 0; }
+
+void drop_context(CUcontext context) noexcept {
+    if (any()) ended(taken([=](const Origin &one) { return one.context == context; }).size());
+}
 
 std::optional<CUresult> synchronise_current_context() noexcept {
-    synchronising.fetch_add(1, std::memory_order_seq_cst);
-    std::optional<CUresult> result;
-    if (!any()) result = driver().cuCtxSynchronize();
-    synchronising.fetch_sub(1, std::memory_order_seq_cst);
-    return result;
+    const BusyCount::Guard guard(synchronising);
+    return any() ? std::nullopt : std::optional(driver().cuCtxSynchronize());
 }
 
 }  // namespace curb::shim::captures
@@ -78,34 +153,34 @@ std::optional<CUresult> synchronise_current_context() noexcept {
 using namespace curb::shim;
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-    return captures::begin([&] { return driver().cuStreamBeginCapture(stream); });
+    return captures::begin(stream, [&] { return driver().cuStreamBeginCapture(stream); });
 }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-    return captures::begin([&] { return driver().cuStreamBeginCapture_ptsz(stream); });
+    return captures::begin(captures::of_thread(stream), [&] { return driver().cuStreamBeginCapture_ptsz(stream); });
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    return captures::begin([&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
+    return captures::begin(stream, [&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-    return captures::begin([&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+    return captures::begin(captures::of_thread(stream),
+                           [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                      const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
     return captures::begin(
-        [&] { return driver().cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode); });
+        stream, [&] { return driver().cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode); });
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
-    return captures::begin(
-        [&] { return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode); });
+    return captures::begin(captures::of_thread(stream), [&] {
+        return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
+    });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    return captures::end(driver().cuStreamIsCapturing, stream,
-                         [&] { return driver().cuStreamEndCapture(stream, graph); });
+    return captures::end(stream, [&] { return driver().cuStreamEndCapture(stream, graph); });
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    return captures::end(driver().cuStreamIsCapturing_ptsz, stream,
-                         [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
+    return captures::end(captures::of_thread(stream), [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
 }
 // (A handle of 1 or 2 is a default stream, which stays.)
 CUresult cuStreamDestroy(CUstream stream) {

@@ -86,12 +86,14 @@ CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
 template <class IsCapturing, class Call>
 CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
     idle::note_use();
-    return give_memory(executable, is_capturing, stream, graphs::launched, call);
+    const CUresult result = give_memory(executable, is_capturing, stream, graphs::launched, call);
+    cache::note_work();
+    return result;
 }
 
 // There is no host memory to know what it takes.
 CUresult undo(CUgraphExec *executable) noexcept {
-    insist([=] { return driver().cuGraphExecDestroy(*executable); });
+    driver().cuGraphExecDestroy(*executable);
     *executable = nullptr;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -165,8 +167,11 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
-    if (process::active()) graphs::destroyed(executable);
-    return driver().cuGraphExecDestroy(executable);
+    auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
+    const CUresult result = driver().cuGraphExecDestroy(executable);
+    // Without host memory for the record a graph that stays is charged after its next launch, not before.
+    if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
+    return result;
 }
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
     const CUresult result = driver().cuDeviceGraphMemTrim(ordinal);

@@ -21,7 +21,7 @@ CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes, bo
         trace::allocated(charge.device(), kind, *pointer, bytes, *taken);
         return CUDA_SUCCESS;
     }
-    insist([&] { return driver().cuMemFree_v2(*pointer); });
+    driver().cuMemFree_v2(*pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -7,6 +7,7 @@
 #include "keep_errno.hpp"
 #include "nvml.hpp"
 #include "process.hpp"
+#include "stubs.hpp"
 
 namespace curb::shim {
 namespace {
@@ -55,13 +56,26 @@ Device *of_nvml(nvmlDevice_t handle) noexcept {
     return nullptr;
 }
 
-// Calls NVML's own function and shows the capped device in `figures`, which has total, free and used.
-template <class Function, class Memory>
-nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) noexcept {
+// NVML's function. If the program has not loaded NVML: its own stub of the function, which does; without a stub, curb
+// loads NVML. Returns nullptr if there is no NVML, or it lacks the function.
+void *nvml_function(const char *symbol, const void *own, const stubs::Call &call) noexcept {
     const KeepErrno keep_errno;
-    const auto real = reinterpret_cast<Function *>(nvml::loaded(symbol));
+    if (void *real = nvml::loaded(symbol)) return real;
+    if (call.is_nested()) return nullptr;
+    if (void *stub = stubs::definition(symbol, own, stubs::caller())) return stub;
+    nvml::load();
+    return nvml::loaded(symbol);
+}
+
+// Calls NVML's own function and shows the capped device in `figures`, which has total, free and used.
+template <auto &Export, class Memory>
+nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) {
+    const auto *own = reinterpret_cast<const void *>(&Export);
+    const stubs::Call call(own);
+    const auto real = reinterpret_cast<decltype(&Export)>(nvml_function(symbol, own, call));
     if (!real) return NVML_ERROR_UNINITIALIZED;
     const nvmlReturn_t result = real(handle, figures);
+    const KeepErrno keep_errno;
     Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);
@@ -97,12 +111,12 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *figures) {
-    return memory_info<decltype(nvmlDeviceGetMemoryInfo)>("nvmlDeviceGetMemoryInfo", handle, figures);
+    return memory_info<::nvmlDeviceGetMemoryInfo>("nvmlDeviceGetMemoryInfo", handle, figures);
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *figures) {
     const nvmlReturn_t result =
-        memory_info<decltype(nvmlDeviceGetMemoryInfo_v2)>("nvmlDeviceGetMemoryInfo_v2", handle, figures);
+        memory_info<::nvmlDeviceGetMemoryInfo_v2>("nvmlDeviceGetMemoryInfo_v2", handle, figures);
     // What the system keeps of the device is no part of the capped one: total is free and used.
     if (result == NVML_SUCCESS && figures->total == figures->free + figures->used) figures->reserved = 0;
     return result;

@@ -2,9 +2,39 @@
 
 #include "vmm.hpp"
 
+#include <bitset>
+
 #include "admission.hpp"
 #include "process.hpp"
 #include "trace.hpp"
+
+namespace curb::shim {
+namespace {
+
+// An operation on each device that has some of the mappings.
+class UnmapOperations {
+  public:
+    explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
+        for (const auto &[address, mapping] : mappings) {
+            Device *device = vmm::device_of(mapping.memory);
+            if (!device || devices_[static_cast<std::size_t>(device->ordinal)]) continue;
+            devices_.set(static_cast<std::size_t>(device->ordinal));
+            device->ledger.begin();
+        }
+    }
+    ~UnmapOperations() {
+        for (int ordinal = 0; devices_.any() && ordinal < devices::count(); ++ordinal)
+            if (devices_[static_cast<std::size_t>(ordinal)]) devices::at(ordinal).ledger.end();
+    }
+    UnmapOperations(const UnmapOperations &) = delete;
+    UnmapOperations &operator=(const UnmapOperations &) = delete;
+
+  private:
+    std::bitset<devices::kMost> devices_;
+};
+
+}  // namespace
+}  // namespace curb::shim
 
 using namespace curb::shim;
 
@@ -22,7 +52,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
             trace::allocated(*device, Kind::vmm, *handle, bytes, bytes);
             return CUDA_SUCCESS;
         }
-        insist([&] { return driver().cuMemRelease(*handle); });
+        driver().cuMemRelease(*handle);
         return CUDA_ERROR_OUT_OF_MEMORY;
     });
 }
@@ -41,7 +71,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
-    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, handle)) return result;
+    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, bytes, handle)) return result;
     insist([&] { return driver().cuMemUnmap(address, bytes); });
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -49,8 +79,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!process::active()) return driver().cuMemUnmap(address, bytes);
     vmm::Mappings mappings = vmm::take_mappings(address, bytes);
-    Device *device = mappings.empty() ? nullptr : vmm::device_of(mappings.begin()->second);
-    const Ledger::Operation operation(device ? &device->ledger : nullptr);
+    const UnmapOperations operations(mappings);
     const CUresult result = driver().cuMemUnmap(address, bytes);
     if (result != CUDA_SUCCESS) vmm::put_back(std::move(mappings));
     mappings.clear();  // credited before the operation ends

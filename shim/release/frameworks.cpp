@@ -172,7 +172,7 @@ class OnPrimary {
     ~OnPrimary() {
         if (!current_) return;
         current_.reset();
-        insist([this] { return driver().cuDevicePrimaryCtxRelease_v2(device_); });
+        driver().cuDevicePrimaryCtxRelease_v2(device_);
     }
     OnPrimary(const OnPrimary &) = delete;
     OnPrimary &operator=(const OnPrimary &) = delete;

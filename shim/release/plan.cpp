@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "allocators.hpp"
 #include "captures.hpp"
 #include "control/release_report.hpp"
 #include "devices.hpp"
@@ -127,6 +128,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
     }
     report.milliseconds = milliseconds_since(start);
     for (const int ordinal : in_use()) devices::reconcile(devices::at(ordinal));
+    report.returns_nothing = allocators::returning_nothing();
     postpone(report.steps);
     process::fall_back();
     idle::released();

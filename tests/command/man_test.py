@@ -60,6 +60,13 @@ class Manual(unittest.TestCase):
         for part in ('"*"', "'\\' before a mark", "expandable_segments:True", '"75%"'):
             self.assertIn(part, text)
 
+    def test_an_example_can_be_copied_and_runs(self):
+        self.assertIn("""jq '.findings[] | select(.result == "problem")'""", self.rendered("curb.1", 200))
+
+    def test_the_pages_are_not_said_to_be_of_bsd(self):
+        for page in PAGES:
+            self.assertNotIn("BSD", self.rendered(page, 80))
+
     def test_sections_are_those_that_readers_look_for(self):
         for page, wanted in {
             "curb.1": "NAME SYNOPSIS DESCRIPTION COMMANDS SIGNALS ENVIRONMENT FILES EXAMPLES BUGS",

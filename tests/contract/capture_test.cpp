@@ -198,6 +198,47 @@ TEST_CASE("an event carries a capture into another stream, which must come back"
     cuMemFree_v2(block);
 }
 
+TEST_CASE("a stream that was forked into a capture does not end it when it is destroyed") {
+    const Gpu gpu;
+    const Stream stream;
+    CUstream other = nullptr;
+    CUevent fork = nullptr;
+    CUgraph graph = nullptr;
+    CUstreamCaptureStatus status{};
+    REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(fork, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamWaitEvent(other, fork, 0) == CUDA_SUCCESS);
+    CHECK(cuStreamDestroy_v2(other) == CUDA_SUCCESS);
+    CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+    CHECK(status != CU_STREAM_CAPTURE_STATUS_NONE);
+    cuStreamEndCapture(stream, &graph);
+    CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(capture_on(stream, kGlobal, [] {}) == CUDA_SUCCESS);
+    if (graph) cuGraphDestroy(graph);
+    cuEventDestroy_v2(fork);
+}
+
+TEST_CASE("a capture ends with its stream, and with its context") {
+    const bool with_context = GENERATE(false, true);
+    const Gpu gpu;
+    CUcontext own = nullptr;
+    CUstream stream = nullptr;
+    if (with_context) REQUIRE(cuCtxCreate_v2(&own, 0, gpu.device) == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
+    CHECK((with_context ? cuCtxDestroy_v2(own) : cuStreamDestroy_v2(stream)) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+    // As no capture in global mode would let it.
+    CUdeviceptr block = 0;
+    CHECK(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("an event recorded in a capture cannot be asked from outside") {
     const Gpu gpu;
     const Stream stream;
@@ -232,6 +273,8 @@ TEST_CASE("asking a capturing stream for its device breaks the capture, for its 
     CUcontext context = nullptr;
     CHECK(capture_on(stream, kGlobal, [&] { CHECK(cuStreamGetCtx(stream, &context) == CUDA_SUCCESS); }) ==
           CUDA_SUCCESS);
+    CHECK(capture_on(stream, kGlobal, [&] { CHECK(cuStreamGetCtx(other, &context) == CUDA_SUCCESS); }) == CUDA_SUCCESS);
+    CHECK(context == gpu.context);
     CHECK(capture_on(stream, kGlobal, [&] { CHECK(cuStreamGetDevice(other, &device) == CUDA_SUCCESS); }) ==
           CUDA_SUCCESS);
     const auto mode = GENERATE(kGlobal, kRelaxed);

@@ -77,6 +77,36 @@ const Channel kSymbolChannels[] = {
      .bound_by_loader = true},
     {.name = "in a static object's destructor", .how = "handle", .when = "static-destructor"},
     {.name = "in a library's destructor", .how = "handle", .when = "destructor", .behind = kEarly},
+    {.name = "program linked with stubs", .how = "stubs-linked", .stubs = Stubs::program, .bound_by_loader = true},
+    {.name = "RTLD_DEFAULT, program linked with stubs", .how = "stubs-default", .stubs = Stubs::program},
+    {.name = "dlsym of stubs", .how = "stubs-handle", .stubs = Stubs::program},
+    {.name = "library linked with stubs", .how = "stubs-linked", .stubs = Stubs::library, .bound_by_loader = true},
+    {.name = "RTLD_DEFAULT, library linked with stubs", .how = "stubs-default", .stubs = Stubs::library},
+    {.name = "library linked with stubs that open the driver by path",
+     .how = "stubs-linked",
+     .stubs = Stubs::library,
+     .bound_by_loader = true,
+     .stubs_by = "path"},
+    {.name = "library linked with stubs, after fork",
+     .how = "stubs-linked",
+     .when = "fork",
+     .stubs = Stubs::library,
+     .bound_by_loader = true},
+    {.name = "library linked with stubs, after fork and exec",
+     .how = "stubs-linked",
+     .when = "exec",
+     .stubs = Stubs::library,
+     .bound_by_loader = true},
+    {.name = "library linked with stubs, in an exit handler",
+     .how = "stubs-linked",
+     .when = "at-exit",
+     .stubs = Stubs::library,
+     .bound_by_loader = true},
+    {.name = "library linked with stubs, in a static object's destructor",
+     .how = "stubs-linked",
+     .when = "static-destructor",
+     .stubs = Stubs::library,
+     .bound_by_loader = true},
 };
 
 // By cuGetProcAddress.
@@ -89,6 +119,7 @@ const Channel kProcChannels[] = {
     {.name = "cuGetProcAddress_v2, linked program", .how = "v2", .linked = true},
     {.name = "cuGetProcAddress_v2 in a library's constructor", .how = "v2", .when = "constructor", .behind = kEarly},
     {.name = "cuGetProcAddress_v2 in an exit handler", .how = "v2", .when = "at-exit"},
+    {.name = "cuGetProcAddress_v2 of stubs", .how = "v2-stubs", .stubs = Stubs::library},
 };
 
 // The cases, counted for each channel.
@@ -173,7 +204,8 @@ void check_ends(const Outcome &bare, const Outcome &curbed) {
 bool is_in_place(const Channel &channel, const std::string &symbol, const Answer &bare, const Answer &curbed) {
     const bool untouched = curbed.place == bare.place && curbed.error == bare.error;
     const Row *row = row_of(symbol);
-    if (channel.behind_curb || !row || row->kind == Kind::pass || row->kind == Kind::call) return untouched;
+    const bool of_stubs = std::string_view(channel.how) == "stubs-handle";  // they lead to curb when they are called
+    if (channel.behind_curb || of_stubs || !row || row->kind == Kind::pass || row->kind == Kind::call) return untouched;
     if (row->kind == Kind::libc && finds_glibc(channel)) return untouched;
     const bool replaced = is_curbs(curbed) && curbed.symbol == symbol;
     // A sanitizer's interceptor stands before curb, or behind it.
@@ -219,8 +251,9 @@ void compare_calls(const Channel &channel, const std::vector<std::string> &reque
         const std::string &without = answer(bare, i).code, &with = answer(curbed, i).code;
         const std::string expected = due(requests[i], without);
         bool holds = !without.empty() && with == expected;
-        // The driver lacks the function that the reference is bound to: it must do nothing and say so.
-        if (without == "absent" && channel.bound_by_loader) holds = !with.empty() && with[0] != '0';
+        // The driver lacks the function that the reference or the stub is for: it must do nothing and say so.
+        const bool lacks = (without == "absent" && channel.bound_by_loader) || without.rfind("7777", 0) == 0;
+        if (lacks) holds = !with.empty() && with[0] != '0';
         idle += i != 0 && expected == without;
         cases.check(holds, requests[i], "bare " + without + ", under curb " + with + ", due " + expected);
     }

@@ -1,4 +1,7 @@
-// The program under test: answers requests (conformance_probe.hpp). Once built as it is, once linked with the driver.
+// The program under test: answers requests (conformance_probe.hpp), or has the library CONFORMANCE_USER answer them.
+// Built as it is, linked with the driver, and linked with the stubs.
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,5 +16,11 @@ int main(int, char **argv) {
 #ifdef CONFORMANCE_LINKED
     conformance::reference = conformance::linked_reference;
 #endif
+    if (const char *user = std::getenv("CONFORMANCE_USER")) {
+        void *library = dlopen(user, RTLD_NOW | RTLD_LOCAL);
+        if (!library) return std::fprintf(stderr, "%s\n", dlerror()), 2;
+        using Answer = int(const char *, const char *, char **);
+        return reinterpret_cast<Answer *>(dlsym(library, "conformance_user"))(when, how, argv);
+    }
     return conformance::answer_when(when, how, argv);
 }

@@ -61,8 +61,16 @@ void *ask_preload(const char *function, const char *symbol) {
     return ask ? ask(symbol, kVersion) : nullptr;
 }
 
+void *of_stubs(const char *symbol) {
+    void *stubs = dlopen(std::getenv("CONFORMANCE_STUB_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    return stubs ? dlsym(stubs, symbol) : nullptr;
+}
+
 // By the export's name. What glibc says is left in dlerror.
 void *symbol_by(std::string_view how, const char *symbol) {
+    if (how == "stubs-linked") return reference(symbol);
+    if (how == "stubs-default") return dlsym(RTLD_DEFAULT, symbol);
+    if (how == "stubs-handle") return of_stubs(symbol);
     void *library = library_of(symbol);
     dlerror();
     if (how == "linked") return reference ? reference(symbol) : nullptr;
@@ -99,7 +107,8 @@ ProcAnswer proc(std::string_view how, const char *name, int version, std::uint64
         answer.result = get(name, &answer.address, version, flags);
         return answer;
     }
-    auto *get = reinterpret_cast<decltype(&cuGetProcAddress_v2)>(symbol_by("handle", "cuGetProcAddress_v2"));
+    auto *get = reinterpret_cast<decltype(&cuGetProcAddress_v2)>(
+        symbol_by(how == "v2-stubs" ? "stubs-linked" : "handle", "cuGetProcAddress_v2"));
     if (get && how == "v2-nested") {
         void *inner = nullptr;
         get("cuGetProcAddress", &inner, 12000, 0, nullptr);
@@ -123,8 +132,11 @@ ProcAnswer proc_of(std::string_view how, const char *symbol) {
 void *find(const char *symbol) {
     const Row *row = row_of(symbol);
     const bool matters = row && (row->kind == Kind::wrap || row->kind == Kind::nvml);
-    // What curb does not stand in front of is only needed to get anywhere.
-    if (!matters) return symbol_by("handle", symbol);
+    // What curb does not stand in front of is only needed to get anywhere; where there are stubs, first by them.
+    if (!matters) {
+        void *stub = the_how.find("stubs") == the_how.npos ? nullptr : of_stubs(symbol);
+        return stub ? stub : symbol_by("handle", symbol);
+    }
     return by_proc_address(the_how) ? proc_of(the_how, symbol).address : symbol_by(the_how, symbol);
 }
 

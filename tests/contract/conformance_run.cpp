@@ -50,7 +50,9 @@ Answer parsed(const std::string &line) {
 fs::path here() { return fs::canonical("/proc/self/exe").parent_path(); }
 
 Outcome run(const Setting &setting, const Channel &channel, const std::vector<std::string> &requests, bool under_curb) {
-    const std::string program = here() / (channel.linked ? "conformance_linked" : "conformance_child");
+    const std::string program = here() / (channel.linked                    ? "conformance_linked"
+                                          : channel.stubs == Stubs::program ? "conformance_stubbed"
+                                                                            : "conformance_child");
     std::string preloads;
     const auto preload = [&](const std::string &library) { preloads += (preloads.empty() ? "" : ":") + library; };
     if (channel.before) preload(here() / channel.before);
@@ -72,6 +74,9 @@ Outcome run(const Setting &setting, const Channel &channel, const std::vector<st
         setenv("CONFORMANCE_WHEN", channel.when, 1);
         setenv("CONFORMANCE_HOW", channel.how, 1);
         setenv("CONFORMANCE_PATHS", setting.library_paths.c_str(), 1);
+        setenv("CONFORMANCE_STUBS", channel.stubs_by, 1);
+        setenv("CONFORMANCE_STUB_LIBRARY", (here() / "libconformance_stubs.so").c_str(), 1);
+        if (channel.stubs == Stubs::library) setenv("CONFORMANCE_USER", (here() / "libconformance_user.so").c_str(), 1);
         if (!preloads.empty()) setenv("LD_PRELOAD", preloads.c_str(), 1);
         alarm(120);
         execl(program.c_str(), program.c_str(), nullptr);

@@ -10,16 +10,20 @@ namespace conformance {
 // The cap of every child: what one of 512 MiB fits under, beside a context, and two do not.
 inline constexpr const char *kCap = "1280 MiB";
 
+enum class Stubs { none, program, library };
+
 // Where a child stands and how it asks.
 struct Channel {
     const char *name;
     const char *how;
     const char *when = "main";
-    bool linked = false;           // the program is linked with the driver
-    const char *before = nullptr;  // a preload before curb
-    const char *behind = nullptr;  // and one behind it
-    bool behind_curb = false;      // what asks stands behind curb: curb is not meant
-    bool bound_by_loader = false;  // references of the program's or a library's own
+    bool linked = false;            // the program is linked with the driver
+    Stubs stubs = Stubs::none;      // what is linked with libconformance_stubs.so instead
+    const char *before = nullptr;   // a preload before curb
+    const char *behind = nullptr;   // and one behind it
+    bool behind_curb = false;       // what asks stands behind curb: curb is not meant
+    bool bound_by_loader = false;   // references of the program's or a library's own
+    const char *stubs_by = "name";  // how the stubs open the driver
 };
 
 struct Answer {

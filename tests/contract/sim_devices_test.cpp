@@ -1,6 +1,8 @@
 // Which devices the simulated machine has, which of them a process sees, and what each is called.
 #include "sim.h"
 
+#include <unistd.h>
+
 #include <cstring>
 
 #include "contract.hpp"
@@ -39,8 +41,42 @@ TEST_CASE("the child: two GPUs of 16 GiB", "[.child]") {
 TEST_CASE("the environment says how many devices there are and of what size") {
     CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16GiB"}) == 0);
     CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16384MiB"}) == 0);
-    CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=17179869184"}) == 0);
 }
+
+TEST_CASE("the child: there is no device", "[.child]") { CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE); }
+
+TEST_CASE("settings that are wrong, or not those of the machine in the state file, give no device") {
+    for (const char *wrong :
+         {"CURB_SIM_GPUS=abc", "CURB_SIM_GPUS=0", "CURB_SIM_GPUS=17", "CURB_SIM_GPUS=9999", "CURB_SIM_GPUS=-1",
+          "CURB_SIM_MEMORY=16GB", "CURB_SIM_MEMORY=16gb", "CURB_SIM_MEMORY=abc", "CURB_SIM_MEMORY=-1",
+          "CURB_SIM_MEMORY=-1GiB", "CURB_SIM_MEMORY=16", "CURB_SIM_MEMORY=0GiB", "CURB_SIM_MEMORY=17179869184GiB"}) {
+        CAPTURE(wrong);
+        CHECK(run_case("the child: there is no device", {wrong}) == 0);
+    }
+    const State state;
+    const auto on_it = [&](const char *name, const char *gpus, const char *memory) {
+        return run_case(name, {state.variable(), gpus, memory}) == 0;
+    };
+    CHECK(on_it("the child: two GPUs of 16 GiB", "CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16GiB"));
+    CHECK(on_it("the child: two GPUs of 16 GiB", "CURB_SIM_GPUS=", "CURB_SIM_MEMORY="));
+    CHECK(on_it("the child: there is no device", "CURB_SIM_GPUS=3", "CURB_SIM_MEMORY="));
+    CHECK(on_it("the child: there is no device", "CURB_SIM_GPUS=", "CURB_SIM_MEMORY=80GiB"));
+}
+
+TEST_CASE("the child: writes to a standard output that it has closed", "[.child]") {
+    ::close(STDIN_FILENO);
+    ::close(STDOUT_FILENO);
+    const Gpu gpu;
+    for (const int standard : {STDIN_FILENO, STDOUT_FILENO}) CHECK(::write(standard, "held\n", 5) < 0);
+}
+
+TEST_CASE("a program without standard streams does not write into the state file") {
+    const State state;
+    CHECK(run_case("the child: writes to a standard output that it has closed", {state.variable()}) == 0);
+    CHECK(run_case("the child: one GPU", {state.variable()}) == 0);
+}
+
+TEST_CASE("the child: one GPU", "[.child]") { const Gpu gpu; }
 
 TEST_CASE("the child: sees the GPUs that SEES names", "[.child]") {
     const std::string expected = environment("SEES");

@@ -147,6 +147,110 @@ TEST_CASE("handles of a destroyed context are refused") {
     CHECK(gpu.taken() == 0);
 }
 
+// What of each kind was destroyed comes again as the next one; two at once never do.
+template <class Make, class End>
+static bool comes_again(Make make, End end) {
+    const auto first = make(), second = make();
+    CHECK(first != second);
+    end(second);
+    const auto third = make();
+    end(third);  // contexts: the current one first
+    end(first);
+    return third == second;
+}
+
+static void handles_come_again(bool again) {
+    const Gpu gpu;
+    const auto made = [](auto handle, auto make) {
+        REQUIRE(make(&handle) == CUDA_SUCCESS);
+        return handle;
+    };
+    const auto ends = [](auto end) { return [=](auto handle) { REQUIRE(end(handle) == CUDA_SUCCESS); }; };
+    const CUmemPoolProps in_device{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                   .handleTypes = CU_MEM_HANDLE_TYPE_NONE,
+                                   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                   .win32SecurityAttributes = nullptr,
+                                   .maxSize = 0,
+                                   .usage = 0,
+                                   .reserved = {}};
+    const CUDA_ARRAY_DESCRIPTOR small{64, 64, CU_AD_FORMAT_FLOAT, 1};
+    const CUDA_ARRAY3D_DESCRIPTOR levels{64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+    const CUmemAllocationProp physical = on_device(0);
+    CHECK(comes_again([&] { return made(CUcontext{}, [](auto *out) { return cuCtxCreate_v2(out, 0, 0); }); },
+                      ends(cuCtxDestroy_v2)) == again);
+    CHECK(comes_again([&] { return made(CUstream{}, [](auto *out) { return cuStreamCreate(out, 0); }); },
+                      ends(cuStreamDestroy_v2)) == again);
+    CHECK(comes_again([&] { return made(CUevent{}, [](auto *out) { return cuEventCreate(out, 0); }); },
+                      ends(cuEventDestroy_v2)) == again);
+    CHECK(comes_again([&] { return made(CUmemoryPool{}, [&](auto *out) { return cuMemPoolCreate(out, &in_device); }); },
+                      ends(cuMemPoolDestroy)) == again);
+    CHECK(comes_again([&] { return made(CUarray{}, [&](auto *out) { return cuArrayCreate_v2(out, &small); }); },
+                      ends(cuArrayDestroy)) == again);
+    CHECK(comes_again(
+              [&] {
+                  return made(CUmipmappedArray{}, [&](auto *out) { return cuMipmappedArrayCreate(out, &levels, 2); });
+              },
+              ends(cuMipmappedArrayDestroy)) == again);
+    CHECK(comes_again([&] { return made(CUgraph{}, [](auto *out) { return cuGraphCreate(out, 0); }); },
+                      ends(cuGraphDestroy)) == again);
+    CHECK(comes_again([&] { return made(CUmodule{}, [](auto *out) { return cuModuleLoadData(out, "image"); }); },
+                      ends(cuModuleUnload)) == again);
+    CHECK(comes_again(
+              [&] {
+                  return made(CUmemGenericAllocationHandle{},
+                              [&](auto *out) { return cuMemCreate(out, 2 * kMiB, &physical, 0); });
+              },
+              ends(cuMemRelease)) == again);
+    CUgraph graph = nullptr;
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    CHECK(
+        comes_again(
+            [&] { return made(CUgraphExec{}, [&](auto *out) { return cuGraphInstantiateWithFlags(out, graph, 0); }); },
+            ends(cuGraphExecDestroy)) == again);
+    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CUmodule module = nullptr;
+    CUfunction before = nullptr, after = nullptr;
+    REQUIRE(cuModuleLoadData(&module, "image") == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&before, module, "kernel") == CUDA_SUCCESS);
+    REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
+    REQUIRE(cuModuleLoadData(&module, "image") == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&after, module, "kernel") == CUDA_SUCCESS);
+    CHECK((after == before) == again);
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+}
+
+TEST_CASE("a handle that was freed is the next one's") { handles_come_again(true); }
+
+TEST_CASE("the child: no handle comes again", "[.child]") { handles_come_again(false); }
+
+TEST_CASE("no handle comes again where the environment says so") {
+    CHECK(run_case("the child: no handle comes again", {"CURB_SIM_HANDLES=fresh"}) == 0);
+}
+
+TEST_CASE("after an error that stays every call fails, but for those that the driver answers then") {
+    const Gpu gpu;
+    CUdeviceptr block = 0, another = 0;
+    CUcontext current = nullptr;
+    const char *name = nullptr;
+    int count = 0;
+    const int64_t others = held() - kContext;
+    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemAlloc_v2(&another, kMiB) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemFree_v2(block) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+    CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    CHECK(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &name) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    CHECK(held() == others);
+    CHECK(cuDevicePrimaryCtxRetain(&current, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    curb_sim_break(CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&current, 0) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc_v2(&another, kMiB) == CUDA_SUCCESS);
+}
+
 TEST_CASE("memory mapped into a sparse array stays until the array goes, its handle released or not") {
     const Gpu gpu;
     const CUDA_ARRAY3D_DESCRIPTOR descriptor{4096, 4096, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE};

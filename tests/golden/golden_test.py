@@ -60,12 +60,12 @@ def walked(which: str, paths: Path, driver: Path, library: Path | None, policy: 
     return {path: count / CALLS for path, count in figures.items() if path}
 
 
-def start(library: Path | None) -> int:
+def start(library: Path | None, **more: str) -> int:
     """Of /bin/true. Under a name that is as long wherever the tree is, for it is read letter by letter."""
     with tempfile.TemporaryDirectory(prefix="curb-golden-") as name:
         if library:
             shutil.copy(library, Path(name) / "libcurb.so")
-        return callgrind(["/bin/true"], Path(name), {"LD_PRELOAD": "./libcurb.so"} if library else {})[""]
+        return callgrind(["/bin/true"], Path(name), {"LD_PRELOAD": "./libcurb.so"} | more if library else more)[""]
 
 
 def told_by(library: Path) -> dict[str, int]:
@@ -84,12 +84,14 @@ def measured(library: Path, paths: Path, driver: Path) -> dict[str, float]:
         cached = pool.submit(walked, "pair", paths, driver, library, CAP % (', "cache": { "max": "16GiB" }', ""))
         traced = pool.submit(walked, "pair", paths, driver, library, CAP % ("", ', "trace": { "file": "TRACE" }'))
         starts = [pool.submit(start, which) for which in (None, library)]
+        capped_start = pool.submit(start, library, CURB_CAP="64GiB")
         (pair,) = cached.result()
         plain = capped.result()
         figures = {path: count - bare.result()[path] for path, count in plain.items()}
         figures[f"{pair}, from the cache"] = cached.result()[pair] - bare.result()[pair]
         figures["an event of the trace"] = (traced.result()[pair] - plain[pair]) / 2
         figures["start of /bin/true"] = starts[1].result() - starts[0].result()
+        figures["start of /bin/true, more with CURB_CAP"] = capped_start.result() - starts[1].result()
     return {path: round(figure, 1) for path, figure in figures.items()} | told_by(library)
 
 

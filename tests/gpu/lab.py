@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tensorflow_site
 from nvml import Device
 from row import Row
 from session import Job, Session
@@ -20,7 +21,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 # Variables that must not come from the shell that runs the tests: "default" is to mean the default.
 _DECIDED_BY_CASES = (
     *("LD_PRELOAD", "CURB_CAP", "CURB_POLICY"),
-    *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR"),
+    *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_"),
+    *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
 
 
@@ -38,6 +40,7 @@ class Lab:
     names: Sequence[str] = ()
     """What was chosen: the cases of this run, or its paths."""
     _compiled: dict[str, Path] = field(default_factory=dict)
+    _tensorflow: dict[str, str] | None = None
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
         """`cap` None: no cap. `growth`: beside it, for every device. `more`: further members of the policy."""
@@ -72,9 +75,21 @@ class Lab:
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]
 
-    def need(self, module: str) -> None:
+    def need(self, module: str) -> dict[str, str]:
+        """The variables with which a program has that Python package."""
+        if module == "tensorflow":
+            return self.tensorflow()
         if importlib.util.find_spec(module) is None:
             raise Unavailable(f"the Python package {module} is not installed")
+        return {}
+
+    def tensorflow(self) -> dict[str, str]:
+        if self._tensorflow is None:
+            try:
+                self._tensorflow = tensorflow_site.environment(self.build)
+            except tensorflow_site.NoTensorFlow as why:
+                raise Unavailable(str(why)) from None
+        return self._tensorflow
 
     def compiled(self, source: str, *options: str) -> list[str]:
         """Compiles a program with nvcc, once for each set of options, for the GPU that is here."""

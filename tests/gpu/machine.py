@@ -13,7 +13,7 @@ from pathlib import Path
 from nvml import Device, NvmlError
 
 ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy")
+_PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy", "numba", "numba-cuda", "triton")
 
 
 def describe(device: Device | None) -> dict[str, str]:

@@ -13,9 +13,9 @@ from row import CAP_MIB, Row
 _HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
 _EXPLANATION = f"""\
 Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; growth: 8,192;
-keep_free: 10,240 for each job; steer: none; two GPUs: each its own, and the peak is that of both together; matrix: 32 GiB,
-and no figure is judged, for its programs run at the same time). *Peak* is the
-most that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB.
+keep_free: 10,240 for each job; tensorflow: 8,192, and the peak is that of the runs under it; steer: none;
+two GPUs: each its own, and the peak is that of both together; matrix: 32 GiB, and no figure is judged, for its programs
+run at the same time). *Peak* is the most that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB.
 *Gave back* is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
 """
 

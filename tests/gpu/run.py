@@ -11,8 +11,9 @@ import sys
 import time
 
 import report
+from cases.beyond import BEYOND
 from cases.cache import CACHE
-from cases.capture import capture_case
+from cases.capture import capture_case, other_ends, told_threshold
 from cases.control import handler_case, live_edit
 from cases.cudart import cudart_case
 from cases.driver import conformance, contract, contract_under_curb
@@ -24,6 +25,7 @@ from cases.release import RELEASE
 from cases.see import SEE
 from cases.steer import STEER
 from cases.suspend import SUSPEND
+from cases.tensorflow import TENSORFLOW
 from cases.training import training, training_released
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable
@@ -39,6 +41,8 @@ CASES: dict[str, Case] = {
     "curb run, cudart shared": cudart_case("shared", by_curb_run=True),
     "capture native": capture_case(),
     "capture cudaMallocAsync": capture_case("backend:cudaMallocAsync"),
+    "captures that end otherwise": other_ends,
+    "the threshold that is told": told_threshold,
     "live edit": live_edit,
     **{
         f"own handler: {kind}, {moment} CUDA": handler_case(kind, moment)
@@ -59,7 +63,9 @@ CASES: dict[str, Case] = {
     "contract suite under curb": contract_under_curb,
     "conformance": conformance,
     "paths": paths,
+    **BEYOND,
     **TWO_GPUS,
+    **TENSORFLOW,
     **MATRIX,
 }
 

@@ -75,7 +75,7 @@ class Storm:
         return {"version": 1, "gpu": {"*": gpu}, "log": {"level": "off"}, "rules": [rule]}
 
     def policy(self, cap: int) -> tuple[str, dict[str, Any]]:
-        gpu: dict[str, Any] = {"cap": str(cap)}
+        gpu: dict[str, Any] = {"cap": f"{cap}B"}
         policy = self.plain(gpu)
         if self.random.random() < 0.4:
             gpu["growth"] = {"start": "600MiB", "step": "256MiB", "every": "1ms"}
@@ -148,7 +148,7 @@ class Storm:
 
     def set_cap(self) -> None:
         self.live = None if self.live is not None else self.random.randrange(LEAST_CAP, MOST_CAP) * MIB
-        answer = self.command("cap", str(self.traffic.pid), "--reset" if self.live is None else str(self.live))
+        answer = self.command("cap", str(self.traffic.pid), "--reset" if self.live is None else f"{self.live}B")
         now = self.now_in_force()
         self.expect(answer["exit status"] == 0, f"curb cap failed: {answer}")
         self.wait(f"live cap {now}", lambda status: bool(status) and status["gpus"][0]["cap"] == now)
@@ -176,7 +176,7 @@ class Storm:
         if self.live is not None:
             self.set_cap()
         self.cap = MOST_CAP * MIB
-        policy = self.plain({"cap": str(self.cap)})
+        policy = self.plain({"cap": f"{self.cap}B"})
         self.write_by_rename(json.dumps(policy))
         self.wait("the plain policy", lambda status: self.is_in_force(status, policy))
         _, wrong = self.traffic.quiet()

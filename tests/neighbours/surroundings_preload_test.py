@@ -7,6 +7,7 @@ mount namespace of its own, with a copy of /etc: this machine's own file is not 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -23,8 +24,14 @@ FILE = Path("/etc/ld.so.preload")
 LIBRARY = Path("/opt/curb/lib/libcurb.so")
 
 
-def preload(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CURB_PRELOAD, *map(str, words)], capture_output=True, text=True, timeout=250)
+def preload(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CURB_PRELOAD, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, **environment},
+    )
 
 
 def is_in_programs() -> bool:
@@ -35,6 +42,44 @@ def refused(why: str, *words: object) -> None:
     done = preload(*words)
     assert done.returncode == 1 and why in done.stderr, (why, done)
     assert not FILE.exists(), done
+
+
+def fill(folder: Path) -> None:
+    with open(folder / "fill", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+
+
+def on_full_disks() -> None:
+    """Other libraries' lines stay where nothing can be written."""
+    others = "/lib/x86_64-linux-gnu/libc.so.6\n"
+    temporary = Path("/mnt")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", temporary], check=True)
+    fill(temporary)
+    FILE.write_text(others)
+    done = preload("install", LIBRARY, TMPDIR=str(temporary))
+    assert FILE.read_text() == others, (FILE.read_text(), done)
+    assert done.returncode == 1 and "cannot be written" in done.stderr, done
+    subprocess.run(["umount", temporary], check=True)
+
+    subprocess.run(["mount", "-t", "tmpfs", "none", temporary], check=True)
+    subprocess.run(["cp", "-a", "/etc/.", temporary], check=True)
+    subprocess.run(["mount", "--move", temporary, "/etc"], check=True)
+    FILE.write_text(others + f"{LIBRARY}\n")
+    size = sum(1 for _ in Path("/etc").rglob("*")) * 4096 + shutil.disk_usage("/etc").used
+    subprocess.run(["mount", "-o", f"remount,size={size}", "/etc"], check=True)
+    fill(Path("/etc"))
+    done = preload("remove", LIBRARY)
+    assert FILE.read_text() == others + f"{LIBRARY}\n", (FILE.read_text(), done)
+    assert done.returncode == 1 and "cannot be written" in done.stderr, done
+    assert not Path(f"{FILE}.curb-new").exists()
+    Path("/etc/fill").unlink()
+    assert preload("remove", LIBRARY).returncode == 0 and FILE.read_text() == others
+    FILE.unlink()
+    subprocess.run(["umount", "-l", "/etc"], check=True)
 
 
 def within() -> None:
@@ -80,6 +125,9 @@ def within() -> None:
     assert Path(f"{FILE}.before-curb").read_text() == others
     assert preload("remove", LIBRARY).returncode == 0 and FILE.read_text() == others and not is_in_programs()
     Path(f"{FILE}.before-curb").unlink()
+
+    on_full_disks()
+    FILE.write_text(others)
 
     # It passes the check, and then no program runs any more: the shell takes its line back by itself.
     shutil.copy(BUILD / "tests/libsurroundings_harm.so", LIBRARY)

@@ -221,6 +221,35 @@ SCENARIO_NAMED(kept_blocks_go_with_their_context) {
     EXPECT_EQ(curb_sim_held(0), 0U);
 }
 
+// In time that grows with the blocks, not with their square. (Of three tries: another process may have the core.)
+SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
+    constexpr int kBlocks = 20'000;
+    const auto keep_many = [] {
+        std::vector<CUdeviceptr> blocks;
+        for (int i = 0; i < kBlocks; ++i) blocks.push_back(take(4 * KiB));
+        for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+    };
+    const auto end_of_a_context = [&](bool beside) {
+        CUcontext own = nullptr;
+        const CUcontext primary = start();
+        MUST(cuCtxCreate_v2(&own, 0, 0));
+        keep_many();
+        MUST(cuCtxSetCurrent(primary));
+        if (beside) keep_many();
+        const auto began = std::chrono::steady_clock::now();
+        MUST(cuCtxDestroy_v2(own));
+        const auto took = std::chrono::steady_clock::now() - began;
+        MUST(cuDevicePrimaryCtxReset_v2(0));
+        return took;
+    };
+    int quick = 0;
+    for (int tries = 0; tries < 3 && quick == 0; ++tries) {
+        const auto alone = end_of_a_context(false);
+        quick += end_of_a_context(true) < 5 * alone;
+    }
+    EXPECT(quick != 0);
+}
+
 SCENARIO_NAMED(a_block_serves_its_own_context_alone) {
     const CUcontext first = start();
     CUcontext second = nullptr;

@@ -31,6 +31,21 @@ SCENARIO_NAMED(a_freed_block_is_handed_out_again_without_the_driver) {
     nothing_is_left_but(kContext);
 }
 
+SCENARIO_NAMED(a_device_that_has_failed_hands_out_no_kept_block) {
+    start();
+    const CUfunction kernel = kernel_of(load_module("image"), "kernel");
+    const CUdeviceptr block = keep(3 * MiB);
+    MUST(launch(kernel));
+    EXPECT_EQ(take(3 * MiB), block);  // the device has not failed
+    MUST(cuMemFree_v2(block));
+    MUST(launch(kernel));
+    curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&none, 3 * MiB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    curb_sim_break(CUDA_SUCCESS);
+    EXPECT_EQ(take(3 * MiB), block);
+}
+
 SCENARIO_NAMED(only_a_request_of_exactly_the_same_size_gets_a_kept_block) {
     start();
     const CUdeviceptr kept = keep(3 * MiB);
@@ -211,6 +226,52 @@ SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_kept) {
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);
+}
+
+// A call that reports an error of earlier work has done its own: made once more, it would take what is not curb's.
+SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
+    constexpr int kEarlier = CUDA_ERROR_UNKNOWN;
+    const CUcontext primary = start();
+    // A free: the block is gone, and not handed out again.
+    keep(64 * MiB);
+    curb_sim_report_next("cuMemFree_v2", kEarlier, 1);
+    nothing_is_left_but(kContext);
+    EXPECT_EQ(curb_sim_calls("cuMemFree_v2"), 1U);
+    // A push and a pop, for a block of another context: the thread's stack of contexts is as it was.
+    CUcontext own = nullptr;
+    MUST(cuCtxCreate_v2(&own, 0, 0));
+    for (const char *name : {"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}) {
+        MUST(cuCtxSetCurrent(primary));
+        keep(64 * MiB);
+        MUST(cuCtxSetCurrent(own));
+        MUST(cuCtxPushCurrent_v2(own));
+        curb_sim_report_next(name, kEarlier, 1);
+        MUST(cuMemFree_v2(take(2864 * MiB)));  // fits without the kept block alone
+        CUcontext popped = nullptr;
+        MUST(cuCtxPopCurrent_v2(&popped));
+        EXPECT(popped == own);
+        MUST(cuCtxGetCurrent(&popped));
+        EXPECT(popped == own);
+    }
+    MUST(cuCtxDestroy_v2(own));
+    MUST(cuCtxSetCurrent(primary));
+    // A release of the primary context, of which the program has another reference.
+    CUcontext again = nullptr;
+    unsigned flags = 0;
+    int active = 0;
+    MUST(cuDevicePrimaryCtxRetain(&again, 0));
+    curb_sim_report_next("cuDevicePrimaryCtxRelease_v2", kEarlier, 1);
+    EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), kEarlier);
+    EXPECT_EQ(curb_sim_calls("cuDevicePrimaryCtxRelease_v2"), 1U);
+    MUST(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    EXPECT_EQ(active, 1);
+    // An exchange of the thread's capture mode.
+    curb_sim_report_next("cuThreadExchangeStreamCaptureMode", kEarlier, 1);
+    MUST(cuMemFreeAsync(take_from_keeping_pool(MiB), nullptr));
+    MUST(cuMemPoolTrimTo(default_pool(), 0));
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 SCENARIO_NAMED(errno_and_a_fork_child_are_left_alone_by_the_cache) {

@@ -158,7 +158,9 @@ TEST_CASE("A cap that is no size keeps the program from starting, and is told wh
     const Outcome variable = curb(joined({"run"}, trace.command()), {{"CURB_CAP", "-1"}});
     CHECK(variable.status == 125);
     CHECK(variable.err == "curb: CURB_CAP: -1: sizes are not negative\n");
-    for (const char *cap : {"", "-1", "120%"}) {
+    CHECK(curb(joined({"run"}, trace.command()), {{"CURB_CAP", "8"}}).err ==
+          "curb: CURB_CAP: '8' has no unit; did you mean \"8GiB\"?\n");
+    for (const char *cap : {"", "-1", "120%", "8"}) {
         INFO(cap);
         CHECK(curb(joined({"run", "--cap", cap}, trace.command())).status == 125);
         CHECK(curb(joined({"run", std::string("--cap=") + cap}, trace.command())).status == 125);
@@ -349,7 +351,8 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
         curb({"run", "--dry-run", "--cap", "8GiB", "--policy", policy, "--", "touch", "it's", policy + "x"});
     CHECK(outcome.status == 0);
     CHECK(lines(outcome.out) == Words{"CURB_CAP=8GiB", "CURB_POLICY='" + policy + "'",
-                                      "LD_PRELOAD=" + harmless_library(), R"(touch 'it'\''s' ')" + policy + "x'"});
+                                      "LD_PRELOAD=" + harmless_library(), "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225",
+                                      R"(touch 'it'\''s' ')" + policy + "x'"});
     CHECK_FALSE(fs::exists(policy + "x"));
     CHECK(curb({"run", "--dry-run", "--cap", "8Gib", "--", "true"}).status == 125);
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "raw_client.hpp"
 #include "steered.hpp"
 
 using namespace steered;
@@ -126,6 +127,25 @@ TEST_CASE("caps for several keys add up, and the most specific holds") {
     CHECK(!status(process).gpus.at(1).cap);
 }
 
+TEST_CASE("caps take effect in the order in which they are asked for, NVML or not") {
+    const TempDir runtime;
+    // NVML takes 9 ms to start, and nothing has asked it yet.
+    Capped process(runtime.path(), {.environment = {{"CURB_SIM_LATENCY", "h100"}}, .socket = false});
+    REQUIRE(within(20s, [&] { return !process.socket().empty(); }));
+    const Raw first(process.socket()), second(process.socket()), third(process.socket());
+    const auto asks = [](const Raw &client, const char *size) {
+        client.send(std::string(R"({"curb":1,"ask":"cap","gpu":"nvml:0","cap":")") + size + "\"}\n");
+        client.no_more();
+    };
+    asks(first, "2GiB");
+    asks(second, "3GiB");
+    asks(third, "4GiB");
+    CHECK_THAT(first.answer(), contains("cap"));
+    CHECK_THAT(second.answer(), contains("cap"));
+    CHECK_THAT(third.answer(), contains("cap"));
+    CHECK(status(process).gpus.at(0).cap == 4 * GiB);
+}
+
 TEST_CASE("a key that names none of the process's devices, and a policy that cannot be used, are refused") {
     const TempDir runtime;
     Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
@@ -158,6 +178,9 @@ TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
     CHECK(number(process("fill")) <= 2 * GiB);
     const Outcome typed = curb_in(runtime, {"cap", process.id(), "9GiB"});
     CHECK_THAT(typed.out, contains("cuda:0 cap 2 GiB, as before; 9GiB was asked for, and the machine's ceiling"));
+    CHECK(typed.status == 1);
+    CHECK(curb_in(runtime, {"cap", process.id(), "9GiB", "--json"}).status == 1);
+    CHECK(curb_in(runtime, {"cap", process.id(), "1GiB"}).status == 0);
     // Trusted again without a new text, the ceiling is read when that is asked for.
     fs::permissions(ceiling.file(), fs::perms(0666));
     CHECK_THAT(reload(process).errors.at(0), contains("/etc/curb/policy.json"));
@@ -444,6 +467,7 @@ TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed
     CHECK_THAT(complaint({"cap", "4711"}), contains("which cap? curb cap PID SIZE, or --reset"));
     CHECK_THAT(complaint({"cap", "x", "1GiB"}), contains("'x' is not the pid of a process"));
     CHECK_THAT(complaint({"cap", "4711", "8Gib"}), contains("is not a size"));
+    CHECK_THAT(complaint({"cap", "4711", "8"}), contains("'8' has no unit; did you mean \"8GiB\"?"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
     for (const Words &command :

@@ -118,7 +118,14 @@ TEST_CASE("a refusal is counted by what it met, as the log says it, and the last
     CHECK(once.refusals[0].gpu == 0);
     CHECK(std::to_string(once.refusals[0].held) == process("held"));
     CHECK(once.refusals[0].at >= once.since);
-    CHECK_THAT(process.log(), contains("of the cap of 1 GiB is held"));
+    // 64 MiB were refused: what is held and what is kept leave less than that of the cap.
+    double held = 0, kept = 0;
+    const std::string log = process.log();
+    REQUIRE(std::sscanf(log.substr(log.find("cuda:0: ")).c_str(),
+                        "cuda:0: %lf MiB of the cap of 1 GiB is held, %lf MiB more is kept free for code", &held,
+                        &kept) == 2);
+    CHECK(held + kept <= 1024);
+    CHECK(held + kept > 1024 - 64);
     for (int i = 0; i < 20; ++i) CHECK(process("take") == "refused");
     const Status often = status(process);
     CHECK(refused_by(often, Obstacle::cap) == 21);
@@ -237,10 +244,19 @@ TEST_CASE("a signal that the program has for itself is not told as one that asks
     const TempDir runtime;
     Capped ignoring(runtime.path(), {.environment = {}, .prepare = [] { ::signal(SIGUSR1, SIG_IGN); }});
     CHECK(status(ignoring).signal == "none");
+    CHECK(status(ignoring).signal_trouble == "the program ignores SIGUSR1");
     Capped named(runtime.path(), under(runtime, R"({ "version": 1, "release": { "signal": "none" } })"));
     CHECK(status(named).signal == "none");
+    CHECK(status(named).signal_trouble.empty());
     Capped usual(runtime.path(), how({}));
     CHECK(status(usual).signal == "SIGUSR1");
+    CHECK(status(usual).signal_trouble.empty());
+    CHECK(usual("ignore the signal") == "ok");
+    CHECK(status(usual).signal == "none");
+    CHECK(status(usual).signal_trouble == "the program ignores SIGUSR1");
+    CHECK(within(20s, [&] { return usual.log().find("the program ignores SIGUSR1, which") != std::string::npos; }));
+    CHECK_THAT(curb_in(runtime, {"ps", std::to_string(usual.pid())}).out,
+               contains("none asks for a release: the program ignores SIGUSR1"));
 }
 
 TEST_CASE("a status comes at once while the device computes and a release waits for it") {

@@ -1,6 +1,9 @@
 // What a capped process answers from outside, and curb release with it.
 
+#include <memory>
+
 #include "control/runtime_dir.hpp"
+#include "stand_in.hpp"
 #include "steered.hpp"
 #include "terminal.hpp"
 
@@ -19,6 +22,16 @@ std::int64_t freed_by(const ReleaseReport &report, Step step) {
     for (const auto &one : report.steps)
         if (one.step == step) return one.freed;
     return -1;
+}
+
+// Answers status as a capped process does, and everything else by `line`; empty: never.
+void answer_to(int client, const std::string &line) {
+    std::string request;
+    for (char byte = 0; ::recv(client, &byte, 1, 0) > 0 && byte != '\n';) request += byte;
+    if (request.find("\"status\"") != std::string::npos)
+        stand_in::say(client, stand_in::status_line());
+    else
+        stand_in::say(client, line);
 }
 
 Outcome release(const TempDir &runtime, Words words) {
@@ -173,6 +186,78 @@ TEST_CASE("curb release --all asks all processes of the user") {
     CHECK_THAT(others.err, contains("belongs to user 54321: ask as that user, or as root"));
 }
 
+TEST_CASE("root's curb release reaches processes of several users at once, every time") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    constexpr uid_t kFirst = 54'351;
+    std::vector<std::unique_ptr<TempDir>> runtimes;
+    std::vector<std::unique_ptr<Capped>> processes;
+    Words words{CURB_BINARY, "release"};
+    for (uid_t user = kFirst; user < kFirst + 4; ++user) {
+        const fs::path &runtime = runtimes.emplace_back(std::make_unique<TempDir>())->path();
+        REQUIRE(::chown(runtime.c_str(), user, user) == 0);
+        for (int i = 0; i < 2; ++i) {
+            const Capped::How how{.environment = {}, .prepare = becoming(user)};
+            words.push_back(processes.emplace_back(std::make_unique<Capped>(runtime, how))->id());
+        }
+    }
+    for (int i = 0; i < 5; ++i) {
+        const Outcome outcome = start({words, {}, {}, {}, {}});
+        CHECK(outcome.err.empty());
+        REQUIRE(outcome.status == 0);
+        CHECK(last_line(outcome.out) == "0 B in all, of 8 processes");
+    }
+}
+
+TEST_CASE("curb release --all comes to an end though a process never answers, and prints the others' answers before") {
+    constexpr uid_t kUser = 54'361;
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const stand_in::Runtime runtime;
+    for (const fs::path &folder : {runtime.path(), runtime.folder()})
+        REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
+    const auto one = [&](const std::string &release) {
+        const auto answer = [release](int listening) {
+            for (;;) answer_to(stand_in::client_of(listening), release);
+        };
+        return std::make_unique<stand_in::StandIn>(runtime, answer, becoming(kUser));
+    };
+    const auto silent = one(""), good = one(control::text(control::Reply(ReleaseReport{})) + "\n");
+    Running all({CURB_BINARY, "release", "--all"}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, becoming(kUser));
+    CHECK_THAT(all.says(20s), contains(good->text() + ": released 0 B"));
+    CHECK(all.end() == 1);
+}
+
+TEST_CASE("what a process answers does not steer the terminal") {
+    const stand_in::Runtime runtime;
+    const std::string evil = "\u009B2J\u202E\x1b[31m";
+    const bool fails = GENERATE(true, false);
+    ReleaseReport report;
+    report.trigger = evil;
+    report.steps.push_back({Step::pools, 0, 0, evil});
+    const std::string line = control::text(fails ? control::Reply(Failure{evil}) : control::Reply(report)) + "\n";
+    const stand_in::StandIn process(
+        runtime,
+        [&](int listening) {
+            for (;;) answer_to(stand_in::client_of(listening), line);
+        },
+        [] { ::prctl(PR_SET_NAME, "\u009B2J"); });
+    const std::string pid = std::to_string(process.pid());
+    for (const Words &words : std::vector<Words>{{"release", pid},
+                                                 {"cap", pid, "1GiB"},
+                                                 {"policy", "reload", pid},
+                                                 {"suspend", pid},
+                                                 {"resume", pid},
+                                                 {"ps", pid}}) {
+        CAPTURE(words);
+        Words command = words;
+        command.insert(command.begin(), CURB_BINARY);
+        const Outcome outcome = start({command, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, {}});
+        const std::string shown = outcome.out + outcome.err;
+        CAPTURE(shown);
+        CHECK(!shown.empty());
+        for (const char *acted_on : {"\u009B", "\u202E", "\x1b"}) CHECK(count(shown, acted_on) == 0);
+    }
+}
+
 TEST_CASE("curb release says what is wrong with what was typed") {
     const TempDir runtime;
     const auto complaint = [&](Words words) {
@@ -188,7 +273,8 @@ TEST_CASE("curb release says what is wrong with what was typed") {
     CHECK_THAT(complaint({"1", "--step", "pool"}), contains("pools"));
     CHECK_THAT(complaint({"1", "--bytes", "75%"}), contains("a share of which device?"));
     CHECK_THAT(complaint({"1", "--bytes", "2Gib"}), contains("--bytes: "));
-    CHECK_THAT(complaint({"1", "--bytes", "0"}), contains("asks for nothing"));
+    CHECK_THAT(complaint({"1", "--bytes", "2"}), contains("--bytes: '2' has no unit; did you mean \"2GiB\"?"));
+    CHECK_THAT(complaint({"1", "--bytes", "0B"}), contains("asks for nothing"));
 }
 
 TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {

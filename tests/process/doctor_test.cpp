@@ -2,6 +2,8 @@
 // can. What counts most is that it finds nothing where nothing is wrong.
 
 #include <dlfcn.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/statvfs.h>
 
 #include "capped.hpp"
@@ -137,6 +139,23 @@ TEST_CASE("a second driver, in a name space of its own, is named", "[bare]") {
     finds(doctor(machine, process.pid()), "libcuda.so.1: it is a second CUDA driver");
 }
 
+TEST_CASE("TensorFlow that has no GPU is named, and so is the limit of one that has") {
+    const Machine machine;
+    const Environment beside = with(with_library(machine, "libtensorflow_framework.so.2"), {{"CURB_CAP", "8GiB"}});
+    const auto says = [&](const Capped &process, const std::string &what) {
+        const Outcome outcome = doctor(machine, process.pid());
+        finds_nothing(outcome);
+        CHECK_THAT(outcome.out, contains(what));
+    };
+    says(capped(machine, {CURB_PLUGIN_HOST, "none"}, beside, false), "TensorFlow is loaded, and libcuda is not");
+    says(capped(machine, {CURB_PLUGIN_HOST, "init"}, beside), "TensorFlow is loaded, and it has no context on a GPU");
+    Capped uses = told(machine, beside);
+    CHECK(uses("take 1024") == "ok");
+    says(uses, "curb has refused nothing, and ");
+    CHECK(uses("take 8192") == "refused");
+    CHECK_THAT(doctor(machine, uses.pid()).out, !contains("its own limit"));
+}
+
 TEST_CASE("a program that uses CUDA only past curb holds memory that nobody answers for", "[bare]") {
     const Machine machine;
     Capped process = capped(machine, {CURB_PLUGIN_HOST, "none"}, {{"CURB_CAP", "8GiB"}}, false);
@@ -212,6 +231,25 @@ TEST_CASE("what is no program that could be capped is said to be none") {
     finds(doctor(machine, process.pid()), "has ended, and its parent has not taken notice");
     if (fs::exists("/proc/2/stat") && !fs::exists("/proc/2/exe"))
         CHECK_THAT(problems(doctor(machine, 2)), contains("is a thread of the kernel"));
+}
+
+TEST_CASE("a folder for control sockets that nothing can be written to is a problem") {
+    const Machine machine;
+    const auto read_only = [&] {
+        const fs::path runtime = machine.runtime();
+        const bool is_root = ::geteuid() == 0;
+        return ::unshare(CLONE_NEWNS | (is_root ? 0 : CLONE_NEWUSER)) == 0 &&
+               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               ::mount(runtime.c_str(), runtime.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+               ::mount("none", runtime.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
+    };
+    finds_nothing(doctor(machine, Words{}));  // which makes the folder
+    const Environment environment = with(machine.environment(), {{"CURB_LIBRARY", CURB_LIBRARY}});
+    const Outcome outcome = start({{CURB_BINARY, "doctor"}, environment, {}, {}, [&] {
+                                       if (!read_only()) ::_exit(96);
+                                   }});
+    if (outcome.status == 96) return skip("no mount namespace can be made here");
+    finds(outcome, machine.runtime().string() + "/curb cannot be written to: Read-only file system");
 }
 
 TEST_CASE("a policy that cannot be used, and an edit that is not in force, are found where they are") {

@@ -142,6 +142,19 @@ SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
     EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
+SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
+    start();
+    const AllocatingGraph graph(256 * MiB);
+    curb_sim_fail_next("cuGraphExecDestroy", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuGraphExecDestroy(graph.executable), CUDA_ERROR_UNKNOWN);
+    const CUdeviceptr other = take(256 * MiB);
+    EXPECT_EQ(cuGraphLaunch(graph.executable, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) <= kCap);
+    MUST(cuMemFree_v2(other));
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
 SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     start();
     CUstream stream = nullptr;

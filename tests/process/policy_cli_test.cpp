@@ -86,6 +86,12 @@ TEST_CASE("A policy check says valid, or every error with its place") {
     CHECK(lines(invalid.err).size() == 2);
     CHECK(last_line(invalid.err) == bad + ":2:1: /relese: unknown key \"relese\"; did you mean \"release\"?");
     CHECK(curb({"policy", "check"}).status == 125);
+    const std::string odd = dir.write("odd.json", "{\"version\": 1,\n\"log\": {\"file\": \"~/curb.log\"}}");
+    const Outcome doubted = curb({"policy", "check", odd});
+    CHECK(doubted.status == 0);
+    CHECK(doubted.out == odd + ": valid\n");
+    CHECK_THAT(doubted.err, contains(odd + ":2:17: /log/file: warning: \"~/curb.log\" names a file in a folder '~'"));
+    CHECK_THAT(curb({"policy", "check", "--json", odd}).out, contains("\"warnings\":[{"));
 }
 
 TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {
@@ -110,14 +116,14 @@ TEST_CASE("A policy check answers programs in JSON") {
     CHECK(invalid.status == 1);
     CHECK(invalid.out == R"({"file":")" + bad + R"(","valid":false,"read":true,"diagnostics":[{"file":")" + bad +
                              R"(","line":1,"column":13,"pointer":"/version","message":"version 2 is not known; )"
-                             R"(this curb reads version 1"}]})"
+                             R"(this curb reads version 1"}],"warnings":[]})"
                              "\n");
     CHECK(invalid.err.empty());
     const std::string good = dir.write("good-\xFF\xC3\xA4.json", "{\"version\": 1}");
     const Outcome valid = curb({"policy", "check", "--json", good});
     CHECK(valid.status == 0);
     CHECK(valid.out == R"({"file":")" + dir.path().string() +
-                           "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[]}\n");
+                           "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[],\"warnings\":[]}\n");
 }
 
 TEST_CASE("A policy check reads standard input where the file is -") {
@@ -339,14 +345,30 @@ TEST_CASE("Each rule is judged, and the one that is laid over is told") {
     CHECK(last_line(none.out) == "Programs that the command starts in turn are judged for themselves.");
 }
 
+TEST_CASE("Of steering a policy's report shows that it is left out, on, or off") {
+    const TempDir dir;
+    for (const char *value : {"-", "true", "false"}) {
+        const std::string said = *value == '-' ? "" : R"("steer": )" + std::string(value);
+        const std::string policy = dir.write("job.json", R"({ "version": 1, "frameworks": { )" + said + " } }");
+        CHECK_THAT(
+            words_of_line_with(curb({"policy", "show", policy}).out, "  steer "),
+            Catch::Matchers::StartsWith("steer " + std::string(value) + (said.empty() ? " default" : " " + policy)));
+        const std::string json = curb({"policy", "show", "--json", policy}).out;
+        CHECK_THAT(json, contains(R"({"pointer":"/frameworks/steer","value":)" +
+                                  (said.empty() ? "null" : std::string(value))));
+    }
+}
+
 TEST_CASE("The variables that would be set are those that are not set yet") {
     const TempDir dir;
     const std::string policy = dir.write("job.json", kTwoRules);
     const Outcome outcome = curb({"policy", "explain", policy, "--", "true"}, {{"A", "0"}, {"TF_GPU_ALLOCATOR", "x"}});
-    CHECK_THAT(outcome.out, contains("set before main, because unset now\n  B=2\n  TF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
+    CHECK_THAT(outcome.out, contains("set before main, because unset now\n  B=2\n  TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"
+                                     "  TF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
                                 contains("XLA_PYTHON_CLIENT_PREALLOCATE=false") && !contains("  A=") &&
                                 !contains("TF_GPU_ALLOCATOR="));
-    CHECK_THAT(curb({"policy", "explain", policy, "--", "false"}, {{"A", "0"}}).out, !contains("set before main"));
+    const Environment set{{"A", "0"}, {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "500"}};
+    CHECK_THAT(curb({"policy", "explain", policy, "--", "false"}, set).out, !contains("set before main"));
 }
 
 TEST_CASE("What is explained is not run") {

@@ -39,7 +39,7 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("allowance: cuda:0 may now hold 1.5 GiB") &&
                                 contains("allowance: cuda:0 may now hold 2.5 GiB") &&
-                                contains("of the allowance of 1 GiB is held, and the next growth step is due in"));
+                                contains("of the allowance of 1 GiB is held, ") && contains(", and the next growth step is due in"));
 }
 
 TEST_CASE("with wait a request is held until a step is due") {
@@ -218,4 +218,55 @@ TEST_CASE("a policy that says nothing of frameworks, or cannot be read, changes 
     Job quiet, bad;
     CHECK_THAT(environment_of(quiet.policy(R"({ "version": 1, "frameworks": {} })")), !contains("TF_GPU_"));
     CHECK_THAT(environment_of(bad.policy(R"({ "frameworks": { "steer": true })")), !contains("TF_GPU_"));
+}
+
+TEST_CASE("a cap has TensorFlow leave 225 MiB, in the bare form too, unless the policy or the user says otherwise",
+          "[foreign]") {
+    const std::string set = "\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n";
+    const auto with = [](const std::string &more) {
+        return R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } })" + more + " }";
+    };
+    Job none, variable, policy, unsteered, users;
+    CHECK_THAT(environment_of(none), !contains("TF_"));
+    for (const std::string &found : {environment_of(variable.cap("4GiB")), environment_of(policy.policy(with("")))})
+        CHECK_THAT(found, contains(set) && !contains("TF_GPU_ALLOCATOR") && !contains("XLA_"));
+    CHECK_THAT(environment_of(unsteered.policy(with(R"(, "frameworks": { "steer": false })")).cap("2GiB")),
+               !contains("TF_"));
+    CHECK_THAT(environment_of(users.cap("4GiB").with("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "600")),
+               contains("\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=600\n"));
+}
+
+TEST_CASE("the ceiling's cap is one for TensorFlow, too", "[foreign]") {
+    const Ceiling ceiling(kLab);
+    if (!can_try(ceiling)) return;
+    CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
+}
+
+TEST_CASE("a rule's cap is for the program that the rule is for, wherever the rule stands in the file", "[foreign]") {
+    const std::string shell = R"("rules": [ { "match": { "args": "-c *" }, "gpu": { "*": { "cap": "4GiB" } } } ])";
+    const auto found = [](const std::string &text, const std::vector<std::string> &command) {
+        return environment_of(Job().policy(R"({ "version": 1, )" + text + " }"), command);
+    };
+    const std::vector<std::string> env{"env"}, python{"python3", "-c", "import os; os.execvp('env', ['env'])"};
+    const std::string padding = "/*" + std::string(40'000, ' ') + "*/ ";
+    for (const std::string &text : {shell, padding + shell, shell + padding}) {
+        CHECK_THAT(found(text, env), !contains("TF_"));
+        CHECK_THAT(found(text, python), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
+    }
+    const std::string all = R"("gpu": { "*": { "cap": "4GiB" } })";
+    CHECK_THAT(found(shell + ", " + padding + all, env), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
+}
+
+TEST_CASE("no program parses a policy before main for the sake of a cap that holds for all", "[foreign][bare]") {
+    const auto parses = [](Job &job) {
+        const Outcome outcome = job.run_command({"cat", "/proc/self/maps"});
+        REQUIRE_THAT(outcome.out, contains("libcurb.so"));
+        return outcome.out.find("libgcc_s") != std::string::npos;  // loaded before anything that may throw
+    };
+    Job variable, policy, rules, mentions;
+    CHECK_FALSE(parses(variable.cap("4GiB")));
+    CHECK_FALSE(parses(policy.policy(kLab)));
+    CHECK_FALSE(parses(rules.policy(R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } }, "rules": [
+        { "match": {}, "gpu": { "*": { "cap": "2GiB" } } } ] })")));
+    CHECK(parses(mentions.policy(R"({ "version": 1, "frameworks": {} })")));
 }

@@ -310,6 +310,19 @@ TEST_CASE("an instance of a divided GPU stands under it, with its processes") {
     CHECK(line_with(out, "  " + capped.id() + "  ") < out.size());
 }
 
+TEST_CASE("of a command line as long as a process likes its beginning is shown") {
+    const Machine machine;
+    Running wordy({CURB_SCENARIOS}, with(machine.environment(), under_curb()), [] {
+        Words words{std::string(120'000, 'x'), "does_what_it_is_told"};
+        ::execv(CURB_SCENARIOS, pointers(words).data());
+    });
+    REQUIRE(wordy.says() == "ready");
+    REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", wordy).empty(); }));
+    const std::string command = row(rows(machine), wordy, "0").at("command");
+    CHECK_THAT(command, contains("xxx"));
+    CHECK(command.size() <= 64 << 10);
+}
+
 TEST_CASE("a machine on which nobody does anything is said to be one") {
     if (const std::string why = no_other_user(CURB_BINARY); ::geteuid() == 0 && !why.empty()) return skip(why);
     const Machine machine;
@@ -325,4 +338,42 @@ TEST_CASE("a machine on which nobody does anything is said to be one") {
     CHECK_THAT(outcome.out, contains("GPU 0") && contains("no process is on a GPU, and none runs under curb"));
     CHECK_THAT(as_somebody({"--json"}).out, contains("\"processes\":[],\"errors\":[]}"));
     CHECK(lines(as_somebody({"--csv"}).out).size() == 1);
+}
+
+TEST_CASE("a framework whose allocator returns nothing is named, with the remedy, and one that does is not") {
+    struct Case {
+        const char *library;
+        Environment more;
+        const char *named;  // "": none
+        const char *takes = "hold 1024 0";
+    };
+    const auto one = GENERATE(as<Case>{}, Case{"libtensorflow_framework.so.2", {}, "TensorFlow"},
+                              Case{"libtensorflow_framework.so.2", {{"TF_GPU_ALLOCATOR", "BFC"}}, "TensorFlow"},
+                              Case{"libtensorflow_framework.so.2", {{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}}, ""},
+                              Case{"xla_cuda_plugin.so", {}, "JAX"},
+                              Case{"xla_cuda_plugin.so", {{"XLA_PYTHON_CLIENT_ALLOCATOR", "VMM"}}, "JAX"},
+                              Case{"xla_cuda_plugin.so", {{"XLA_PYTHON_CLIENT_ALLOCATOR", "Platform"}}, ""},
+                              Case{"libtensorflow_framework.so.2", {}, "", "pool"},  // by an option of its own
+                              Case{"libc10_cuda.so", {}, ""});
+    CAPTURE(one.library, one.more, one.takes);
+    const Machine machine;
+    Askable program(machine, with(with_library(machine, one.library), one.more));
+    REQUIRE_THAT(program.answers(one.takes), contains("held") || contains("ok"));
+    const std::string note = std::string(one.named) +
+                             "'s allocator returns nothing before the process ends; if it starts "
+                             "under a policy with \"frameworks\": { \"steer\": true }";
+    const Outcome shown = machine.curb({"ps", program.id()}), released = machine.curb({"release", program.id()});
+    const std::string json = machine.curb({"ps", "--json", program.id()}).out,
+                      release = machine.curb({"release", "--json", program.id()}).out;
+    CHECK(released.status == 0);
+    if (!*one.named) {
+        CHECK_THAT(shown.out + released.out, !contains("returns nothing"));
+        CHECK_THAT(json, contains(R"("returns_nothing":[])"));
+        CHECK_THAT(release, contains(R"("returns_nothing":[])"));
+        return;
+    }
+    CHECK_THAT(shown.out, contains("  release     " + note));
+    CHECK_THAT(released.out, contains("  " + note));
+    for (const std::string &answer : {json, release})
+        CHECK_THAT(answer, contains(R"("returns_nothing":[")" + std::string(one.named) + "\"]"));
 }

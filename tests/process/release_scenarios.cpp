@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "live.hpp"
@@ -120,6 +121,21 @@ SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
 }
 
 // cap: 4GiB, which is lowered.
+SCENARIO_NAMED(a_pool_that_the_driver_will_not_destroy_keeps_its_threshold) {
+    start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    keep_everything(pool);
+    MUST(cuMemAllocFromPoolAsync(&block, 2 * GiB, pool, nullptr));
+    const std::uint64_t sets = curb_sim_calls("cuMemPoolSetAttribute");
+    edit_cap("1GiB");
+    EXPECT(within(milliseconds(5000), [=] { return curb_sim_calls("cuMemPoolSetAttribute") > sets; }));
+    curb_sim_fail_next("cuMemPoolDestroy", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(threshold_of(pool), ~0ULL);
+}
+
+// cap: 4GiB, which is lowered.
 SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     start();
     CUmemoryPool pool = default_pool();
@@ -156,6 +172,69 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     MUST(cuStreamEndCapture(stream, &graph));
     EXPECT(only_the_context_is_held());
     EXPECT(within(milliseconds(10'000), [] { return log_says("on the end of a graph capture"); }));
+}
+
+// LOG: curb's log file.
+SCENARIO_NAMED(a_forked_stream_that_is_destroyed_ends_no_capture) {
+    start();
+    CUstream stream = nullptr, other = nullptr;
+    CUevent fork = nullptr;
+    CUgraph graph = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuEventRecord(fork, stream));
+    MUST(cuStreamWaitEvent(other, fork, 0));
+    MUST(cuStreamDestroy_v2(other));
+    EXPECT(cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS);
+    // A release within the next capture leaves it alone.
+    leave_memory_in_the_pool();
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    kill(getpid(), SIGUSR1);
+    EXPECT(within(milliseconds(10'000), [] { return log_says("deferred: graph capture"); }));
+    MUST(cuStreamEndCapture(stream, &graph));
+    EXPECT(only_the_context_is_held());
+}
+
+// Releases wait for a capture in progress, and not for one that has gone with its stream or its context.
+SCENARIO_NAMED(a_capture_ends_with_its_stream_and_with_its_context) {
+    CUcontext context = start();
+    CUstream stream = nullptr;
+    const auto own = [&] {
+        MUST(cuCtxCreate_v2(&context, 0, 0));
+        return context;
+    };
+    const auto primary = [&] {
+        MUST(cuDevicePrimaryCtxRetain(&context, 0));
+        MUST(cuCtxSetCurrent(context));
+        return context;
+    };
+    struct Way {
+        std::function<CUcontext()> make;
+        std::function<CUresult()> end;
+        bool per_thread = false;
+    };
+    const Way ways[] = {
+        {primary, [&] { return cuStreamDestroy_v2(stream); }},
+        {primary, [&] { return cuDevicePrimaryCtxReset_v2(0); }},
+        {primary, [&] { return cuDevicePrimaryCtxRelease_v2(0); }},
+        {primary, [&] { return cuDevicePrimaryCtxReset_v2(0); }, true},
+        {own, [&] { return cuCtxDestroy_v2(context); }},
+        {own, [&] { return cuCtxDestroy_v2(context); }, true},
+    };
+    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    for (const Way &way : ways) {
+        way.make();
+        if (!way.per_thread) MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cuStreamBeginCapture_v2(way.per_thread ? CU_STREAM_PER_THREAD : stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(way.end());
+        primary();
+        MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));  // not known complete
+        kill(getpid(), SIGUSR1);
+        EXPECT(only_the_context_is_held());
+        MUST(cuDevicePrimaryCtxReset_v2(0));
+    }
 }
 
 // Every capture, its graph and what is around them must go as without a release.

@@ -35,16 +35,24 @@ TEST_CASE("release.idle can be added while the program runs") {
 
 TEST_CASE("a process above its cap gives pool memory back at its own synchronisation, and keeps its threshold") {
     const std::string scenario = GENERATE("a_process_above_its_cap_gives_back_at_its_own_synchronisation",
+                                          "a_pool_that_the_driver_will_not_destroy_keeps_its_threshold",
                                           "a_threshold_set_while_above_the_cap_is_the_programs_afterwards");
     CAPTURE(scenario);
     succeeds(Job().policy(kCapped).run(scenario));
 }
 
-TEST_CASE("what a capture postpones is done when it has ended") {
+TEST_CASE("what a capture postpones is done when it has ended, whatever became of the capture before") {
+    const std::string scenario = GENERATE("what_a_capture_postpones_is_done_when_it_has_ended",
+                                          "a_forked_stream_that_is_destroyed_ends_no_capture");
+    CAPTURE(scenario);
     Job job;
     const std::string log = (job.folder() / "curb.log").string();
     job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" } })").with("LOG", log);
-    succeeds(job.run("what_a_capture_postpones_is_done_when_it_has_ended"));
+    succeeds(job.run(scenario));
+}
+
+TEST_CASE("a capture that ends with its stream or its context holds up no release") {
+    succeeds(Job().policy(R"({ "version": 1 })").run("a_capture_ends_with_its_stream_and_with_its_context"));
 }
 
 TEST_CASE("captures survive a release every millisecond") {

@@ -27,11 +27,51 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "programs_see_the_capped_device", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
         "threads_never_take_more_than_the_cap_together",
         "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
+        "a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap", "pools_without_memory_are_not_asked",
+        "the_end_of_a_pool_that_is_being_asked_is_slept_for",
         "pools_that_end_before_their_blocks_are_held_until_those_end",
         "what_is_freed_in_a_stream_is_held_until_it_comes_back",
         "a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
+}
+
+TEST_CASE("what has ended is not charged, and what has its handle is") {
+    const std::string scenario = GENERATE(
+        "a_context_with_two_users_stays_in_the_books", "a_kernel_is_looked_at_again_when_its_context_has_ended",
+        "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
+        "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",
+        "a_handle_of_host_memory_holds_no_memory_of_the_device", "a_reset_after_an_error_that_stays_ends_all_charges",
+        "pools_of_managed_memory_are_charged");
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(scenario, nvml);
+    succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
+}
+
+TEST_CASE("an ordinary context with the handle of a green one has its own memory") {
+    succeeds(Job().cap("2GiB").run("memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it"));
+}
+
+TEST_CASE("what is made while another thread ends what had its handle is charged once") {
+    const std::string scenario = GENERATE("an_array_beside_the_end_of_another_context_is_charged_once",
+                                          "a_context_with_the_handle_of_one_that_ends_is_charged",
+                                          "a_primary_context_that_is_made_again_while_it_ends_is_charged");
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(scenario, nvml);
+    succeeds(Job().cap("2GiB").with("CURB_SIM_NVML", nvml).run(scenario));
+}
+
+TEST_CASE("first contexts that are made at once are measured one by one") {
+    // By how much they overlap is a matter of luck.
+    for (int round = 0; round < 3; ++round)
+        succeeds(Job()
+                     .cap("8GiB")
+                     .with("CURB_SIM_LATENCY", "h100")
+                     .run("first_contexts_that_are_made_at_once_cost_what_one_does"));
+    succeeds(Job()
+                 .cap("800MiB")
+                 .with("CURB_SIM_LATENCY", "h100")
+                 .run("threads_that_retain_the_first_primary_context_at_once_share_it"));
 }
 
 TEST_CASE("under a cap that is smaller than a context there is none") {
@@ -205,6 +245,16 @@ TEST_CASE("curb is quiet, and says the first refusal with its figures") {
 }
 
 TEST_CASE("errno is the program's own") { succeeds(Job().cap("1GiB").run("errno_is_the_programs_own")); }
+
+TEST_CASE("a thread that is cancelled while curb waits or logs ends alone") {
+    Job job;
+    const std::string log = (job.folder() / "curb.log").string();
+    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1s" } } },
+                             "log": { "level": "info", "file": ")" +
+                        log + R"(" } })")
+                 .with("LOG", log)
+                 .run("a_thread_that_is_cancelled_while_curb_works_ends_alone"));
+}
 
 TEST_CASE("a fork child passes, and dies of the signal as it would without curb") {
     succeeds(Job().cap("1GiB").run("a_fork_child_passes_and_the_parent_goes_on"));

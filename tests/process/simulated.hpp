@@ -90,6 +90,17 @@ class Machine {
     Environment more_;
 };
 
+// A library of this name that does no harm, for a program to preload behind curb's.
+inline std::string library_named(const Machine &machine, const std::string &name) {
+    const fs::path path = machine.folder() / name;
+    fs::copy_file(CURB_SECOND_PRELOAD, path, fs::copy_options::overwrite_existing);
+    return path;
+}
+// Beside it under curb.
+inline Environment with_library(const Machine &machine, const std::string &name) {
+    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" + library_named(machine, name))}};
+}
+
 inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
 
 // The program, ready.

@@ -129,6 +129,9 @@ TEST_CASE("what is no process of one's own that uses CUDA is refused") {
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
     CHECK(machine.curb({"suspend", "0"}).status == 125);
     CHECK_THAT(machine.curb({"suspend", "--timeout", "0s", "1"}).err, contains("say how long"));
+    for (const Words &wrong : {Words{"suspend", "--timeout", "abc", "1"}, Words{"suspend", "--timeout", "10", "1"},
+                               Words{"resume", "--wait", "5", "1"}, Words{"resume", "--bytes", "8", "1"}})
+        CHECK(machine.curb(wrong).status == 125);
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const Outcome foreign =
         start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)});

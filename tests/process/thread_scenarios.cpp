@@ -1,5 +1,6 @@
 // Many threads at the cap at once, and what they hold when one of them forks.
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "memory.hpp"
+#include "live.hpp"
 
 using namespace scenario;
 
@@ -233,6 +234,106 @@ SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_threa
     other.join();
     EXPECT(loading);
     EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+namespace {
+
+// Whether this thread of the process sleeps, at three looks one after the other.
+bool sleeps_on(pid_t thread) {
+    for (int looks = 0; looks < 3; ++looks) {
+        std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+        std::string pid, name, state;
+        if (!(stat >> pid >> name >> state) || state != "S") return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+}
+
+}  // namespace
+
+// A thread that yields instead would, with real-time priority, keep the one that it waits for from running.
+SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
+    const CUcontext context = start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, MiB, pool, nullptr));
+    const std::uint64_t asked = curb_sim_calls("cuMemPoolGetAttribute");
+    curb_sim_hold_up("cuMemPoolGetAttribute", 1, 1000);
+    std::thread asker([=] {
+        MUST(cuCtxSetCurrent(context));
+        MUST(cuMemPoolTrimTo(pool, 0));  // after which curb asks the pool what it has
+    });
+    EXPECT(within(std::chrono::seconds(10), [=] { return curb_sim_calls("cuMemPoolGetAttribute") > asked; }));
+    std::atomic<pid_t> waits{0};
+    std::thread destroying([&] {
+        MUST(cuCtxSetCurrent(context));
+        waits = gettid();
+        MUST(cuMemPoolDestroy(pool));
+    });
+    EXPECT(within(std::chrono::milliseconds(900), [&] { return waits != 0 && sleeps_on(waits); }));
+    asker.join();
+    destroying.join();
+}
+
+// A program may have thousands of pools, most of them without memory.
+SCENARIO_NAMED(pools_without_memory_are_not_asked) {
+    start();
+    constexpr int kPools = 200;
+    std::vector<CUmemoryPool> pools;
+    for (int i = 0; i < kPools; ++i) {
+        pools.push_back(make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0));
+        CUdeviceptr block = 0;
+        MUST(cuMemAllocFromPoolAsync(&block, MiB, pools.back(), nullptr));
+        MUST(cuMemFreeAsync(block, nullptr));
+        MUST(cuStreamSynchronize(nullptr));
+    }
+    std::uint64_t asked = curb_sim_calls("cuMemPoolGetAttribute");
+    const auto asked_meanwhile = [&] {
+        const std::uint64_t before = asked;
+        asked = curb_sim_calls("cuMemPoolGetAttribute");
+        return asked - before;
+    };
+    take(344 * MiB);  // near the cap each request measures first
+    asked_meanwhile();
+    take(2 * MiB);
+    EXPECT(asked_meanwhile() < kPools / 10);
+    for (const CUmemoryPool pool : pools) MUST(cuMemPoolDestroy(pool));
+    EXPECT(asked_meanwhile() < kPools * 10);
+    EXPECT_EQ(curb_sim_held(0), kContext + 346 * MiB);
+    EXPECT_EQ(told_held(), kContext + 346 * MiB);
+}
+
+namespace {
+
+// What became of a thread of this body that was cancelled once `when` says so.
+void *end_of_a_thread_cancelled(void *(*body)(void *), void *argument, const std::function<bool()> &when) {
+    pthread_t thread{};
+    void *end = nullptr;
+    EXPECT_EQ(pthread_create(&thread, nullptr, body, argument), 0);
+    EXPECT(within(std::chrono::seconds(10), when));
+    EXPECT_EQ(pthread_cancel(thread), 0);
+    EXPECT_EQ(pthread_join(thread, &end), 0);
+    return end;
+}
+
+}  // namespace
+
+// growth.wait: 1s. LOG: curb's log file.
+SCENARIO_NAMED(a_thread_that_is_cancelled_while_curb_works_ends_alone) {
+    CUcontext context = start();
+    const CUdeviceptr most = take(300 * MiB);
+    const auto asks_for_too_much = [](void *current) -> void * {
+        CUdeviceptr pointer = 0;
+        MUST(cuCtxSetCurrent(static_cast<CUcontext>(current)));
+        EXPECT_EQ(cuMemAlloc_v2(&pointer, 300 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+        pthread_testcancel();
+        return nullptr;
+    };
+    EXPECT(end_of_a_thread_cancelled(asks_for_too_much, context, [] { return log_says("holding a request"); }) ==
+           PTHREAD_CANCELED);
+    EXPECT(log_says("refused 300 MiB"));
+    MUST(cuMemFree_v2(most));
+    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing) {

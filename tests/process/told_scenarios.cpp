@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -332,6 +333,7 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"close for sockets", [](const auto &) { return close_for_sockets(); }},
     {"close for files", [](const auto &) { return close_for_files(); }},
     {"look", [](const auto &) { return look_at_them(); }},
+    {"ignore the signal", [](const auto &) { return std::signal(SIGUSR1, SIG_IGN) == SIG_ERR ? "error" : "ok"; }},
     {"pipe", [](const auto &) { return open_a_pipe(); }},
     {"close the pipe", [](const auto &) { return close_the_pipe(); }},
     {"fork and end", [](const auto &) { return fork_child_that_ends(false); }},

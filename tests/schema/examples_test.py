@@ -10,7 +10,8 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config" / "examples"
 
-STEERED = {
+STEERED = {  # under a cap
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "225",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     "TF_GPU_ALLOCATOR": "cuda_malloc_async",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -69,6 +70,7 @@ class Examples(unittest.TestCase):
         policy = Explained("notebook.json", "true")
         self.assertEqual(policy["/gpu/*/cap"], "50%")
         self.assertEqual(policy["/gpu/*/growth/factor"], 1.5)
+        self.assertEqual(policy["/gpu/*/growth/wait"], "1m")
         self.assertEqual(policy["/release/signal"], "SIGUSR2")
         self.assertEqual(policy["/release/idle"], "10m")
 
@@ -115,7 +117,7 @@ class Examples(unittest.TestCase):
             for rule in answer["rules"]
         }
         self.assertEqual(rules["stud*"], {"/gpu/*/cap": "10GiB"})
-        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0"})
+        self.assertEqual(rules["root"], {"/gpu/*/cap": "100%", "/gpu/*/growth/keep_free": "0B"})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ SIZES = (
     1e3 0x10 1,5GiB 1_000 B GiB 8GiB8GiB 0.0009765625KiB 0.0009765624KiB
     0% 0.00% 0.01% 0.001% 0.010% 12.25% 12.255% 99.99% 100% 100.00% 100.01% 101% 120% 0100% 00.50% -5% % 1.%""".split()
 )
-SIZES += ["8 GiB", "8  G", "8 B", "5 %", "", " ", "8 ", " 8", "8GiB ", "8GiB\n", "8\tGiB", "8\u00a0GiB", "\u0668GiB"]
+SIZES += ["8", "1.5", "8 GiB", "8  G", "8 B", "5 %", "", " ", "8 ", " 8", "8GiB ", "8GiB\n", "8\tGiB", "8\u00a0GiB", "\u0668GiB"]
 SIZES += [f"{U64 + more}{unit}" for more in (0, 1) for unit in ("", "B", ".0", " B")] + [f"{'0' * 30}{U64}"]
 for shift, short in ((10, "K"), (20, "M"), (30, "G"), (40, "T")):
     SIZES += [f"{(U64 >> shift) + more}{unit}" for more in (0, 1) for unit in (short, short + "iB", f".9{short}")]
@@ -92,7 +92,7 @@ def fields(schema, at, pointer=()):
 
 def least():
     """A document in which every field may stand: growth has what it cannot do without."""
-    growth = {"start": "1", "step": "1GiB"}
+    growth = {"start": "1B", "step": "1GiB"}
     return {"version": 1, "gpu": {"*": {"growth": growth}}, "rules": [{"match": {}}]}
 
 

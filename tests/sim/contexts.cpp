@@ -4,6 +4,7 @@
 
 #include "arrays.hpp"
 #include "driver.hpp"
+#include "faults.hpp"
 #include "modules.hpp"
 #include "running.hpp"
 
@@ -87,9 +88,13 @@ CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     if (const CUresult error = find_device(device, &found)) return error;
     if (this_thread().depth == Thread::kDeepest) return CUDA_ERROR_INVALID_VALUE;
     Context *made = nullptr;
-    if (const CUresult error = make_context(make_handle<CUcontext>(), device, flags, &made)) return error;
-    *context = made->handle;
-    return push(made->handle);
+    const auto handle = make_handle<CUcontext>();
+    if (const CUresult error = make_context(handle, device, flags, &made)) {
+        free_handle(handle);
+        return error;
+    }
+    *context = handle;
+    return push(handle);
 }
 
 bool is_primary(CUcontext context) {
@@ -107,6 +112,7 @@ CUresult destroy(CUcontext context) {
     Thread &thread = this_thread();
     if (thread.depth && thread.stack[thread.depth - 1] == context) --thread.depth;
     driver().contexts.remove(context);
+    free_handle(context);
     return CUDA_SUCCESS;
 }
 
@@ -122,6 +128,7 @@ CUresult reset_primary(CUdevice device) {
     wait_for_work_of(found->primary);
     found->primary_references = 0;
     driver().contexts.remove(found->primary);
+    note_reset();
     return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 #include "address_space.hpp"
 #include "cuda_abi.h"
 #include "granules.hpp"
+#include "handles.hpp"
 #include "identity.hpp"
 #include "streams.hpp"
 
@@ -54,9 +55,14 @@ struct Context {
 
 // A handle that means some of the multiprocessors of a device, in its primary context.
 struct GreenContext {
+    explicit GreenContext(int its_device) : context(make_handle<CUcontext>()), device(its_device) {}
+    GreenContext(const GreenContext &) = delete;
+    GreenContext &operator=(const GreenContext &) = delete;
+    ~GreenContext() { free_handle(context); }
+
     CUgreenCtx handle = nullptr;
-    CUcontext context = nullptr;
-    int device = 0;
+    CUcontext context;
+    int device;
 };
 
 struct Device;

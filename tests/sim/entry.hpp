@@ -51,6 +51,9 @@ class Call {
 // The size that the present call is about: under CURB_SIM_LATENCY the time of some calls depends on it.
 void this_call_is_about(uint64_t bytes);
 
+// What the call returns whose body returned this: curb_sim_report_next may have it tell of something else.
+CUresult reported(const Entry &entry, CUresult result);
+
 void lock_model();
 void unlock_model();
 
@@ -65,7 +68,7 @@ template <class Body>
 CUresult enter(Entry &entry, NullStream null_stream, Body &&body) noexcept {
     try {
         const Call call(entry, null_stream);
-        return call.refusal ? call.refusal : body();
+        return call.refusal ? call.refusal : reported(entry, body());
     } catch (...) {  // std::bad_alloc: the host's memory, which is the driver's answer too
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -2,11 +2,13 @@
 
 #include "sim.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -66,6 +68,19 @@ struct Next {
     std::atomic<int> times = 0;
 };
 constinit Next next;
+// And what curb_sim_report_next has.
+constinit Next reported_next;
+
+bool is_due(Next &planned, const Entry &entry) {
+    return planned.times > 0 && std::strcmp(planned.name, entry.name) == 0 && planned.times-- > 0;
+}
+
+void plan_next(Next &planned, const char *name, int result, int times) {
+    planned.times = 0;
+    planned.name = name;
+    planned.result = result;
+    planned.times = times;
+}
 
 // And what curb_sim_hold_up has.
 struct HeldUp {
@@ -75,16 +90,61 @@ struct HeldUp {
 };
 constinit HeldUp held_up;
 
+// And what curb_sim_hold_return has.
+struct HeldReturn {
+    std::atomic<const char *> name = nullptr;
+    std::atomic<uint64_t> released = 0;
+};
+constinit HeldReturn held_return;
+
 void hold_up(const Entry &entry) {
     const char *name = held_up.name;
     if (name && !is_planner && std::strcmp(name, entry.name) == 0 && held_up.call.fetch_sub(1) == 1)
         std::this_thread::sleep_for(std::chrono::milliseconds(held_up.milliseconds));
 }
 
+// What curb_sim_break has set, and whether the primary context was reset since: it is not made again then.
+constinit std::atomic<int> broken = CUDA_SUCCESS;
+constinit std::atomic<bool> was_reset = false;
+
+// The calls that the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all
+// that begin so. Measured on an H200 with driver 580 (tests/gpu/programs/broken.cpp;
+// docs/results/broken-2026-11-23-nvidia-h200.txt).
+constexpr std::string_view kAnswersBroken[] = {
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress*",
+    "cuGetExportTable",
+    "cuDeviceGet*",
+    "cuDeviceTotalMem*",
+    "cuDevicePrimaryCtx*",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent*",
+    "cuCtxPopCurrent*",
+    "cuCtxGetDevice",
+    "cuCtxGetFlags",
+    "cuCtxGetApiVersion",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuPointerGetAttribute",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolTrimTo",
+};
+
+bool answers_broken(std::string_view name) {
+    if (was_reset && name == "cuDevicePrimaryCtxRetain") return false;
+    return std::any_of(std::begin(kAnswersBroken), std::end(kAnswersBroken), [=](std::string_view row) {
+        return row.ends_with('*') ? name.starts_with(row.substr(0, row.size() - 1)) : name == row;
+    });
+}
+
 CUresult planned(const Entry &entry) {
     hold_up(entry);
-    if (next.times > 0 && std::strcmp(next.name, entry.name) == 0 && next.times-- > 0)
-        return static_cast<CUresult>(next.result.load());
+    if (is_due(next, entry)) return static_cast<CUresult>(next.result.load());
     if (!plan.counting || is_planner == plan.others) return CUDA_SUCCESS;
     const auto result = static_cast<CUresult>(plan.result.load());
     if (++plan.calls != plan.call) return CUDA_SUCCESS;
@@ -99,6 +159,7 @@ CUresult fault(Entry &entry) {
     const uint64_t call = ++entry.calls;
     const uint64_t of_all = ++all_calls;
     if (const CUresult result = planned(entry)) return result;
+    if (broken && !answers_broken(entry.name)) return static_cast<CUresult>(broken.load());
     for (const Fault &planned : faults) {
         const bool any = planned.name == "*";
         if (planned.call == (any ? of_all : call) && (any || planned.name == entry.name)) return planned.result;
@@ -106,12 +167,28 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
+void hold_return(const Entry &entry) {
+    const char *name = held_return.name;
+    if (!name || is_planner || std::strcmp(name, entry.name) != 0) return;
+    const uint64_t released = held_return.released;
+    if (held_return.name.compare_exchange_strong(name, nullptr)) held_return.released.wait(released);
+}
+
+CUresult reported(const Entry &entry, CUresult result) {
+    return is_due(reported_next, entry) ? static_cast<CUresult>(reported_next.result.load()) : result;
+}
+
+void note_reset() { was_reset = broken != CUDA_SUCCESS; }
+
 }  // namespace curb::sim
 
+using curb::sim::broken;
+using curb::sim::held_return;
 using curb::sim::held_up;
 using curb::sim::is_planner;
 using curb::sim::next;
 using curb::sim::plan;
+using curb::sim::was_reset;
 
 SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
     plan.counting = false;
@@ -125,10 +202,11 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
 }
 
 SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
-    next.times = 0;
-    next.name = name;
-    next.result = result;
-    next.times = times;
+    curb::sim::plan_next(next, name, result, times);
+}
+
+SIM_EXPORT void curb_sim_report_next(const char *name, int result, int times) {
+    curb::sim::plan_next(curb::sim::reported_next, name, result, times);
 }
 
 SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {
@@ -137,6 +215,19 @@ SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milli
     held_up.call = call;
     held_up.milliseconds = milliseconds;
     held_up.name = name;
+}
+
+SIM_EXPORT void curb_sim_hold_return(const char *name) {
+    is_planner = true;
+    held_return.name = name;
+    if (name) return;
+    ++held_return.released;
+    held_return.released.notify_all();
+}
+
+SIM_EXPORT void curb_sim_break(int result) {
+    broken = result;
+    was_reset = false;
 }
 
 SIM_EXPORT void curb_sim_fail_pause(int pause) { plan.counting = pause == 0; }

@@ -1,4 +1,4 @@
-// CURB_SIM_FAULT and curb_sim_fail: make a call fail.
+// CURB_SIM_FAULT, curb_sim_fail and its kin: make calls fail, or take longer.
 #pragma once
 
 #include "entry.hpp"
@@ -7,5 +7,9 @@ namespace curb::sim {
 
 // What this call must return, or success. Counts the call. Safe from any thread, without the model's lock.
 CUresult fault(Entry &entry);
+// At a call's end, without the model's lock: returns when curb_sim_hold_return lets it.
+void hold_return(const Entry &entry);
+// The primary context was reset. After an error that stays, that frees its memory, and none is made again.
+void note_reset();
 
 }  // namespace curb::sim

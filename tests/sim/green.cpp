@@ -79,10 +79,7 @@ SIM_CU(cuGreenCtxCreate, (CUgreenCtx * green, CUdevResourceDesc description, CUd
         return error;
     }
     primary->overhead += kGreenBytes;
-    auto made = std::make_unique<GreenContext>();
-    made->context = make_handle<CUcontext>();
-    made->device = device;
-    *green = driver().greens.add(std::move(made))->handle;
+    *green = driver().greens.add(std::make_unique<GreenContext>(device))->handle;
     return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
-// Handles that are checked: a handle is a number that was never given out before, so that a stale or foreign one is
-// found out instead of followed.
+// Handles that are checked, so that a stale or foreign one is found out instead of followed. The real driver's are
+// addresses of its heap, which come again: here the handle of a type that was freed last is the next one's.
+// CURB_SIM_HANDLES=fresh: no handle comes again.
 #pragma once
 
 #include <cstdint>
@@ -7,28 +8,49 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "cuda_abi.h"
+#include "environment.hpp"
 
 namespace curb::sim {
 
-// Looks like an address, means nothing, is unique among handles of all types. Under the model's lock.
+// Looks like an address, means nothing, is unique among handles of all types and ids. Under the model's lock.
 inline uint64_t next_handle() {
     static constinit uint64_t last = 0x10000;
     return last += 64;
 }
 
 template <class Handle>
+std::vector<Handle> &freed_handles() {
+    static auto &all = *new std::vector<Handle>;
+    return all;
+}
+
+template <class Handle>
 Handle make_handle() {
+    if (auto &freed = freed_handles<Handle>(); !freed.empty()) {
+        const Handle again = freed.back();
+        freed.pop_back();
+        return again;
+    }
     if constexpr (std::is_pointer_v<Handle>)
         return reinterpret_cast<Handle>(next_handle());  // NOLINT(performance-no-int-to-ptr): never followed
     else
         return next_handle();
 }
 
+template <class Handle>
+void free_handle(Handle handle) {
+    static const bool fresh = environment_is("CURB_SIM_HANDLES", "fresh");
+    if (!fresh) freed_handles<Handle>().push_back(handle);
+}
+
 // Owns objects that have a member `handle`.
 template <class Handle, class Object>
 class Registry {
   public:
-    // Keeps the object's handle if it has one already.
+    // Keeps the object's handle if it has one already: that of a context, which its maker frees.
     Object *add(std::unique_ptr<Object> object) {
         if (!object->handle) object->handle = make_handle<Handle>();
         return (objects_[object->handle] = std::move(object)).get();
@@ -39,12 +61,17 @@ class Registry {
     }
     std::unique_ptr<Object> release(Handle handle) {
         auto node = objects_.extract(handle);
-        return node ? std::move(node.mapped()) : nullptr;
+        if (!node) return nullptr;
+        if constexpr (!std::is_same_v<Handle, CUcontext>) free_handle(handle);
+        return std::move(node.mapped());
     }
-    bool remove(Handle handle) { return objects_.erase(handle) != 0; }
+    bool remove(Handle handle) { return release(handle) != nullptr; }
     template <class Predicate>
     void remove_if(Predicate predicate) {
-        std::erase_if(objects_, [&](const auto &entry) { return predicate(*entry.second); });
+        for (auto one = objects_.begin(); one != objects_.end();) {
+            const auto &[handle, object] = *one++;
+            if (predicate(*object)) remove(handle);
+        }
     }
     template <class Function>
     void each(Function function) const {

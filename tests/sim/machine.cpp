@@ -29,6 +29,14 @@ constexpr uint64_t kMagic = 0x3430'6d69'7362'7275;  // changes with the layout o
 constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
+// A program that has closed its standard streams goes on writing to them: their numbers must not be a file of ours.
+int above_standard(int file) {
+    if (file < 0 || file > STDERR_FILENO) return file;
+    const int above = ::fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    ::close(file);
+    return above;
+}
+
 // Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
 // process, or one that is only waiting for its parent (its GPU memory is gone by then).
 uint64_t start_time(int pid) {
@@ -99,7 +107,7 @@ struct Machine::Books {
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
-    void initialise() {
+    void initialise(const Wanted &wanted) {
         pthread_mutexattr_t attributes;
         pthread_mutexattr_init(&attributes);
         pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -107,10 +115,8 @@ struct Machine::Books {
         pthread_mutex_init(&mutex, &attributes);
         pthread_mutexattr_destroy(&attributes);
 
-        const int gpus = std::atoi(environment("CURB_SIM_GPUS"));
-        device_count = std::clamp(gpus, 1, kMaxDevices);
-        const uint64_t memory = parse_size(environment("CURB_SIM_MEMORY"));
-        for (uint64_t &bytes : total) bytes = memory ? memory : 80 * kGiB;
+        device_count = std::max(wanted.gpus, 1);
+        for (uint64_t &bytes : total) bytes = wanted.memory ? wanted.memory : 80 * kGiB;
         magic = kMagic;
     }
 
@@ -160,10 +166,34 @@ const char *use_name(Use use) {
     return kNames[static_cast<int>(use)];
 }
 
+bool Machine::Wanted::read_environment() {
+    const std::string gpu_text = environment("CURB_SIM_GPUS"), memory_text = environment("CURB_SIM_MEMORY");
+    if (!gpu_text.empty()) {
+        const bool is_number = gpu_text.size() <= 2 && gpu_text.find_first_not_of("0123456789") == std::string::npos;
+        gpus = is_number ? std::stoi(gpu_text) : 0;
+        if (gpus < 1 || gpus > kMaxDevices) {
+            std::fprintf(stderr, "curb sim: CURB_SIM_GPUS=%s: write a number from 1 to %d\n", gpu_text.c_str(),
+                         kMaxDevices);
+            return false;
+        }
+    }
+    if (!memory_text.empty()) {
+        constexpr std::size_t kLongest = 10;  // so that the product stays far below 2^64
+        memory = memory_text.size() <= kLongest && memory_text.ends_with("iB") ? parse_size(memory_text) : 0;
+        if (memory == 0) {
+            std::fprintf(stderr, "curb sim: CURB_SIM_MEMORY=%s: write a number and KiB, MiB or GiB, as in 80GiB\n",
+                         memory_text.c_str());
+            return false;
+        }
+    }
+    return true;
+}
+
 uint64_t parse_size(const std::string &text) {
     char *unit = nullptr;
     const uint64_t number = std::strtoull(text.c_str(), &unit, 10);
     const std::string name = unit;
+    if (text.empty() || text[0] < '0' || text[0] > '9') return 0;
     if (name.empty()) return number;
     if (name == "KiB") return number * kKiB;
     if (name == "MiB") return number * kMiB;
@@ -176,9 +206,11 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
         std::fprintf(stderr, "curb sim: %s: %s\n", state_file.c_str(), what);
         return nullptr;
     };
+    Wanted wanted;
+    if (may_create && !wanted.read_environment()) return nullptr;
     int file = -1;
     if (!state_file.empty()) {
-        file = ::open(state_file.c_str(), O_RDWR | O_CLOEXEC | (may_create ? O_CREAT : 0), 0666);
+        file = above_standard(::open(state_file.c_str(), O_RDWR | O_CLOEXEC | (may_create ? O_CREAT : 0), 0666));
         if (file < 0) return refuse(std::strerror(errno));
         // Only for who initialises it: a second process must not find half a machine.
         ::flock(file, LOCK_EX);
@@ -197,12 +229,16 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
         return refuse(std::strerror(errno));
     }
     auto *books = static_cast<Books *>(address);
-    if (books->magic == 0) books->initialise();
+    if (books->magic == 0) books->initialise(wanted);
     const bool usable = books->magic == kMagic;
+    const bool has_other_gpus = wanted.gpus != 0 && wanted.gpus != books->device_count;
+    const bool has_other_memory = wanted.memory != 0 && wanted.memory != books->total[0];
     if (file >= 0) ::flock(file, LOCK_UN);
     std::unique_ptr<Machine> machine(new Machine(books, file));
     machine->looks_closely_ = !may_create;
     if (!usable) return refuse(kNotOurs);
+    if (has_other_gpus) return refuse("CURB_SIM_GPUS says another number than this machine has; remove the file");
+    if (has_other_memory) return refuse("CURB_SIM_MEMORY says another size than this machine has; remove the file");
     return machine;
 }
 

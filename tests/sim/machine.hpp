@@ -105,6 +105,13 @@ class Machine {
   private:
     struct Books;
     class Lock;
+    // What the environment says of a new machine, or of one that is there already. 0: nothing.
+    struct Wanted {
+        int gpus = 0;
+        uint64_t memory = 0;
+        // False if a setting is wrong, which it prints.
+        bool read_environment();
+    };
     template <class Do>
     Step step(int pid, ProcessState from, Do &&act);
     Machine(Books *books, int file) : books_(books), file_(file) {}

@@ -3,12 +3,15 @@
  * Exported by build/sim/libcuda.so.1; find it with dlsym or link with -lcuda from build/sim.
  *
  *   CURB_SIM_GPUS=N            devices of a new machine; default 1, at most 16
- *   CURB_SIM_MEMORY=SIZE       memory of each: bytes or KiB, MiB, GiB; default 80GiB
+ *   CURB_SIM_MEMORY=SIZE       memory of each: a number and KiB, MiB or GiB; default 80GiB
  *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: a machine of one's own
  *   CURB_SIM_LATENCY=off|h100  h100: calls take the times of the real card; default off
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
+ *   CURB_SIM_HANDLES=reuse|fresh
+ *                              reuse, the default: as the driver does, the handle of a type that was freed last is the next
+ *                              one's; fresh: no handle comes again, so that a stale one is always found out
  *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd|hangs:init|hangs:processes|hangs:memory
  *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
  *                              late: not at the first attempt; absurd: every process holds 2^60 bytes; crowd: it counts
@@ -21,7 +24,8 @@
  *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING
  *                              as the driver heeds them; NVML does not
  *
- * A state file that is missing is made, with the devices and the memory that its maker's environment says.
+ * A state file that is missing is made, with the devices and the memory that its maker's environment says. Settings
+ * that are wrong, or that the machine of an existing state file does not have, are printed, and there is no device then.
  *
  * Images of modules, libraries too, say what they take, in lines that may be comments of a PTX text for a real driver:
  *
@@ -84,9 +88,22 @@ void curb_sim_fail(uint64_t call, int result, int others);
 /* The next so many calls of the export `name`, a string that stays, do nothing and return `result`, whoever makes them. */
 void curb_sim_fail_next(const char *name, int result, int times);
 
+/* The same, but they do what they are for before they return `result`: as calls of the driver do that report an error of
+   earlier work. */
+void curb_sim_report_next(const char *name, int result, int times);
+
 /* The `call`-th call (from 1) of the export `name`, a string that stays, by any thread but this one is made only after so
    many milliseconds. */
 void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
+
+/* The next call of the export `name`, a string that stays, by any thread but this one has its effect at once and returns
+   only when this is called with null. */
+void curb_sim_hold_return(const char *name);
+
+/* From now on every call returns `result`, as after a kernel that has read a wrong address, but for those that the driver
+   answers then (a table in faults.cpp). A reset of the primary context frees its memory and ends nothing, as on an H200;
+   0 ends it. */
+void curb_sim_break(int result);
 
 /* 1: calls are neither counted nor failed; 0: from here on they are again. */
 void curb_sim_fail_pause(int pause);

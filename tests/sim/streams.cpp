@@ -7,7 +7,6 @@ namespace curb::sim {
 
 std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flags, int priority) {
     auto stream = std::make_unique<Stream>();
-    stream->handle = make_handle<CUstream>();
     stream->context = context;
     stream->device = device;
     stream->flags = flags;

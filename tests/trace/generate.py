@@ -68,7 +68,9 @@ class Trace:
 
     def stop(self, name, gpu, size, limit, why, thread=4711, duration=0):
         members = {} if name == "granted" else {"why": why}
-        self.event(name, gpu, thread, duration, kind="plain", bytes=size, held=self.held(gpu), limit=limit, **members)
+        reserved = size if name == "granted" else 0
+        held = self.held(gpu) + reserved
+        self.event(name, gpu, thread, duration, kind="plain", bytes=size, held=held, limit=limit, **members)
 
     def counters(self, gpu):
         self.line({"ph": "C", "name": f"cuda:{gpu}", "ts": self.ns / 1000, "pid": self.pid, "args": dict(self.kinds[gpu])})

@@ -1,11 +1,14 @@
 // All capped processes are asked at once. Here they are stand-ins that behave as badly as processes can, each at its
 // own control socket.
+#include <linux/sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <chrono>
 #include <deque>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -121,6 +124,15 @@ TEST_CASE("ten thousand sockets of dead processes are deleted while the living a
                                      << " ms");
 }
 
+TEST_CASE("sockets of dead processes are deleted in the time that asking has, not beyond it") {
+    const Runtime runtime;
+    const fs::path dead = runtime.folder() / "1-1.sock";
+    ::close(listening(dead));
+    for (int i = 2; i <= 10'000; ++i) fs::create_hard_link(dead, runtime.folder() / (std::to_string(i) + "-1.sock"));
+    ask_all(1ms);
+    CHECK(runtime.sockets() > 5'000);
+}
+
 TEST_CASE("a socket of another process with the same pid is not asked") {
     const Runtime runtime;
     const StandIn good(runtime, answers), other(runtime, answers);
@@ -153,6 +165,118 @@ TEST_CASE("a process of another user in the user's folder is not believed") {
                       return failure->message.find("belongs to user 54332") != std::string::npos ? 0 : 2;
               return 1;
           }) == 0);
+}
+
+namespace {
+
+// A child with a pid of our choice, which does `then` and waits to be ended. -1: no pid can be chosen here.
+pid_t child_under(pid_t pid, const std::function<void()> &then) {
+    clone_args how{};
+    how.exit_signal = SIGCHLD;
+    how.set_tid = reinterpret_cast<std::uintptr_t>(&pid);
+    how.set_tid_size = 1;
+    const auto child = static_cast<pid_t>(::syscall(SYS_clone3, &how, sizeof how));
+    if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        then();
+        for (;;) ::pause();
+    }
+    return child;
+}
+
+// /tmp/curb-UID of a user, for as long as it lives.
+class FolderOf {
+  public:
+    explicit FolderOf(uid_t user) : path_("/tmp/curb-" + std::to_string(user)) {
+        fs::create_directory(path_);
+        fs::permissions(path_, fs::perms::owner_all);
+        REQUIRE(::chown(path_.c_str(), user, user) == 0);
+    }
+    ~FolderOf() { fs::remove_all(path_); }
+    FolderOf(const FolderOf &) = delete;
+    FolderOf &operator=(const FolderOf &) = delete;
+    [[nodiscard]] fs::path socket(int pid) const { return path_ / control::socket_name(*control::name_of(pid)); }
+
+  private:
+    fs::path path_;
+};
+
+void says_version(int listening, const char *version) {
+    control::Status status;
+    status.pid = ::getpid();
+    status.version = version;
+    for (;;) say(asked(listening), control::text(control::Reply(status)) + "\n");
+}
+
+std::string version_in(const control::Reply &reply) {
+    const auto *status = std::get_if<Status>(&reply);
+    return status ? status->version : "no answer";
+}
+
+}  // namespace
+
+TEST_CASE("who keeps the socket of a dead process does not speak for another user's process that has its pid now") {
+    if (::geteuid() != 0) return skip("only root can be another user");
+    constexpr uid_t kForger = 54'371, kVictim = 54'372;
+    const bool victim_listens = GENERATE(true, false);
+    CAPTURE(victim_listens);
+    const FolderOf forgers(kForger), victims(kVictim);
+    // The forger's first process listens and ends; its child goes on answering.
+    int ready[2], kept[2];
+    REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(kept, O_CLOEXEC) == 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+        if (::setgid(kForger) != 0 || ::setuid(kForger) != 0) ::_exit(97);
+        const int socket = listening(forgers.socket(::getpid()));
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::prctl(PR_SET_PDEATHSIG, 0);
+            ::close(kept[1]);
+            std::thread([&] {  // until the test is over
+                char byte = 0;
+                (void)!::read(kept[0], &byte, 1);
+                ::_exit(0);
+            })
+                .detach();
+            says_version(socket, "forged");
+        }
+        (void)!::write(ready[1], "", 1);
+        ::_exit(0);
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]);
+    const fs::path first = forgers.socket(pid);
+    REQUIRE(::waitpid(pid, nullptr, 0) == pid);
+
+    int up[2];
+    REQUIRE(::pipe2(up, O_CLOEXEC) == 0);
+    const pid_t victim = child_under(pid, [&] {
+        if (::setgid(kVictim) != 0 || ::setuid(kVictim) != 0) ::_exit(97);
+        const int socket = victim_listens ? listening(victims.socket(::getpid())) : -1;
+        (void)!::write(up[1], "", 1);
+        if (victim_listens) says_version(socket, "its own");
+    });
+    if (victim < 0) {
+        ::close(kept[1]);
+        return skip("no pid can be chosen here");
+    }
+    REQUIRE(victim == pid);
+    REQUIRE(::read(up[0], &byte, 1) == 1);
+    fs::rename(first, forgers.socket(victim));
+
+    const std::string expected = victim_listens ? "its own" : "no answer";
+    CHECK(version_in(control::ask(victim, StatusRequest(), 20s)) == expected);
+    const Told told = ask_all(20s);
+    const auto answer = told.replies.find(victim);
+    CHECK((answer == told.replies.end() ? "no answer" : version_in(answer->second)) == expected);
+    const auto all = control::processes();
+    CHECK(std::binary_search(all.begin(), all.end(), victim) == victim_listens);
+    ::kill(victim, SIGKILL);
+    ::waitpid(victim, nullptr, 0);
+    for (const int fd : {kept[0], kept[1], up[0], up[1]}) ::close(fd);
 }
 
 TEST_CASE("more processes than files may be open are asked all the same") {

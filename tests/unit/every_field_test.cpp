@@ -123,7 +123,7 @@ TEST_CASE("Every field refuses each kind of value that it is not, where it stand
 }
 
 TEST_CASE("Every field that has a least value refuses what is below it") {
-    const std::map<std::string, std::string> below = {{"size", R"("0")"}, {"duration", R"("0ms")"}, {"factor", "1"}};
+    const std::map<std::string, std::string> below = {{"size", R"("0B")"}, {"duration", R"("0ms")"}, {"factor", "1"}};
     for (const auto &[pattern, type, least] : every_field()) {
         if (least.empty()) continue;
         const auto [text, pointer] = file_with(pattern, below.at(type));

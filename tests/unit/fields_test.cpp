@@ -161,7 +161,7 @@ TEST_CASE("The fallback of a field of a device means the same as leaving the fie
     CHECK(fallback("/gpu/*/cap").empty());
     CHECK(fallback("/gpu/*/growth/start").empty());
     CHECK(fallback("/gpu/*/growth/every") == "\"0s\"");
-    CHECK(fallback("/gpu/*/growth/keep_free") == "\"0\"");
+    CHECK(fallback("/gpu/*/growth/keep_free") == "\"0B\"");
     CHECK(fallback("/gpu/*/growth/wait") == "\"0s\"");
     CHECK(fallback("/gpu/*/cache/idle") == "\"30s\"");
     CHECK(fallback("/gpu/*/report") == "\"cap\"");
@@ -291,7 +291,7 @@ TEST_CASE("A text is read back as it was, whatever is in it") {
 }
 
 TEST_CASE("Sizes, durations and factors are read back as they were") {
-    for (const char *text : {"0", "1B", "8GiB", "12345", "75%", "0.01%", "18446744073709551615"})
+    for (const char *text : {"0B", "1B", "8GiB", "12345B", "75%", "0.01%", "18446744073709551615B"})
         CHECK(*parse_size(read_string(json_text(*parse_size(text)))) == *parse_size(text));
     for (const Duration duration : {Duration(0), Duration(1), Duration(90'000), kLongest})
         CHECK(*parse_duration(read_string(json_text(duration))) == duration);

@@ -1,5 +1,8 @@
 // What curb doctor makes of facts: one row a finding, each against a machine or a process with which nothing is wrong.
 #include <elf.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -15,6 +18,24 @@ using curb::policy::GiB;
 using curb::policy::MiB;
 
 namespace {
+
+// Whether a file was opened since, by anybody.
+class Opened {
+  public:
+    explicit Opened(const std::string &path) : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+        REQUIRE(::inotify_add_watch(fd_, path.c_str(), IN_OPEN) >= 0);
+    }
+    ~Opened() { ::close(fd_); }
+    Opened(const Opened &) = delete;
+    Opened &operator=(const Opened &) = delete;
+    [[nodiscard]] bool was() const {
+        char event[512];
+        return ::read(fd_, event, sizeof event) > 0;
+    }
+
+  private:
+    int fd_;
+};
 
 const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
 constexpr int kPid = 4711;
@@ -273,9 +294,19 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
             {fault("job.json"), problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses"},
             {fault("/etc/curb/policy.json"), problem, "/etc/curb/policy.json:4:14", "as root"},
             {[](M &m) { m.policy.source.cap = "8GiB"; }, ok, "CURB_CAP is 8GiB", ""},
+            {[](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; }, note,
+             "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY"},
             {[](M &) {}, ok, "none here: programs are watched", ""},
             {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
+            {[](M &m) { m.policy.has_ceiling = true; }, ok, "none here: programs are held to the ceiling alone", ""},
         });
+    M broken = machine();
+    fault("/etc/curb/policy.json")(broken);
+    broken.policy.source.file = "";
+    const Findings findings = examine(broken);
+    CHECK(std::any_of(findings.begin(), findings.end(), [](const Finding &one) {
+        return one.text == "none here: the ceiling alone decides, and it cannot be used";
+    }));
 }
 
 TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work as it should") {
@@ -290,39 +321,40 @@ TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work 
         m.view->gpus[0].uses[0].books.reset();
         m.view->processes[0].trouble = "has not answered for 2 s";
     };
-    tries<M>(machine(), {
-                            {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
-                             "curb doctor 4711"},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->processes[0].elsewhere = true;
-                                 m.view->processes[0].name = m.view->processes[0].user = "";
-                             },
-                             note, "process 4711 of another pid namespace holds 2 GiB", ""},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->gpus[0].uses[0].nvml = 0;
-                             },
-                             ok, "none is under curb", ""},
-                            {[&](M &m) {
-                                 bare(m);
-                                 m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
-                             },
-                             note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
-                            {mute, problem, "does not say what it holds: has not answered for 2 s", "curb doctor 4711"},
-                            {[&](M &m) {
-                                 mute(m);
-                                 m.view->processes[0].stopped = true;
-                             },
-                             note, "does not say what it holds", ""},
-                            {[](M &m) {
-                                 m.view->processes[0].status->policy.unusable = true;
-                                 m.view->processes[0].status->policy.error = "job.json:1:1: no";
-                             },
-                             problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
-                            {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
-                             "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
-                        });
+    tries<M>(machine(),
+             {
+                 {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
+                  "curb doctor 4711"},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->processes[0].elsewhere = true;
+                      m.view->processes[0].name = m.view->processes[0].user = "";
+                  },
+                  note, "process 4711 of another pid namespace holds 2 GiB", ""},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->gpus[0].uses[0].nvml = 0;
+                  },
+                  ok, "none is under curb", ""},
+                 {[&](M &m) {
+                      bare(m);
+                      m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
+                  },
+                  note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
+                 {mute, problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711"},
+                 {[&](M &m) {
+                      mute(m);
+                      m.view->processes[0].stopped = true;
+                  },
+                  note, "does not say what it holds", ""},
+                 {[](M &m) {
+                      m.view->processes[0].status->policy.unusable = true;
+                      m.view->processes[0].status->policy.error = "job.json:1:1: no";
+                  },
+                  problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
+                 {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
+                  "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
+             });
 }
 
 TEST_CASE("of a capped process with which nothing is wrong nothing is noted") {
@@ -499,6 +531,8 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
                       p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
                   },
                   problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND"},
+                 {[](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; }, note,
+                  "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711"},
                  {[](P &p) {
                       p.status->trace = {"/tmp/trace", 5, 0, "No space left on device"};
                   },
@@ -521,6 +555,53 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
                   },
                   ok, "answers", ""},
              });
+}
+
+TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it, as far as that can be seen") {
+    const auto loads_it = [](ProcessCondition p) {
+        p.tensorflow = {{"/usr/lib/libtensorflow_framework.so.2", 1, false}};
+        return p;
+    };
+    const auto says = [](const ProcessCondition &p, const std::string &what) {
+        const Findings findings = examine(p);
+        INFO(text_of(findings));
+        const Finding *one = found(findings, note, "TensorFlow is loaded, and " + what + ": it has not used a GPU");
+        REQUIRE(one != nullptr);
+        CHECK_THAT(one->remedy, contains("list_physical_devices") && contains("CUDA_VISIBLE_DEVICES"));
+    };
+    ProcessCondition asleep = loads_it(silent());
+    asleep.listed->clear();
+    says(asleep, "the driver is not initialised");
+    asleep.driver.clear();
+    says(asleep, "libcuda is not");
+    ProcessCondition idle = loads_it(capped());
+    CHECK(count_of_worse(examine(idle)) == 0);
+    idle.status->gpus[0].contexts = 0;
+    says(idle, "it has no context on a GPU");
+    idle.tensorflow.clear();
+    CHECK(count_of_worse(examine(idle)) == 0);
+}
+
+TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused nothing and there is room") {
+    const std::string what =
+        "cuda:0: curb has refused nothing, and 6 GiB of the cap are left; if TensorFlow reports out "
+        "of memory, that is its own limit";
+    ProcessCondition p = capped();
+    CHECK(found(examine(p), ok, what) == nullptr);
+    p.status->returns_nothing = {"TensorFlow"};
+    CHECK(found(examine(p), ok, what) != nullptr);
+    CHECK(count_of_worse(examine(p)) == 0);
+    const auto not_with = [&](auto change) {
+        ProcessCondition other = p;
+        change(other.status->gpus[0]);
+        CHECK(text_of(examine(other)).find("its own limit") == std::string::npos);
+    };
+    not_with([](auto &gpu) { gpu.refused[0] = 1; });
+    not_with([](auto &gpu) { gpu.held = *gpu.cap - GiB / 4; });
+    not_with([](auto &gpu) { gpu.cap.reset(); });
+    not_with([](auto &gpu) { gpu.contexts = 0; });
+    p.status->returns_nothing = {"JAX"};
+    CHECK(found(examine(p), ok, what) == nullptr);
 }
 
 TEST_CASE("a call that does not return is given up, and nothing is said of processes that could not be seen") {
@@ -567,4 +648,16 @@ TEST_CASE("an ELF file says who can load it, and another file nothing") {
     CHECK_FALSE(self->interpreter.empty());
     CHECK(architecture_of(Elf{32, EM_386, false, ""}) == "32-bit x86");
     CHECK(architecture_of(Elf{64, 243, false, ""}) == "machine 243 (64 bits)");
+}
+
+TEST_CASE("what is no regular file is not opened to see whether it is a program") {
+    const TempDir dir;
+    const std::string fifo = (dir / "libcurb.so").string(), link = (dir / "link.so").string();
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    std::filesystem::create_symlink(fifo, link);
+    const Opened opened(fifo);
+    CHECK_FALSE(read_elf(fifo));
+    CHECK_FALSE(read_elf(link));
+    CHECK_FALSE(opened.was());
+    CHECK(read_elf("/proc/self/exe"));
 }

@@ -287,11 +287,11 @@ TEST_CASE("A cap from outside the file only narrows") {
     policy.narrowed_to = {*parse_size("50%"), *parse_size("8GiB")};  // the lowest on the device
     CHECK(terms_for(policy, kFirst, 30 * GiB).cap == 8 * GiB);
     CHECK(terms_for(policy, kFirst, 12 * GiB).cap == 6 * GiB);
-    policy.narrowed_to = {*parse_size("0")};
+    policy.narrowed_to = {*parse_size("0B")};
     CHECK(cap(policy, kFirst) == Bytes{0});
 }
 
-TEST_CASE("A cap of nothing is a cap") { CHECK(cap(with({capped("*", "0")}), kFirst) == Bytes{0}); }
+TEST_CASE("A cap of nothing is a cap") { CHECK(cap(with({capped("*", "0B")}), kFirst) == Bytes{0}); }
 
 TEST_CASE("NVML's index is needed only where a key asks for it") {
     CHECK_FALSE(needs_nvml_index(Policy{}));

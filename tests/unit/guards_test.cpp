@@ -213,7 +213,7 @@ TEST_CASE("The room for a process is what it held, and a margin that never excee
     CHECK(room_for(8 * GiB, 10 * MiB, 4 * MiB) == 8 * GiB + 6 * MiB);
     CHECK(room_for(8 * GiB, 0, 0) == 8 * GiB);
     CHECK(room_for(MiB, 0, 4 * MiB) == 0);
-    CHECK(room_for(~Bytes{0}, ~Bytes{0}, 0) == ~Bytes{0});  // as typed: --bytes 18446744073709551615
+    CHECK(room_for(~Bytes{0}, ~Bytes{0}, 0) == ~Bytes{0});  // as typed: --bytes 18446744073709551615B
 }
 
 TEST_CASE("A rank of several is known by its launcher's variables") {

@@ -36,11 +36,12 @@ std::string why_unreadable(const std::string &path) {
     return text.error().message;
 }
 
-Source source(const std::string &file, const std::string &cap, bool named) {
+Source source(const std::string &file, const std::string &cap, bool named, bool own = false) {
     Source out;
     out.file = file;
     out.cap = cap;
     out.named = named;
+    out.own = own;
     return out;
 }
 
@@ -79,18 +80,47 @@ TEST_CASE("The user's own file is taken if it is there, and was not named") {
     const std::string file = home.write(".config/curb/policy.json", "{}");
     const std::string other = home.write("xdg/curb/policy.json", "{}");
     const std::string directory = home.path().string();
-    CHECK(locate({{"HOME", directory}}) == source(file, "", false));
-    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == source(other, "", false));
+    CHECK(locate({{"HOME", directory}}) == source(file, "", false, true));
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == source(other, "", false, true));
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == file);
     CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/a.json"}}).file == "/a.json");
+}
+
+TEST_CASE("A file in the user's place that is another user's is not used, at the start or later") {
+    if (::geteuid() != 0) return skip("only root can give files away");
+    const TempDir home;
+    const std::string file = home.write(".config/curb/policy.json", R"({ "version": 1, "log": { "level": "info" } })");
+    const std::map<std::string, std::string> environment{{"HOME", home.path().string()}};
+    const Source roots = locate(environment);
+    REQUIRE(::chown(file.c_str(), kNobody, kNobody) == 0);
+    Source anothers = locate(environment);
+    CHECK(anothers.none());
+    CHECK(anothers.foreign == file);
+    // Whoever may put files there can do so while a process follows it.
+    const auto read = config::read(roots);
+    REQUIRE_FALSE(read);
+    CHECK_THAT(read.error().at(0).message, contains("it belongs to user 65534") && contains("CURB_POLICY"));
+    CHECK_FALSE(config::read(roots, "{}"));
+    // Its owner uses it, and everybody that of root.
+    for (const uid_t owner : {kNobody, uid_t{0}}) {
+        REQUIRE(::chown(file.c_str(), owner, owner) == 0);
+        REQUIRE(::chmod(home.path().c_str(), 0755) == 0);
+        REQUIRE(::seteuid(kNobody) == 0);
+        const std::string found = locate(environment).file;
+        REQUIRE(::seteuid(0) == 0);
+        CHECK(found == file);
+    }
+    // One that is named is whoever's it is.
+    REQUIRE(::chown(file.c_str(), kNobody, kNobody) == 0);
+    CHECK(config::read(locate({{"CURB_POLICY", file}})));
 }
 
 TEST_CASE("CURB_CAP is laid over either") {
     const TempDir home;
     const std::string file = home.write(".config/curb/policy.json", "{}");
     CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
-    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == source(file, "8GiB", true));
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == source(file, "8GiB", true, true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
 }
 

@@ -70,8 +70,9 @@ Status everything_set() {
     out.releasing = true;
     out.waits = {{63, 4711, 1, 2, policy::Obstacle::allowance, 3, 4}, {0, 1, 0, kMost, policy::Obstacle::cap, 0, {}}};
     out.refusals = {{1, 63, 2, policy::Obstacle::keep_free, 3, 4}, {}};
-    out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3}}};
+    out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3, {"JAX"}}}};
     out.passed = {{"/lib/a.so", "how"}};
+    out.returns_nothing = {"TensorFlow", "JAX"};
     return out;
 }
 
@@ -98,6 +99,7 @@ const std::vector<Reply> kReplies = {
     ReloadReport{"f", "rule 1", {"a", "b"}, {"c"}, {"d"}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
+    ReleaseReport{"", {}, 0, {"TensorFlow"}},
 };
 
 }  // namespace

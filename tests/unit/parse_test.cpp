@@ -150,10 +150,10 @@ TEST_CASE("Values at the ends of their ranges are taken") {
          {growth(R"("start": "1B", "step": "1B")"), growth(R"("start": "0.01%", "step": "100%", "every": "0s")"),
           growth(R"("start": "1GiB", "factor": 1.01)"), growth(R"("start": "1GiB", "factor": 100)"),
           growth(R"("start": "1GiB", "factor": 1e2)"), growth(R"("start": "1GiB", "factor": 2, "every": "365d")"),
-          growth(R"("keep_free": "0")"), growth(R"("wait": "0s")"), gpu(R"("cap": "0")"), gpu(R"("cap": "0%")"),
-          gpu(R"("cap": "18446744073709551615")"), gpu(R"("cap": "8GiB", "growth": {"start": "8GiB", "step": "1B"})"),
+          growth(R"("keep_free": "0B")"), growth(R"("wait": "0s")"), gpu(R"("cap": "0B")"), gpu(R"("cap": "0%")"),
+          gpu(R"("cap": "18446744073709551615B")"), gpu(R"("cap": "8GiB", "growth": {"start": "8GiB", "step": "1B"})"),
           gpu(R"("cap": "1GiB", "growth": {"start": "60%", "step": "1GiB"})"),  // who knows the device
-          gpu(R"("cache": {"max": "0", "idle": "1ms"})"), with(R"("release": {"idle": "1ms"})"),
+          gpu(R"("cache": {"max": "0B", "idle": "1ms"})"), with(R"("release": {"idle": "1ms"})"),
           with(R"("frameworks": {"env": {"_a1": "x", "MY_LD_PATH": "", "ld_x": "", "XCURB_": ""}})"),
           with(R"("rules": [{"match": {"exe": "", "env": {"LD_PRELOAD": "*", "CURB_CAP": "*"}}, "name": ""}])")}) {
         valid(text);

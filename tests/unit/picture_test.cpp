@@ -1,6 +1,7 @@
 // What a recorded run comes to, how it is thinned for a picture, and what is written of it.
 #include "picture.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "pages.hpp"
@@ -57,6 +58,46 @@ TEST_CASE("The peak is the most that was held, with what it was for and what was
     CHECK(gpu.at_end == 2 * GiB);
     CHECK(gpu.live == 1);
     CHECK(gpu.live_bytes == 2 * GiB);
+}
+
+TEST_CASE("A request that waited is part of the peak once, from its allocation on") {
+    const auto run = Run()
+                         .alloc(1, 0x10, 100 * MiB)
+                         .stop(2, What::wait, 900 * MiB)
+                         .stop(4, What::granted, 900 * MiB)
+                         .alloc(4.5, 0x20, 900 * MiB)
+                         .free(5, 0x20, 900 * MiB)
+                         .recording();
+    const GpuSummary gpu = gpu_of(run);
+    CHECK(gpu.peak == 1000 * MiB);
+    CHECK(gpu.peak_ns == 4'500'000'000);
+    CHECK(gpu.at_peak[static_cast<std::size_t>(Kind::plain)] == gpu.peak);
+    REQUIRE(gpu.held_at_peak.size() == 2);
+    CHECK(gpu.held_at_peak[0]->bytes == 900 * MiB);
+    const Chart chart = draw(run, summarise(run), 100).charts.at(0);
+    for (const HeldSample &sample : chart.samples) CHECK(sample.held == sample.kinds[0]);
+}
+
+TEST_CASE("A request that waited and was never served is no part of the peak") {
+    const auto run = Run().alloc(1, 0x10, 100 * MiB).stop(2, What::granted, 900 * MiB).recording();
+    CHECK(gpu_of(run).peak == 100 * MiB);
+    CHECK(gpu_of(run).at_end == 100 * MiB);
+}
+
+TEST_CASE("What the driver takes with a context is its context's, and no allocation of the program's") {
+    Recording run = Run().alloc(2, 0x10, 518 * MiB, 1, Kind::contexts).alloc(3, 0x20, GiB, 1, Kind::stack).recording();
+    Moment reserved = run.events[0];  // its cost is reserved before its own event
+    reserved.what = What::books;
+    reserved.kind = Kind::overhead;
+    reserved.of_kind = 0;
+    run.events.insert(run.events.begin(), reserved);
+    const GpuSummary gpu = gpu_of(run);
+    CHECK(gpu.at_peak[static_cast<std::size_t>(Kind::contexts)] == 518 * MiB);
+    CHECK(gpu.at_peak[static_cast<std::size_t>(Kind::stack)] == GiB);
+    CHECK(gpu.allocations == 0);
+    CHECK(gpu.live == 0);
+    CHECK(gpu.live_bytes == 0);
+    CHECK(gpu.held_at_peak.size() == 2);
 }
 
 TEST_CASE("The allocations listed are the largest that lived at the peak") {
@@ -216,6 +257,25 @@ TEST_CASE("Text from a trace does no harm in a page or a picture") {
     CHECK(within_script("[\"</script><!--\"]") == "[\"\\u003c/script>\\u003c!--\"]");
 }
 
+TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a picture of it is XML") {
+    std::string text = Run("a\u202Eb\uFFFE").alloc(1, 1, GiB).step(2, policy::Step::pools, 5, "\u009B2J\uFFFF").text();
+    for (const auto &[from, to] : {std::pair{"\"0.1.0\"", "\"0.1\\u001b[31m\""}, {"\"H100\"", "\"H\u009B\\u0007\""}}) {
+        REQUIRE(text.find(from) != std::string::npos);
+        text.replace(text.find(from), std::string_view(from).size(), to);
+    }
+    const auto run = fuzz::read_text(text);
+    REQUIRE(run);
+    const Summary summary = summarise(*run);
+    for (const std::string &page : {text_report(*run, summary), svg_picture(*run, summary), html_page(*run, summary)}) {
+        CAPTURE(page);
+        CHECK(std::none_of(page.begin(), page.end(),
+                           [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n'; }));
+        for (const char *acted_on : {"\u009B", "\u202E", "\uFFFE", "\uFFFF"}) CHECK(occurrences(page, acted_on) == 0);
+    }
+    CHECK_THAT(text_report(*run, summary),
+               contains("a\uFFFDb") && contains("curb 0.1\\x1B[31m") && contains("H\uFFFD\\x07"));
+}
+
 TEST_CASE("A page loads nothing from elsewhere") {
     const auto run = Run().alloc(1, 1, GiB).recording();
     const std::string page = html_page(run, summarise(run));
@@ -229,6 +289,17 @@ TEST_CASE("A picture for papers has neither variables nor scripts") {
     const std::string svg = svg_picture(run, summarise(run));
     CHECK(occurrences(svg, "var(") + occurrences(svg, "<script") + occurrences(svg, "class=") == 0);
     CHECK_THAT(svg, contains("font-family=\"sans-serif\"") && contains("refused 2 GiB"));
+}
+
+TEST_CASE("No outline covers the areas of a busy program, whose steps are closer than a pixel") {
+    const auto run = Run().alloc(1, 1, GiB).alloc(2, 2, GiB, 1, Kind::vmm).recording();
+    const std::string svg = svg_picture(run, summarise(run)), html = html_page(run, summarise(run));
+    for (const Kind kind : {Kind::plain, Kind::vmm}) {
+        const std::string fill = "fill=\"" + std::string(colour_of(kind)) + "\"";
+        CHECK(occurrences(svg, "Z\" " + fill + "/>") == 1);
+        CHECK(occurrences(html, "<path class=\"layer\" " + fill + " d=\"M") == 1);
+    }
+    CHECK(occurrences(html, ".layer") == 0);
 }
 
 TEST_CASE("Every page says what is missing") {

@@ -181,7 +181,7 @@ TEST_CASE("A process without a policy has what the manual says, and no caps") {
     CHECK_FALSE(policy.release.idle);
     CHECK(*policy.release.before_growth);
     CHECK_FALSE(*policy.release.collect);
-    CHECK_FALSE(*policy.frameworks.steer);
+    CHECK_FALSE(policy.frameworks.steer);
     CHECK(policy.frameworks.env->empty());
     CHECK(*policy.log.level == LogLevel::warning);
     CHECK(policy.log.file->empty());

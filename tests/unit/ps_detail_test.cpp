@@ -98,6 +98,14 @@ TEST_CASE("a policy that cannot be used, a process without one, and a trace that
                contains("policy      no file\n") && !contains("trace") && contains("none asks for a release"));
 }
 
+TEST_CASE("a process whose allocator returns nothing is told the remedy") {
+    View view = busy();
+    view.processes[0].status->returns_nothing = {"TensorFlow"};
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("  release     TensorFlow's allocator returns nothing before the process ends; if it starts "
+                        "under a policy with \"frameworks\": { \"steer\": true }, it gets one that does\n"));
+}
+
 TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
     View view = machine();
     view.processes[0].command = "sh -c \"a, b\"";
@@ -115,4 +123,11 @@ TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
     idle.processes = {process(7, "alice", "python3")};
     idle.processes[0].under_curb = true;
     CHECK(ps_csv(idle, kNow) == "2026-11-21T12:31:04Z,,,,7,alice,yes,silent,,,,,,,,python3\r\n");
+
+    View hostile = machine();
+    hostile.gpus[0].uuid = "GPU-\x1b[31m\r\n\a";
+    hostile.gpus[0].parent = "\u009B2J";
+    const std::string rows = ps_csv(hostile, kNow);
+    CHECK_THAT(rows, contains(",GPU-\\x1B[31m\\x0D\\x0A\\x07,\uFFFD2J,"));
+    CHECK(rows.find('\x1b') == std::string::npos);
 }

@@ -34,7 +34,7 @@ Run short_run() {
 void check_same(const Moment &moment, const Recording &recording, const Event &event) {
     CAPTURE(name_of(event.what));
     CHECK(fuzz::lost(event, moment) == "");
-    CHECK(recording.text(moment) == policy::one_line(event.text));
+    CHECK(recording.text(moment) == policy::plain(event.text));
 }
 
 // The fast reader on this line: what it says is what the parser says, or it says nothing. True: it spoke.

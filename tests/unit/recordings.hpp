@@ -57,7 +57,7 @@ class Run {
         Event &event = add(seconds, what, thread);
         event.bytes = static_cast<std::int64_t>(bytes);
         event.why = what == What::granted ? policy::Obstacle() : why;
-        event.held = held_;
+        event.held = what == What::granted ? held_ + bytes : held_;  // a granted request is reserved
         return *this;
     }
     Run &step(double seconds, policy::Step step, std::int64_t bytes, std::string trigger) {

@@ -242,6 +242,22 @@ TEST_CASE("A thread that waits does not free meanwhile, and makes up for it afte
     CHECK(out.peak == 3 * GiB);
 }
 
+TEST_CASE("A request that waited in the recorded run is held once, and only if it is granted here") {
+    const auto run = Run()
+                         .alloc(1, 0x10, 518 * MiB, 1, Kind::contexts)
+                         .alloc(2, 0x20, 100 * MiB)
+                         .stop(3, What::wait, 900 * MiB)
+                         .stop(5, What::granted, 900 * MiB)
+                         .alloc(5, 0x30, 900 * MiB)
+                         .recording();
+    const Replayed narrow = replay(run, 0, capped(GiB));
+    CHECK(narrow.refused == 1);
+    CHECK(narrow.peak == 618 * MiB);
+    CHECK(narrow.over_cap == 0);
+    CHECK(replay(run, 0, capped(4 * GiB)).peak == 1518 * MiB);
+    CHECK(smallest_cap(run, 0, 80 * GiB) == 1518 * MiB + policy::kFirstKernels);
+}
+
 TEST_CASE("A wait ends when a growth step falls due") {
     const auto run = warm().alloc(1, 0x10, 2 * GiB).alloc(20, 0x20, MiB).recording();
     const Replayed out = replay(run, 0, growing(2 * GiB, 2 * GiB, milliseconds(4'000), milliseconds(30'000)));

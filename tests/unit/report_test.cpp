@@ -44,6 +44,17 @@ TEST_CASE("A policy without steps is said to be the reason") {
     CHECK(text({"SIGUSR1", {}, 0}) == "released 0 B in 0 ms on SIGUSR1: the policy has no release steps");
 }
 
+TEST_CASE("Frameworks whose allocator returns nothing are named, with the remedy") {
+    const std::string remedy =
+        " nothing before the process ends; if it starts under a policy with \"frameworks\": { \"steer\": true }, it "
+        "gets "
+        "one that does";
+    CHECK(text({"SIGUSR1", {{Step::pools, 0, 0, ""}}, 1, {"TensorFlow"}}) ==
+          "released 0 B in 1 ms on SIGUSR1: pools 0 B; TensorFlow's allocator returns" + remedy);
+    CHECK(control::returns_nothing_text({"TensorFlow", "JAX"}) == "TensorFlow's and JAX's allocators return" + remedy);
+    CHECK(control::returns_nothing_text({}).empty());
+}
+
 TEST_CASE("Sums beyond 64 bits and reasons of several lines do no harm") {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();

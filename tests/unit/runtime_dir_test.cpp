@@ -156,10 +156,15 @@ TEST_CASE("Another user's folders are refused, whoever they belong to") {
     CHECK(sockets_in({machine.in_tmp(), 54'321}).size() == 1);
 }
 
-TEST_CASE("A user looks in the folders of that user, root in everybody's") {
+TEST_CASE("A user looks in the folders of that user, root in those that are everybody's own") {
+    if (::geteuid() != 0) return skip("only root can make other users' folders");
     const Machine machine;
-    for (const char *name : {"run/1000", "run/x", "tmp/curb-1001", "tmp/curb-x", "tmp/curb--1", "tmp/other"})
+    for (const char *name :
+         {"run/1000", "run/x", "tmp/curb-1001", "tmp/curb-1002", "tmp/curb-x", "tmp/curb--1", "tmp/other"})
         fs::create_directory(machine.root / name);
+    for (const char *name : {"run/1000", "tmp/curb-1002"})
+        REQUIRE(::chown((machine.root / name).c_str(), 1000, 1000) == 0);
+    REQUIRE(::chown((machine.root / "tmp/curb-1001").c_str(), 1001, 1001) == 0);
     const std::string run = machine.places.run_user, tmp = machine.places.tmp;
     CHECK(folders(machine.places, 7) ==
           std::vector<Folder>{{machine.in_xdg(), 7}, {run + "/7/curb", 7}, {tmp + "/curb-7", 7}});
@@ -245,6 +250,15 @@ TEST_CASE("Whoever starts among many tries no socket of a process that runs, and
     CHECK(sockets() >= 100 - 32);
     for (int i = 0; i < 1000 && sockets() > 1; ++i) remove_stale(folder);
     CHECK(sockets() == 1);
+}
+
+TEST_CASE("Of a folder with more names than processes have, a bounded number is read") {
+    const Machine machine;
+    const Folder folder{folder_of(machine), ::geteuid()};
+    socket_at(folder.path + "/1-1.sock", false);
+    for (std::size_t i = 2; i <= kMostNames + 10; ++i)
+        fs::create_hard_link(folder.path + "/1-1.sock", folder.path + "/" + std::to_string(i) + "-1.sock");
+    CHECK(sockets_in(folder).size() == kMostNames);
 }
 
 TEST_CASE("Nothing is deleted through a link in a folder's place") {

@@ -38,8 +38,8 @@ TEST_CASE("A size is a number with a binary unit, long or short") {
     CHECK(bytes_of("4K") == 4096);
     CHECK(bytes_of("2TiB") == 2048 * GiB);
     CHECK(bytes_of("17B") == 17);
-    CHECK(bytes_of("1073741824") == GiB);
-    CHECK(bytes_of("0") == 0);
+    CHECK(bytes_of("1073741824B") == GiB);
+    CHECK(bytes_of("0B") == 0);
     CHECK(bytes_of("007MiB") == 7 * MiB);
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("Fractions of a unit are exact to the byte and rounded down") {
     CHECK(bytes_of("0.3TiB") == 329'853'488'332);           // 329853488332.8
     CHECK(bytes_of("0.999999999999999999GiB") == GiB - 1);  // 18 decimals, where a double says 1
     CHECK(bytes_of("1.000000000000000000000GiB") == GiB);
-    CHECK(bytes_of("3.0") == 3);
+    CHECK(bytes_of("3.0B") == 3);
 }
 
 TEST_CASE("Decimals are 18 at most, trailing zeros left out") {
@@ -61,9 +61,9 @@ TEST_CASE("Decimals are 18 at most, trailing zeros left out") {
 }
 
 TEST_CASE("The largest size is the largest number of bytes, and one more is refused") {
-    CHECK(bytes_of("18446744073709551615") == kMost);
+    CHECK(bytes_of("18446744073709551615B") == kMost);
     CHECK(bytes_of("16777215.9TiB") == Bytes{16'777'215} * 1024 * GiB + 989'560'464'998);
-    CHECK_THAT(error_of("18446744073709551616"), contains("too large"));
+    CHECK_THAT(error_of("18446744073709551616B"), contains("too large"));
     CHECK_THAT(error_of("16777216TiB"), contains("too large"));
     CHECK_THAT(error_of("17179869184GiB"), contains("too large"));
     CHECK_THAT(error_of("99999999999999999999999999999999GiB"), contains("too large"));
@@ -102,14 +102,30 @@ TEST_CASE("A slip is answered with the size that was meant") {
                                                                          {"8 gb", "8GiB"},
                                                                          {" 8GiB", "8GiB"},
                                                                          {"8GiB ", "8GiB"},
-                                                                         {"8 ", "8"},
                                                                          {"1,5GiB", "1.5GiB"},
+                                                                         {"1,5", "1.5GiB"},
                                                                          {".5GiB", "0.5GiB"},
                                                                          {"75 percent", "75%"},
                                                                          {"16Ti", "16TiB"},
                                                                          {"100 bytes", "100B"}}));
     CHECK(error_of(text) == "'" + text + "' is not a size; did you mean \"" + meant + "\"?");
     CHECK(parse_size(meant));
+}
+
+TEST_CASE("A number without a unit is no size, and the suggestion is what people mean by it") {
+    const auto [text, meant] = GENERATE(table<std::string, std::string>({{"8", "8GiB"},
+                                                                         {"8 ", "8GiB"},
+                                                                         {"0.5", "0.5GiB"},
+                                                                         {"80", "80GiB"},
+                                                                         {"512", "512MiB"},
+                                                                         {"16384", "16384MiB"},
+                                                                         {"8589934592", "8GiB"},
+                                                                         {"8589934593", "8589934593B"},
+                                                                         {"0", "0B"},
+                                                                         {"0.0", "0B"}}));
+    CHECK(error_of(text) == "'" + text + "' has no unit; did you mean \"" + meant + "\"?");
+    CHECK(parse_size(meant));
+    CHECK_THAT(error_of("18446744073709551616"), contains("has no unit; write a number and a unit"));
 }
 
 TEST_CASE("What is suggested is a size itself") {
@@ -131,7 +147,7 @@ TEST_CASE("Whatever else is no size is refused with an example of one") {
     CHECK_THAT(error_of(text), contains("\"8GiB\""));
 }
 
-TEST_CASE("Bytes are whole") { CHECK_THAT(error_of("1.5"), contains("whole number of bytes") && contains("1.5GiB")); }
+TEST_CASE("Bytes are whole") { CHECK_THAT(error_of("1.5B"), contains("whole number of bytes") && contains("1.5GiB")); }
 
 TEST_CASE("Messages stay on one line and short, whatever was written") {
     for (const std::string beginning : {"8", "-8"}) {
@@ -144,10 +160,10 @@ TEST_CASE("Messages stay on one line and short, whatever was written") {
 }
 
 TEST_CASE("What is written exactly is read as the same number") {
-    CHECK(format_exact(0) == "0");
+    CHECK(format_exact(0) == "0B");
     CHECK(format_exact(8 * GiB) == "8GiB");
     CHECK(format_exact(1536 * MiB) == "1536MiB");
-    CHECK(format_exact(12'345) == "12345");
+    CHECK(format_exact(12'345) == "12345B");
     CHECK(format_exact(2048 * GiB) == "2TiB");
     Bytes n = 1;
     for (int i = 0; i < 2'000; ++i) {
@@ -191,7 +207,7 @@ TEST_CASE("What is written for people can be read again") {
 }
 
 TEST_CASE("A size is written as it was read") {
-    for (const char *text : {"8GiB", "75%", "12.5%", "0.01%", "12.25%", "0%", "100%", "0"}) {
+    for (const char *text : {"8GiB", "75%", "12.5%", "0.01%", "12.25%", "0%", "100%", "0B"}) {
         CHECK(format(*parse_size(text)) == text);
     }
 }

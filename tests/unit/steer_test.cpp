@@ -15,11 +15,29 @@ namespace {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 // What would be set beside the variables that are `there`.
-Variables beside(const FrameworksPolicy &frameworks, const std::map<std::string, std::string> &there) {
-    return variables_to_set(frameworks, [&](const char *name) {
+Variables beside(const Policy &policy, const std::map<std::string, std::string> &there) {
+    return variables_to_set(policy, [&](const char *name) {
         const auto found = there.find(name);
         return found == there.end() ? nullptr : found->second.c_str();
     });
+}
+Variables beside(const FrameworksPolicy &frameworks, const std::map<std::string, std::string> &there) {
+    Policy policy;
+    policy.frameworks = frameworks;
+    return beside(policy, there);
+}
+
+GpuRule with_cap(const char *size) {
+    GpuRule out;
+    out.policy.cap = parse_size(size).value();
+    return out;
+}
+// A policy that caps a device.
+Policy capped(std::optional<bool> steer = std::nullopt) {
+    Policy policy;
+    policy.gpu = {with_cap("4GiB")};
+    policy.frameworks.steer = steer;
+    return policy;
 }
 
 bool sets(const Variables &variables, std::string_view name) {
@@ -28,22 +46,45 @@ bool sets(const Variables &variables, std::string_view name) {
 
 const FrameworksPolicy kSteer{.steer = true, .env = {}};
 
-struct Preset {
-    const char *name;
-    const char *value;
-    std::string unless;
-};
-const std::vector<Preset> kPresets{
-#define CURB_STEER(framework, name, value, unless, why) {name, value, unless},
-#include "policy/steer.def"
-};
+// Those of the table that are set then.
+std::vector<Preset> of(SteerWhen when) {
+    std::vector<Preset> out;
+    for (const Preset &preset : presets())
+        if (preset.when == when) out.push_back(preset);
+    return out;
+}
+const std::vector<Preset> kPresets = of(SteerWhen::steered);
+const Variables kForACap{{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "225"}};
 
 }  // namespace
 
-TEST_CASE("Where steering is not asked for nothing is set") {
-    CHECK(beside({}, {}).empty());
-    CHECK(beside({.steer = false, .env = {}}, {}).empty());
-    CHECK(beside(Policy{}.frameworks, {}).empty());
+TEST_CASE("Without a cap, nothing is set where steering is not asked for") {
+    CHECK(beside(Policy(), {}).empty());
+    CHECK(beside(FrameworksPolicy{.steer = false, .env = {}}, {}).empty());
+}
+
+TEST_CASE("With a cap, what TensorFlow needs to use it is set, and nothing else") {
+    CHECK(beside(capped(), {}) == kForACap);
+    for (const char *value : {"1800", ""}) CHECK(beside(capped(), {{kForACap[0].first, value}}).empty());
+}
+
+TEST_CASE("With a cap, steering sets both, and \"steer\": false nothing") {
+    const Variables both = beside(capped(true), {});
+    CHECK(both.size() == presets().size());
+    CHECK(sets(both, kForACap[0].first));
+    CHECK(sets(both, "TF_GPU_ALLOCATOR"));
+    CHECK(beside(capped(false), {}).empty());
+}
+
+TEST_CASE("A cap of the policy, the ceiling or CURB_CAP is a cap; how memory grows is none") {
+    Policy own, ceiling, variable, growth;
+    own.gpu = {GpuRule{}, with_cap("75%")};
+    ceiling.ceiling = {with_cap("8GiB")};
+    variable.narrowed_to = {parse_size("4GiB").value()};
+    growth.gpu = {GpuRule{}};
+    growth.gpu[0].policy.growth.start = parse_size("2GiB").value();
+    for (const Policy &capped : {own, ceiling, variable}) CHECK(beside(capped, {}) == kForACap);
+    CHECK(beside(growth, {}).empty());
 }
 
 TEST_CASE("Where nothing is set already every preset is set, in the order of the table") {
@@ -79,7 +120,7 @@ TEST_CASE("A preset is not set beside another variable that says the same") {
     CHECK(sets(beside(own, {}), "PYTORCH_ALLOC_CONF"));
     for (const Preset &preset : kPresets) {
         INFO(preset.name);
-        if (!preset.unless.empty()) CHECK_FALSE(sets(beside(kSteer, {{preset.unless, ""}}), preset.name));
+        if (*preset.unless) CHECK_FALSE(sets(beside(kSteer, {{preset.unless, ""}}), preset.name));
     }
 }
 

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "catch.hpp"
 #include "temp_dir.hpp"
@@ -152,6 +154,35 @@ TEST_CASE("One claim at a time is given on a process, and ends with its holder")
     }
     CHECK(Claim::take(self()));
     for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
+}
+
+TEST_CASE("Root keeps records of several users in several threads at once, and stays root in all of them") {
+    if (::geteuid() != 0) return skip("only root keeps records of other users");
+    constexpr unsigned kFirst = 54'341, kUsers = 4;
+    std::atomic<unsigned> busy = kUsers, lost = 0, not_root = 0;
+    std::vector<std::thread> threads;
+    for (unsigned user = kFirst; user < kFirst + kUsers; ++user)
+        threads.emplace_back([&, user] {
+            const Process process{::getpid(), start_of(::getpid()), user, user};
+            for (int i = 0; i < 200; ++i) {
+                if (write(process, kRecord) || read(process) != kRecord) ++lost;
+                if (::geteuid() != 0 || ::getegid() != 0) ++not_root;
+            }
+            remove(process);
+            --busy;
+        });
+    while (busy != 0)
+        if (::geteuid() != 0 || ::access("/proc/1/environ", R_OK) != 0) ++not_root;
+    for (std::thread &thread : threads) thread.join();
+    CHECK(lost == 0);
+    CHECK(not_root == 0);
+    for (unsigned user = kFirst; user < kFirst + kUsers; ++user) {
+        const std::string folder = "/tmp/curb-" + std::to_string(user);
+        struct stat status {};
+        REQUIRE(::stat(folder.c_str(), &status) == 0);
+        CHECK((status.st_uid == user && status.st_gid == user));
+        fs::remove(folder);
+    }
 }
 
 TEST_CASE("A process that has ended has no start") {

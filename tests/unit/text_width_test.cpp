@@ -49,7 +49,8 @@ TEST_CASE("controls are shown, not acted on") {
     CHECK(plain("a\x1b[2Jb\n") == "a\\x1B[2Jb\\x0A");
     CHECK(plain("a\xC2\x9B"
                 "b") == "a\uFFFDb");
-    CHECK(plain("\u202Eabc\u2028") == "\uFFFDabc\uFFFD");
+    CHECK(plain("\u202Eabc\u2028\u061C") == "\uFFFDabc\uFFFD\uFFFD");
+    CHECK(plain("\uFFFE\uFFFF\uFFFD") == "\uFFFD\uFFFD\uFFFD");  // no characters, which XML refuses
     CHECK(plain("Zoë 訓練 🚀") == "Zoë 訓練 🚀");
     CHECK(plain("\xFF") == "\uFFFD");
 }

@@ -62,6 +62,8 @@ struct Source {
     std::string cap;                 // text of CURB_CAP; empty: not set
     std::string ceiling = kCeiling;  // path of the ceiling, which need not be there
     bool named = false;              // the user named it, so a policy that cannot be used refuses
+    bool own = false;                // `file` was found in the user's place: it must belong to that user, or to root
+    std::string foreign;             // another user's file in the user's place, which is not used; empty: none
     [[nodiscard]] bool none() const { return file.empty() && cap.empty(); }
     friend bool operator==(const Source &, const Source &) = default;
 };
@@ -69,8 +71,9 @@ struct Source {
 // Looks an environment variable up; null: unset.
 using Variables = std::function<const char *(const char *)>;
 
-// CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config when unset) if there is one; CURB_CAP is laid over
-// either. Nothing is read from `environment` under AT_SECURE. Throws std::bad_alloc, alone of these.
+// CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config when unset) if there is one of this user or root;
+// CURB_CAP is laid over either. Nothing is read from `environment` under AT_SECURE. Throws std::bad_alloc, alone of
+// these.
 Source locate(const Variables &environment);
 
 // The path of the user's own file, whether it is there or not. False: there is no home for one, or no space in `path`.
@@ -84,7 +87,8 @@ struct Reading {
     std::vector<policy::Size> narrowed_to;  // CURB_CAP: the lowest holds
 };
 // Reads them all. The ceiling must belong to root and be writable by nobody else, as its directory must; else it is an
-// error like a wrong one. `text`: of the user's file, if the caller has read it already.
+// error like a wrong one. `text`: of the user's file, if the caller has read it already; one that must be the user's
+// own is read again.
 policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text = std::nullopt);
 
 // Tells who the process is; called with whether its user's name is needed, which may have to be looked up.
@@ -114,7 +118,7 @@ policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
 // A policy is not larger.
 inline constexpr std::size_t kLargest = std::size_t{1} << 20;
 
-// The file's text, or why it cannot be read. At most kLargest bytes.
-policy::Result<std::string, Diagnostic> read_file(const std::string &path);
+// The file's text, or why it cannot be read. At most kLargest bytes. `own`: see Source.
+policy::Result<std::string, Diagnostic> read_file(const std::string &path, bool own = false);
 
 }  // namespace curb::config

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,8 +11,10 @@ namespace curb::control {
 
 // "process 4711"
 std::string process_text(int pid);
-// /proc/PID/WHAT, as much of it as can be read.
-std::string proc_text(int pid, const char *what);
+// Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
+std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
+// No process is started with a larger environment. One can put any text in its place later.
+inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;
 // The value of "NAME:" in the text of /proc/PID/status, without blanks around it; empty: it is not there.
 std::string_view field_in(std::string_view status, std::string_view name);
 // Whether it has ended; a zombie has.
@@ -19,7 +22,7 @@ bool has_ended(int pid);
 // Whether a signal or a debugger has stopped it, by that text or as it is now.
 bool is_stopped(std::string_view status);
 bool is_stopped(int pid);
-// Ours, where it cannot be found out.
-uid_t owner_of(int pid);
+// The effective user of the process. nullopt if there is none, or /proc does not show it.
+std::optional<uid_t> owner_of(int pid);
 
 }  // namespace curb::control

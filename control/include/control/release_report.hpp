@@ -20,7 +20,8 @@ struct StepReport {
 struct ReleaseReport {
     std::string trigger;  // "SIGUSR1", "cap lowered", "curb release"
     std::vector<StepReport> steps;
-    double milliseconds = 0;  // from the request to the end of the last step
+    double milliseconds = 0;                     // from the request to the end of the last step
+    std::vector<std::string> returns_nothing{};  // frameworks whose allocator keeps memory until the process ends
     friend bool operator==(const ReleaseReport &, const ReleaseReport &) = default;
 };
 
@@ -30,6 +31,9 @@ std::int64_t freed(const ReleaseReport &report);
 std::string size_text(std::int64_t bytes);
 // "44 ms", "4.6 ms": what one would say. No decimal point of a locale in it.
 std::string time_text(double milliseconds);
+
+// "TensorFlow's allocator returns nothing before the process ends; …", with the remedy. Empty if there are none.
+std::string returns_nothing_text(const std::vector<std::string> &frameworks);
 
 // One line: "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB".
 std::string text(const ReleaseReport &report);

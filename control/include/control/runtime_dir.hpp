@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "control/descriptor.hpp"
 #include "policy/result.hpp"
 
 namespace curb::control {
@@ -38,8 +39,13 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
 // Why the folder in XDG_RUNTIME_DIR is not the one that runtime_directory() gives; empty: it is, or the variable is not
 // set. Makes it, as that does.
 std::string why_not_in_xdg(const Places &places, uid_t user);
-// Wherever processes may be that `user` can ask: of the user; for root, of all users. Some may not be there.
+// The folders in which processes of `user` may have their sockets. Some may not be there.
+std::vector<Folder> folders_of(const Places &places, uid_t user);
+// The folders of all processes that `user` can ask: those of the user; for root, of all users. Some may not be there.
 std::vector<Folder> folders(const Places &places, uid_t user);
+// Opens the folder if it is its owner's own and closed to others. Makes it first if `make`. The error names it and says
+// what is wrong with it.
+policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make);
 
 struct ProcessName {
     int pid = 0;
@@ -57,8 +63,12 @@ std::optional<ProcessName> parse_socket_name(std::string_view name);
 // that refuses is always a dead process's.
 std::string unfinished(const std::string &socket_name);
 
+// No more names of a folder are kept: its owner can put any number there.
+inline constexpr std::size_t kMostNames = 16'384;
 // The names of the sockets in a folder. Nothing, if it is not the owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
+// The same of those that were not renamed for a minute, which takes microseconds.
+std::vector<std::string> unfinished_in(const Folder &folder);
 // Deletes a socket that has refused, but nothing through a symbolic link that has taken the folder's place. It is tried
 // once more: a program that replaces itself makes its new socket under the same name, perhaps since then.
 void remove_socket(const Folder &folder, const std::string &name);
@@ -67,7 +77,5 @@ void remove_socket(const Folder &folder, const std::string &name);
 // of a process which is seen to run, for each one that starts would wake all others. And of a folder with many no more
 // than 32, from anywhere on, so that a start costs the same however many there are.
 void remove_stale(const Folder &folder);
-// Of those alone that were never renamed.
-void remove_unfinished(const Folder &folder);
 
 }  // namespace curb::control

@@ -101,9 +101,10 @@ inline constexpr std::size_t kMostWaits = 32;
 
 struct Status {
     int pid = 0;
-    std::string version;  // of the library in the process
-    UnixMs since = 0;     // when curb began to watch it: its first cuInit
-    std::string signal;   // that asks for a release: "SIGUSR1", "none"
+    std::string version;         // of the library in the process
+    UnixMs since = 0;            // when curb began to watch it: its first cuInit
+    std::string signal;          // that asks for a release: "SIGUSR1", "none"
+    std::string signal_trouble;  // why the signal that the policy names asks for none; empty: it does
     PolicyStatus policy;
     std::optional<TraceStatus> trace;   // absent: the policy names no file
     std::vector<GpuStatus> gpus;        // all that the process sees
@@ -112,6 +113,8 @@ struct Status {
     std::vector<Refusal> refusals;      // the last ones, the newest last
     std::vector<PastRelease> releases;  // the last ones, the newest last
     std::vector<Passed> passed;         // only where it was asked for
+    // Frameworks whose allocator keeps memory until the process ends; only where it was asked for.
+    std::vector<std::string> returns_nothing;
     friend bool operator==(const Status &, const Status &) = default;
 };
 

@@ -1,4 +1,4 @@
-// Sizes as people write them: "8GiB", "512MiB", "75%" (of the device), "0".
+// Sizes as people write them: "8GiB", "512MiB", "75%" (of the device), "0B".
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ struct Size {
     friend bool operator==(const Size &, const Size &) = default;
 };
 
-// Reads "8GiB", "8 GiB", "1.5GiB", "8G" (binary, as nvidia-smi and docker read it), "1073741824", "75%", "12.5%".
-// The error is a sentence that says what is wrong and what would be right. Thread-safe; may throw
-// std::bad_alloc.
+// Reads "8GiB", "8 GiB", "1.5GiB", "8G" (binary, as nvidia-smi and docker read it), "1073741824B", "75%", "12.5%". A
+// number without a unit is an error: "8" would be 8 bytes. The error is a sentence that says what is wrong and what
+// would be right. Thread-safe; may throw std::bad_alloc.
 Result<Size, std::string> parse_size(std::string_view text);
 
 // Reads a list of sizes, of which the lowest holds: "25%,6GiB". Which that is depends on the device, so at most one of
@@ -47,7 +47,7 @@ std::string format(const std::vector<Size> &lowest);
 // The lowest of them on a device of `device_total` bytes. `sizes` is not empty.
 Bytes lowest_on(const std::vector<Size> &sizes, Bytes device_total) noexcept;
 
-// Writes bytes so that parse_size reads the same number ("8GiB", "512MiB", "12345").
+// Writes bytes so that parse_size reads the same number ("8GiB", "512MiB", "12345B").
 std::string format_exact(Bytes bytes);
 // For people, to at most two decimals: "3.42 GiB".
 std::string format_human(Bytes bytes);

@@ -1,8 +1,10 @@
-// Which environment variables a policy sets before a program's main, so that frameworks take memory as they need it and
-// can give it back.
+// The environment variables that a policy sets before a program's main: so that TensorFlow can use a cap, and so that
+// frameworks take memory as they need it and can give it back.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +13,27 @@
 
 namespace curb::policy {
 
-// The variables to set, in the order of the policy's own, then the presets (steer.def). None that is set already, for
-// which `environment` is asked (null: unset). Pure; may throw std::bad_alloc.
+// When a variable of steer.def is set.
+enum class SteerWhen : std::uint8_t {
+    capped,   // a device has a cap, and "steer" is not false
+    steered,  // "steer" is true
+};
+
+// A row of steer.def.
+struct Preset {
+    SteerWhen when;
+    const char *name;
+    const char *value;
+    const char *unless;  // set too: leave this one; "": none
+};
+std::span<const Preset> presets() noexcept;
+
+// True if the policy caps a device, by its own rules, the ceiling's or CURB_CAP. Pure.
+bool has_cap(const Policy &policy) noexcept;
+
+// Returns the variables to set, in the order of the policy's own, then those of steer.def. None that `environment` has
+// already (null: unset). Pure; may throw std::bad_alloc.
 std::vector<std::pair<std::string, std::string>> variables_to_set(
-    const FrameworksPolicy &frameworks, const std::function<const char *(const char *)> &environment);
+    const Policy &policy, const std::function<const char *(const char *)> &environment);
 
 }  // namespace curb::policy

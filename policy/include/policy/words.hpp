@@ -56,6 +56,9 @@ std::string one_line(std::string_view text);
 std::size_t character(std::string_view text, std::size_t i);
 // `text` with U+FFFD for each byte that is not part of well-formed UTF-8, as JSON must be.
 std::string valid_utf8(std::string_view text);
+// On one line, with U+FFFD for what a terminal would act on instead of showing it (controls, also those of Unicode that
+// turn the direction of writing) and for what is no character. Well-formed UTF-8.
+std::string plain(std::string_view text);
 // On one line, and shortened when it is long.
 std::string brief(std::string_view text);
 // The same between marks.

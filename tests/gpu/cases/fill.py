@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lab import Case, Lab, torch_allocator
 from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
-from session import Job, ProgramFailed, Session
+from session import Event, Job, ProgramFailed, Session
 from watch import MIB
 
 # What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
@@ -35,6 +36,12 @@ def _torch(conf: str, **more: object) -> Fill:
     return Fill("torch_fill.py", "torch", errors, "out of memory", torch_allocator(conf), **more)  # type: ignore[arg-type]
 
 
+def _tensorflow(allocator: str, **more: object) -> Fill:
+    env = {"TF_GPU_ALLOCATOR": allocator} if allocator else {}
+    errors = ("tensorflow.ResourceExhaustedError",)
+    return Fill("tensorflow_fill.py", "tensorflow", errors, "OOM when allocating", env, **more)  # type: ignore[arg-type]
+
+
 def _jax(allocator: str, **more: object) -> Fill:
     env = {"XLA_PYTHON_CLIENT_ALLOCATOR": allocator} if allocator else {}
     errors = ("jax.JaxRuntimeError", "jaxlib.XlaRuntimeError", "jaxlib.JaxRuntimeError")
@@ -53,19 +60,23 @@ FILLS = {
     ),
     "jax cuda_async": _jax("cuda_async"),
     "jax platform": _jax("platform", gives_back=False, note="caches nothing: what is deleted is back at once"),
+    "tensorflow default": _tensorflow(
+        "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
+    ),
+    "tensorflow cuda_malloc_async": _tensorflow("cuda_malloc_async"),
     "cupy": Fill("cupy_fill.py", "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"),
 }
 
 
 def fill_case(fill: Fill) -> Case:
     def case(lab: Lab, row: Row) -> None:
-        lab.need(fill.module)
+        packages = lab.need(fill.module)
         row.note = fill.note
         job = lab.job(row.name, CAP)
-        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env)
+        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env | packages)
         with row.watching(session, CAP_MIB if fill.judged else None):
             try:
-                _go_through(session, job, fill, row)
+                go_through(session, job, fill, row)
             except ProgramFailed as failure:
                 row.goes_on = False
                 row.expect(False, str(failure))
@@ -76,8 +87,9 @@ def fill_case(fill: Fill) -> Case:
     return case
 
 
-def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
-    session.expect("warm", 120)
+def go_through(session: Session, job: Job, fill: Fill, row: Row, at_the_cap: Callable[[], None] = lambda: None) -> Event:
+    """Returns the "warm" event. Calls `at_the_cap` once the program has been refused."""
+    warm = session.expect("warm", 120)
     row.details["warm_mib"] = round(session.watch.held / MIB)
     session.tell("fill")
     full = session.expect("full", 120)
@@ -90,6 +102,7 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     held = session.watch.settle() / MIB
     if fill.fills_to_the_cap and fill.judged:
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
+    at_the_cap()
     session.tell("go on")
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]
@@ -109,3 +122,4 @@ def _go_through(session: Session, job: Job, fill: Fill, row: Row) -> None:
     row.goes_on = row.goes_on and done["correct"]
     row.expect(done["correct"], "computes wrongly after the release")
     session.finish()
+    return warm

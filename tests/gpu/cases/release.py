@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import report
-from lab import Lab, torch_allocator
+from lab import Lab, Unavailable, torch_allocator
 from releasing import Release, release
 from row import Row
 from session import Session
@@ -38,16 +38,24 @@ KINDS = {
     "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync")),
     "JAX, default": Kind("jax", nothing=True),
     "JAX, steered": Kind("jax", policy={"frameworks": {"steer": True}}),
+    "TensorFlow, default": Kind("tensorflow", nothing=True),
+    "TensorFlow, steered": Kind("tensorflow", policy={"frameworks": {"steer": True}}),
     "CuPy": Kind("cupy"),
 }
 
 
 def release_by_framework(lab: Lab, row: Row) -> None:
-    """No cap: JAX's default takes three quarters of the device, and all of it is to be seen to stay."""
+    """No cap: the defaults of JAX and TensorFlow take most of the device, and all of it is to be seen to stay."""
     found: dict[str, Any] = {}
     for name, kind in KINDS.items():
-        lab.need(kind.framework)
-        found[name] = _one(lab, row, name, kind)
+        try:
+            packages = lab.need(kind.framework)
+        except Unavailable as why:
+            row.add_note(f"without {name}: {why}")
+            continue
+        found[name] = _one(lab, row, name, kind, packages)
+    if not found:
+        raise Unavailable("none of the frameworks is installed")
     row.goes_on = True
     row.details["frameworks"] = found
     row.section = [
@@ -58,10 +66,11 @@ def release_by_framework(lab: Lab, row: Row) -> None:
     ]
 
 
-def _one(lab: Lab, row: Row, name: str, kind: Kind) -> dict[str, Any]:
+def _one(lab: Lab, row: Row, name: str, kind: Kind, packages: dict[str, str]) -> dict[str, Any]:
     job = lab.job(f"{row.name} {name}", None, **kind.policy)
     states: dict[str, Any] = {}
-    with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env), None) as session:
+    env = kind.env | packages
+    with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, env), None) as session:
         base = _begin(session)
         cached = session.watch.settle()
         session.tell("own")

@@ -20,7 +20,8 @@ from row import Row
 from session import Job, Session
 from watch import MIB
 
-_CAPS = {"torch": "8GiB", "jax": "6GiB", "cupy": "5GiB"}
+_CAPS = {"torch": "8GiB", "jax": "6GiB", "tensorflow": "7GiB", "cupy": "5GiB"}
+_NAMES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "cupy": "CuPy"}
 _APART = 0.01
 """What curb's figure and nvidia-smi's may differ by."""
 _LOOKS = 10
@@ -33,9 +34,14 @@ def ps(lab: Lab, row: Row) -> None:
     smi = shutil.which("nvidia-smi")
     if not smi:
         raise Unavailable("nvidia-smi is not here")
+    lab.need("torch")
+    packages: dict[str, dict[str, str]] = {}
     for framework in _CAPS:
-        lab.need(framework)
-    with _at_work(lab, row.name) as jobs:
+        try:
+            packages[framework] = lab.need(framework)
+        except Unavailable as why:
+            row.add_note(f"without {_NAMES[framework]}: {why}")
+    with _at_work(lab, row.name, packages) as jobs:
         bare = jobs.pop("bare")
         looks = []
         took = []
@@ -68,7 +74,7 @@ def ps(lab: Lab, row: Row) -> None:
     row.goes_on = True
     row.details = {"worst": worst, "took_ms": took}
     row.add_note(
-        f"{_LOOKS} looks at PyTorch, JAX and CuPy at work: curb ps and nvidia-smi differ by {worst:.2%} at the most; "
+        f"{_LOOKS} looks at {', '.join(_NAMES[framework] for framework in packages)} at work: curb ps and nvidia-smi differ by {worst:.2%} at the most; "
         f"curb ps took {sorted(took)[len(took) // 2]:.0f} ms (median)"
     )
     row.section = [
@@ -182,13 +188,13 @@ def doctor(lab: Lab, row: Row) -> None:
 
 
 @contextmanager
-def _at_work(lab: Lab, name: str) -> Iterator[dict[str, Session]]:
-    """A job of each framework under its cap, and a PyTorch without curb ("bare"), all computing."""
+def _at_work(lab: Lab, name: str, packages: dict[str, dict[str, str]]) -> Iterator[dict[str, Session]]:
+    """A job of each framework of `packages` under its cap, and a PyTorch without curb ("bare"), all computing."""
     with ExitStack() as stack:
         jobs = {}
-        for framework, cap in _CAPS.items():
-            job = lab.job(f"{name} {framework}", cap)
-            jobs[framework] = stack.enter_context(lab.capped(lab.python("release_states.py", framework), job))
+        for framework, env in packages.items():
+            job = lab.job(f"{name} {framework}", _CAPS[framework])
+            jobs[framework] = stack.enter_context(lab.capped(lab.python("release_states.py", framework), job, env))
         jobs["bare"] = stack.enter_context(lab.bare(lab.python("release_states.py", "torch"), f"{name} bare"))
         for session in jobs.values():
             _compute(session)

@@ -1,4 +1,4 @@
-"""What `frameworks.steer` is worth: what JAX and PyTorch hold by default and steered, what comes back, what it costs."""
+"""What `frameworks.steer` is worth: what JAX, TensorFlow and PyTorch hold by default and steered, what comes back, what it costs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _ALLOC_CONF = "expandable_segments:True"
 _JAX_STEPS, _JAX_STEPS_SHORT = 200, 100
 _DEFAULT_HOLDS, _STEERED_HOLDS, _SHARE_BACK = 0.60, 0.25, 0.5
 
+_TENSORFLOW_STEPS = 400
 _TORCH_STEPS = 60
 
 _JAX_COLUMNS = ("MiB during", "MiB after delete", "MiB after SIGUSR1", "ms per step")
+_TENSORFLOW_COLUMNS = ("MiB during", "MiB after delete", "MiB after SIGUSR1", "steps/s")
 _TORCH_COLUMNS = ("MiB after training", "MiB in fragments", "MiB after SIGUSR1", "steps/s")
 
 
@@ -37,7 +39,7 @@ class Run:
     """After SIGUSR1; None: curb was not there."""
     losses: list[float] = field(default_factory=list, repr=False)
     speed: float | None = None
-    """JAX: ms per step. PyTorch: steps/s."""
+    """JAX: ms per step. The others: steps/s."""
     log: str | None = None
     released_ms: float | None = None
 
@@ -114,6 +116,50 @@ def _jax(row: Row, session: Session, job: Job | None = None) -> Run:
         if job:
             _release(row, session, job, run)
         session.end()
+    return run
+
+
+# ---- TensorFlow ----
+
+
+def steer_tensorflow(lab: Lab, row: Row) -> None:
+    """As JAX: bare, and steered without a cap, in turn."""
+    packages = lab.need("tensorflow")
+    total_mib = lab.device.total() / MIB
+    argv = lab.python("tensorflow_remedies.py", "function", str(_TENSORFLOW_STEPS))
+    default: list[Run] = []
+    steered: list[Run] = []
+    for turn in range(1 if lab.quick else 2):
+        default.append(_tensorflow(row, lab.bare(argv, f"{row.name} default {turn}", packages)))
+        job = lab.job(f"{row.name} steered {turn}", None, **_STEER)
+        steered.append(_tensorflow(row, lab.capped(argv, job, packages), job))
+    row.goes_on = True
+    row.details["runs"] = {"default": [run.record() for run in default], "steered": [run.record() for run in steered]}
+    _judge_losses(row, default + steered)
+    for run in default:
+        held = run.during or 0.0
+        row.expect(held > _DEFAULT_HOLDS * total_mib, f"by default only {held:,.0f} of {total_mib:,.0f} MiB are held")
+    for run in steered:
+        held = run.during or 0.0
+        row.expect(held < _STEERED_HOLDS * total_mib, f"steered it holds {held:,.0f} of {total_mib:,.0f} MiB")
+    _take_over_release(row, steered[-1])
+    _note_ratio(row, "steps/s", [run.speed for run in default], [run.speed for run in steered])
+    row.add_note(f"{_TENSORFLOW_STEPS} losses {_same(default + steered)}")
+    row.section = _table(_TENSORFLOW_COLUMNS, {"default, without curb": default[-1], "steered": steered[-1]})
+
+
+def _tensorflow(row: Row, session: Session, job: Job | None = None) -> Run:
+    """`job`: as in _jax."""
+    with row.watching(session, None):
+        session.expect("imported", 120)
+        session.tell("train")
+        trained = session.expect("trained", 120)
+        run = Run(_settled_mib(session), losses=trained["losses"], speed=trained["steps_per_s"])
+        session.tell("remedy")
+        session.expect("after", 30)
+        run.idle = _settled_mib(session)
+        if job:
+            _release(row, session, job, run)
     return run
 
 
@@ -236,6 +282,7 @@ def _table(columns: tuple[str, ...], runs: dict[str, Run]) -> list[str]:
 
 STEER = {
     "steer JAX": steer_jax,
+    "steer TensorFlow": steer_tensorflow,
     "steer PyTorch": steer_torch,
     "steer JAX, one variable at a time": steer_variables,
 }

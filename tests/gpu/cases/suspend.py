@@ -19,31 +19,32 @@ _MOST_LEFT_MIB = 16.0
 _STILL_S = 2.0
 _PIECE_MIB = 1024
 _STEPS = 400
+_ON_XLA = ("jax", "tensorflow")
 
 
 def suspend_case(framework: str, capped: bool = True) -> Case:
     def case(lab: Lab, row: Row) -> None:
-        lab.need(framework)
+        packages = lab.need(framework)
         lab.built("bin/curb")
         steps = _STEPS // 2 if lab.quick else _STEPS
         argv = lab.python(f"suspend_{framework}.py", str(steps))
-        with lab.bare(argv, f"{row.name} undisturbed") as session:
+        with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
             session.end()
         started = (
-            lab.capped(argv, lab.job(row.name, _CAP))
+            lab.capped(argv, lab.job(row.name, _CAP), packages)
             if capped
-            else lab.bare(argv, row.name, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".25"})
+            else lab.bare(argv, row.name, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".25"} | packages)
         )
         with started as session:
             session.expect("training", 180)
             time.sleep(1)  # in the middle of a step, whichever it is
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
-            out = _curb(lab, "suspend", session, *(["--force"] if framework == "jax" or not capped else []))
+            out = _curb(lab, "suspend", session, *(["--force"] if framework in _ON_XLA or not capped else []))
             left = session.watch.settle() / MIB
-            if framework == "jax" and _died(session):
+            if framework in _ON_XLA and _died(session):
                 row.verdict, row.goes_on = "info", False
                 row.add_note("a thread of XLA's crashed while the process was suspended, which is why curb asks for --force")
                 return
@@ -116,5 +117,6 @@ def _judge_learnt(row: Row, undisturbed: Event, disturbed: Event) -> None:
 SUSPEND: dict[str, Case] = {
     "suspend, torch": suspend_case("torch"),
     "suspend, jax": suspend_case("jax"),
+    "suspend, tensorflow": suspend_case("tensorflow"),
     "suspend, torch without curb in it": suspend_case("torch", capped=False),
 }

@@ -55,9 +55,10 @@ def kind(error: Exception) -> str:
     return f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
 
 
-def run(framework: Framework, reserved: Callable[[], int] | None = None) -> None:
+def run(framework: Framework, reserved: Callable[[], int] | None = None, result: Callable[[], Any] | None = None) -> None:
+    """`reserved`: the bytes that the framework's allocator keeps. `result`: a result to compare between two runs."""
     framework.warm_up()
-    say("warm")
+    say("warm", result=result() if result else None)
     wait()
     pieces, found = fill_up(framework)
     say("full", **found)

@@ -1,5 +1,6 @@
 """A program whose framework caches memory that it has no use for, in the states in which people's programs are when
-somebody else wants that memory. Arguments: the framework (torch, jax, cupy).
+somebody else wants that memory. Arguments: the framework (torch, jax, tensorflow,
+cupy).
 
 "base" -> (told "cache") fills the cache -> "cached" -> (told "own") calls the framework's own release and times it -> "own"
          -> (told a state) fills the cache anew -> "cached" in that state, until told "stop" -> "stopped"
@@ -72,6 +73,24 @@ class Jax:
         return float(self._product(self._a))
 
 
+class TensorFlow:
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self._a = tf.fill([1024, 1024], 1 / 32)
+        self.own: Callable[[], object] | None = None
+
+    def piece(self, mib: int) -> Any:
+        return self._tf.fill([mib << 18], 1.0)
+
+    def synchronise(self) -> None:
+        """Nothing, for JAX's reason."""
+
+    def step(self) -> float:
+        return float(self._tf.reduce_sum(self._a @ self._a))
+
+
 class Cupy:
     def __init__(self) -> None:
         import cupy
@@ -92,7 +111,7 @@ class Cupy:
         return float((self._a @ self._a).sum())
 
 
-_FRAMEWORKS: dict[str, Callable[[], Framework]] = {"torch": Torch, "jax": Jax, "cupy": Cupy}
+_FRAMEWORKS: dict[str, Callable[[], Framework]] = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow, "cupy": Cupy}
 
 
 def cache(framework: Framework) -> None:

@@ -1,0 +1,11 @@
+// What a valid policy says that its author can hardly have meant. Pure; may throw std::bad_alloc.
+#pragma once
+
+#include "config/load.hpp"
+
+namespace curb::cli {
+
+// In the order of the text.
+config::Diagnostics advice(const config::Document &document);
+
+}  // namespace curb::cli

@@ -1,0 +1,19 @@
+// Frameworks whose allocator returns nothing to the device before the process ends. A release gets nothing from them;
+// frameworks.steer has them use another one from their start on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace curb::shim::allocators {
+
+// Reads which allocator the environment chooses for each framework. Called at the first cuInit, in the program's
+// thread: another thread may change the environment later.
+void read_environment() noexcept;
+
+// Returns the frameworks in this process whose allocator returns nothing, by name. Empty if most of the memory that the
+// program has allocated is in pools, which are trimmed, or may be another framework's. Takes the loader's lock, so it
+// is for curb's own threads. May throw std::bad_alloc.
+std::vector<std::string> returning_nothing();
+
+}  // namespace curb::shim::allocators

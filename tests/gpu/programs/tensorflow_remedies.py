@@ -1,0 +1,282 @@
+"""What articles advise against TensorFlow's hold on a GPU, each as a script of its own: `tensorflow_remedies.py NAME STEPS`.
+
+Knows nothing of curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
+remedy -> "after" -> (told) trains once more, as the next cell of a notebook does -> "again" -> (told) ends. The same losses
+come out of every run, to the last bit.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+# Without it XLA tries several kernels for each product and takes the one that was faster this time, with other roundings.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from talk import say, wait  # noqa: E402
+from tensorflow import keras  # noqa: E402
+
+_SIDE, BATCH, _CLASSES = 64, 128, 10
+_BATCHES = 8
+_LIMIT_MIB = 2048
+_PIECE_MIB, _MOST_PIECES = 256, 1024
+_WARM_UP_STEPS = 20
+_TIMED_TOGETHER = 50
+"""Steps. Their median time is the speed: one that another process has delayed does not count."""
+
+
+def images(batches: int = _BATCHES) -> tuple[np.ndarray, np.ndarray]:
+    """The class of an image can be learnt: it is the row of its bright line."""
+    random = np.random.default_rng(1)
+    x = random.random((batches * BATCH, _SIDE, _SIDE, 3), np.float32)
+    y = random.integers(_CLASSES, size=len(x))
+    x[np.arange(len(x)), y * _SIDE // _CLASSES] += 1
+    return x, y
+
+
+def cnn(filters: int = 32) -> Any:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((_SIDE, _SIDE, 3)),
+            layers.Conv2D(filters, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(2 * filters, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(_CLASSES),
+        ]
+    )
+
+
+class Script:
+    """Keras as it comes, and nothing done about memory. The others are this one but for what they say."""
+
+    jit: bool | str = False
+    """XLA compiles for seconds, so only one script leaves it on, as Keras does."""
+    model: Any = None
+    speed: float | None = None
+    """Steps a second of the training, where it is timed."""
+    error: str | None = None
+    """The kind of the error that the script has met."""
+
+    def begin(self) -> None: ...
+
+    def train(self, steps: int) -> list[float]:
+        self.model = self.compiled()
+        return self.fit(self.model, steps, *images())
+
+    def remedy(self) -> None: ...
+
+    def again(self, steps: int) -> list[float]:
+        return self.train(steps)
+
+    def compiled(self, filters: int = 32) -> Any:
+        model = cnn(filters)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer="adam", loss=loss, jit_compile=self.jit)
+        return model
+
+    def fit(self, model: Any, steps: int, *data: Any, **more: Any) -> list[float]:
+        """The loss of each epoch of `_BATCHES` steps."""
+        ends: list[float] = []
+        clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.perf_counter()))
+        options = {"verbose": 0, "shuffle": False, "batch_size": None if more else BATCH, "callbacks": [clock]} | more
+        losses = model.fit(*data, epochs=steps // _BATCHES, **options).history["loss"]
+        self.speed = speed(ends[_WARM_UP_STEPS // _BATCHES :], _BATCHES)
+        return [float(loss) for loss in losses]
+
+
+class MemoryGrowth(Script):
+    def begin(self) -> None:
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+    def remedy(self) -> None:
+        self.model = None
+        gc.collect()
+
+
+class MemoryLimit(MemoryGrowth):
+    def begin(self) -> None:
+        for gpu in tf.config.list_physical_devices("GPU"):
+            limit = tf.config.LogicalDeviceConfiguration(memory_limit=_LIMIT_MIB)
+            tf.config.set_logical_device_configuration(gpu, [limit])
+
+
+class Fit(Script):
+    jit = "auto"
+
+    def remedy(self) -> None:
+        self.model = None
+
+
+class FunctionLoop(Fit):
+    def train(self, steps: int) -> list[float]:
+        self.model = model = cnn()
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @tf.function
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            slopes = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
+            return loss
+
+        x, y = map(tf.constant, images())
+        losses = []
+        ends = []
+        for number in range(steps):
+            if number >= _WARM_UP_STEPS and number % _TIMED_TOGETHER == 0:
+                float(losses[-1])
+                ends.append(time.perf_counter())
+            at = number % _BATCHES * BATCH
+            losses.append(step(x[at : at + BATCH], y[at : at + BATCH]))
+        self.speed = speed(ends, _TIMED_TOGETHER)
+        return [float(loss) for loss in losses]
+
+
+class ClearSession(Script):
+    def remedy(self) -> None:
+        del self.model
+        keras.backend.clear_session()
+        gc.collect()
+
+
+class Sessions(Script):
+    """As the articles on TensorFlow 1 do it: a graph, a session that is closed, and the graph reset."""
+
+    def begin(self) -> None:
+        tf.compat.v1.disable_eager_execution()
+
+    def train(self, steps: int) -> list[float]:
+        v1, random = tf.compat.v1, np.random.default_rng(2)
+
+        def weights(*shape: int) -> Any:
+            start = (random.random(shape) - 0.5) / np.sqrt(np.prod(shape[:-1]))
+            return v1.Variable(start.astype(np.float32))
+
+        x = v1.placeholder(tf.float32, [None, _SIDE, _SIDE, 3])
+        y = v1.placeholder(tf.int64, [None])
+        hidden = tf.nn.relu(tf.nn.conv2d(x, weights(3, 3, 3, 32), strides=2, padding="SAME"))
+        hidden = tf.nn.relu(tf.nn.conv2d(hidden, weights(3, 3, 32, 64), strides=2, padding="SAME"))
+        flat = tf.reshape(hidden, [-1, 64 * (_SIDE // 4) ** 2])
+        logits = tf.matmul(flat, weights(64 * (_SIDE // 4) ** 2, _CLASSES))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        step = v1.train.AdamOptimizer(1e-3).minimize(loss)
+        data, labels = images()
+        losses = []
+        self.session = v1.Session()
+        self.session.run(v1.global_variables_initializer())
+        for number in range(steps):
+            at = slice(number % _BATCHES * BATCH, (number % _BATCHES + 1) * BATCH)
+            losses.append(float(self.session.run([loss, step], {x: data[at], y: labels[at]})[0]))
+        return losses
+
+    def remedy(self) -> None:
+        self.session.close()
+        tf.compat.v1.reset_default_graph()
+        gc.collect()
+
+
+class OutOfMemory(Script):
+    """A notebook that asks for too much, catches the error, drops what it has, and goes on."""
+
+    def train(self, steps: int) -> list[float]:
+        losses = super().train(steps)
+        self.pieces, one = [], tf.constant(1.0)
+        try:
+            for _ in range(_MOST_PIECES):
+                self.pieces.append(tf.fill([_PIECE_MIB << 18], one))
+        except Exception as error:  # which kind it is, is the question
+            self.error = f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
+        return losses
+
+    def remedy(self) -> None:
+        self.pieces.clear()
+        gc.collect()
+
+    def again(self, steps: int) -> list[float]:
+        return super().train(steps)
+
+
+class TwoTrainings(Script):
+    """The second model is the larger one, and takes the first one's name."""
+
+    def again(self, steps: int) -> list[float]:
+        self.model = self.compiled(128)
+        return self.fit(self.model, steps, *images())
+
+
+class DataLoader(Script):
+    def train(self, steps: int) -> list[float]:
+        self.model = self.compiled()
+        data = tf.data.Dataset.from_tensor_slices(images()).cache().shuffle(1024, seed=1)
+        data = data.map(lambda x, y: (tf.image.flip_left_right(x), y), num_parallel_calls=tf.data.AUTOTUNE)
+        self.data = data.batch(BATCH).prefetch(tf.data.AUTOTUNE)
+        return self.fit(self.model, steps, self.data, shuffle=None)
+
+    def remedy(self) -> None:
+        del self.model, self.data
+        gc.collect()
+
+
+SCRIPTS: dict[str, type[Script]] = {
+    "default": Script,
+    "growth": MemoryGrowth,
+    "limit": MemoryLimit,
+    "fit": Fit,
+    "function": FunctionLoop,
+    "clear": ClearSession,
+    "sessions": Sessions,
+    "oom": OutOfMemory,
+    "two": TwoTrainings,
+    "loader": DataLoader,
+}
+
+
+def speed(ends: list[float], steps: int) -> float | None:
+    """Steps a second; `ends`: when each so many of them had been made. None: they are too few."""
+    times = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+    return steps / statistics.median(times) if times else None
+
+
+def bytes_in_use() -> int | str:
+    """What TensorFlow says of its own memory: BytesInUse, as the articles' `memory_stats` op had it."""
+    try:
+        return int(tf.config.experimental.get_memory_info("GPU:0")["current"])
+    except Exception as error:  # an allocator without statistics says so
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def main(name: str, steps: int) -> None:
+    script = SCRIPTS[name]()
+    say("imported", version=tf.__version__)
+    wait()
+    keras.utils.set_random_seed(1)
+    tf.config.experimental.enable_op_determinism()
+    if not tf.config.list_physical_devices("GPU"):
+        sys.exit("TensorFlow sees no GPU")
+    script.begin()
+    losses = script.train(steps)
+    say("trained", losses=losses, steps_per_s=script.speed, in_use=bytes_in_use(), error=script.error)
+    wait()
+    script.remedy()
+    say("after", in_use=bytes_in_use())
+    wait()
+    say("again", losses=script.again(steps), in_use=bytes_in_use())
+    wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

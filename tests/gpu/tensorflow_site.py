@@ -1,0 +1,103 @@
+"""Where TensorFlow is for the programs that need it, and how it comes there.
+
+TensorFlow asks for libraries of CUDA 12, and for versions of Python packages that need not be PyTorch's. So it has a folder of
+its own, and only its programs are given it. In this order:
+  CURB_TENSORFLOW=SITE  a folder with an env.sh that sets what TensorFlow needs
+  the Python that runs the tests, if it has TensorFlow
+  build/tensorflow      fetched by pip, where there is a network
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+_VERSION = "2.21.0"
+# TensorFlow's wheel has no CUDA library in it. These two are small, and CUDA 13 has none that could stand in for them.
+_PACKAGES = (f"tensorflow=={_VERSION}", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12")
+# By the name that TensorFlow opens: the CUDA 13 library that has the functions which it calls. cuDNN 9 is the same for both.
+_OF_CUDA_13 = {
+    "libcublas.so.12": "libcublas.so.13",
+    "libcublasLt.so.12": "libcublasLt.so.13",
+    "libcufft.so.11": "libcufft.so.12",
+    "libcusolver.so.11": "libcusolver.so.12",
+    "libcusparse.so.12": "libcusparse.so.12",
+    "libnvJitLink.so.12": "libnvJitLink.so.13",
+}
+_PIP_TIMEOUT_S = 900
+
+
+class NoTensorFlow(RuntimeError):
+    """The text says why there is none."""
+
+
+def environment(build: Path, fetch: bool = True) -> dict[str, str]:
+    """The variables with which a program has TensorFlow, beside the others. Fetches it if it is not here, unless `fetch` is false."""
+    if named := os.environ.get("CURB_TENSORFLOW"):
+        return _variables(Path(named))
+    if importlib.util.find_spec("tensorflow") is not None:
+        return {}
+    site = build / "tensorflow"
+    if not (site / "env.sh").exists():
+        if not fetch:
+            raise NoTensorFlow("TensorFlow is not installed")
+        _fetch(site)
+    return _variables(site)
+
+
+def _variables(site: Path) -> dict[str, str]:
+    """What SITE/env.sh sets."""
+    file = site / "env.sh"
+    if not file.exists():
+        raise NoTensorFlow(f"there is no {file}")
+    shell = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+    command = ["bash", "-c", 'source "$1" && env -0', "bash", str(file.resolve())]
+    done = subprocess.run(command, env=shell, capture_output=True, text=True, timeout=60, check=True)
+    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
+    return {name: value for name, value in found.items() if name not in (*shell, "PWD", "OLDPWD", "SHLVL", "_")}
+
+
+def _fetch(site: Path) -> None:
+    """By pip. env.sh is written last: a folder without it is one that was not finished."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--upgrade", "--target", str(site), *_PACKAGES]
+    try:
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NoTensorFlow(f"TensorFlow is not installed, and pip took more than {_PIP_TIMEOUT_S} s to fetch it") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        raise NoTensorFlow(f"TensorFlow is not installed, and pip could not fetch it: {last[:200]}")
+    libraries = site / "lib"
+    libraries.mkdir(exist_ok=True)
+    for wheel in ("cuda_runtime/lib/libcudart.so.12", "cuda_cupti/lib/libcupti.so.12"):
+        _link(libraries, site / "nvidia" / wheel)
+    paths = [libraries]
+    if toolkit := _libraries_of_cuda_13():
+        for name, other in _OF_CUDA_13.items():
+            _link(libraries, toolkit / other, name)
+        paths.append(toolkit)
+    write_environment(site, site, [*map(str, paths), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+
+
+def write_environment(site: Path, packages: Path, libraries: list[str]) -> None:
+    values = {"PYTHONPATH": str(packages), "LD_LIBRARY_PATH": ":".join(libraries)}
+    values["XLA_FLAGS"] = f"--xla_gpu_cuda_data_dir={os.environ.get('CUDA_HOME', '/usr/local/cuda')}"
+    site.mkdir(parents=True, exist_ok=True)
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
+    (site / "env.sh").write_text("".join(lines))
+
+
+def _libraries_of_cuda_13() -> Path | None:
+    """None: the machine has CUDA 12's libraries, or no toolkit; then TensorFlow finds what it finds."""
+    found = sorted(Path("/usr/local").glob("cuda*/**/libcublas.so.13"))
+    return found[0].parent if found else None
+
+
+def _link(folder: Path, library: Path, name: str = "") -> None:
+    link = folder / (name or library.name)
+    link.unlink(missing_ok=True)
+    link.symlink_to(library)

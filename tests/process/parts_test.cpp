@@ -1,0 +1,169 @@
+// What no export tells of libcurb.so's parts: they are linked into this program, in front of the simulated driver, and
+// the test stands between the two where it has to.
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "allocations.hpp"
+#include "catch.hpp"
+#include "pools.hpp"
+#include "sim.h"
+
+using namespace curb::shim;
+using curb::policy::MiB;
+
+namespace {
+
+constinit thread_local int until_no_memory = 0;  // allocations, the last of which fails; 0: none does
+
+// CUDA on two devices, the primary context of the first one current.
+CUcontext start() {
+    static CUcontext context = [] {
+        CUcontext primary = nullptr;
+        setenv("CURB_SIM_GPUS", "2", 1);
+        REQUIRE(cuInit(0) == CUDA_SUCCESS);
+        REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
+        return primary;
+    }();
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    return context;
+}
+
+// Another function in the driver's place, while it lives.
+template <class F>
+class InPlaceOf {
+  public:
+    InPlaceOf(Slot<F> &slot, F *function) : slot_(slot), before_(slot.address.exchange(function)) {}
+    ~InPlaceOf() { slot_.address.store(before_); }
+    InPlaceOf(const InPlaceOf &) = delete;
+    InPlaceOf &operator=(const InPlaceOf &) = delete;
+
+  private:
+    Slot<F> &slot_;
+    F *before_;
+};
+
+}  // namespace
+
+void *operator new(std::size_t bytes) {
+    if (until_no_memory != 0 && --until_no_memory == 0) throw std::bad_alloc();
+    if (void *memory = std::malloc(bytes ? bytes : 1)) return memory;
+    throw std::bad_alloc();
+}
+void operator delete(void *memory) noexcept { std::free(memory); }
+void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("a program is told its own release threshold, also when curb lowers or restores it meanwhile") {
+    start();
+    const bool lowered_before = GENERATE(true, false);
+    CUmemoryPool pool = nullptr;
+    std::uint64_t own = 64 * MiB, told = 0;
+    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &own) == CUDA_SUCCESS);
+    pools::Threshold threshold;
+    if (lowered_before) threshold.lower(pool);
+    bool first = true;
+    const CUresult result = threshold.get(told, [&] {
+        if (!lowered_before && std::exchange(first, false)) threshold.lower(pool);
+        const CUresult answer = driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &told);
+        if (lowered_before && std::exchange(first, false)) {
+            CHECK(told == 0);
+            threshold.restore(pool);
+        }
+        return answer;
+    });
+    CHECK(result == CUDA_SUCCESS);
+    CHECK(told == own);
+    threshold.restore(pool);
+}
+
+TEST_CASE("a thread that is cancelled in the driver ends as without curb, and its request goes back") {
+    start();
+    const Bytes before = devices::at(0).ledger.held();
+    const InPlaceOf<decltype(::cuMemAlloc_v2)> in_place(detail::the_driver.cuMemAlloc_v2, [](CUdeviceptr *, size_t) {
+        pthread_testcancel();
+        return CUDA_ERROR_UNKNOWN;
+    });
+    const auto allocate = [](void *context) -> void * {
+        CUdeviceptr block = 0;
+        cuCtxSetCurrent(static_cast<CUcontext>(context));
+        pthread_cancel(pthread_self());
+        cuMemAlloc_v2(&block, 64 * MiB);
+        return nullptr;
+    };
+    pthread_t thread{};
+    void *end = nullptr;
+    REQUIRE(pthread_create(&thread, nullptr, allocate, start()) == 0);
+    REQUIRE(pthread_join(thread, &end) == 0);
+    CHECK(end == PTHREAD_CANCELED);
+    CHECK(devices::at(0).ledger.held() == before);
+}
+
+TEST_CASE("a block for which there is no host memory is in none of its granules") {
+    const allocations::Allocation block{&devices::at(0), start(), MiB};
+    constexpr CUdeviceptr kBorder = 1000 * allocations::kGranule;
+    const CUdeviceptr across = kBorder - MiB / 2, before = kBorder - MiB;
+    int failed = 0;
+    for (std::optional<Bytes> opened; !opened; ++failed) {
+        until_no_memory = failed + 1;
+        opened = allocations::add(across, block);
+        until_no_memory = 0;
+        if (opened) {
+            CHECK(*opened == 2 * allocations::kGranule);
+            REQUIRE(allocations::forget(across));
+            devices::at(0).ledger.charge(Kind::plain, *opened);
+            CHECK(allocations::credit(across, block) == *opened);
+        }
+        allocations::Allocation small = block;
+        small.bytes = 4096;
+        CHECK(allocations::add(before, small) == allocations::kGranule);
+        REQUIRE(allocations::forget(before));
+        devices::at(0).ledger.charge(Kind::plain, allocations::kGranule);
+        CHECK(allocations::credit(before, small) == allocations::kGranule);
+    }
+    CHECK(failed > 3);
+}
+
+namespace {
+
+Bytes overheads[2];  // of the devices, as a measurement within an unmapping leaves them
+
+}  // namespace
+
+TEST_CASE("unmapping memory of several devices is an operation on each") {
+    start();
+    constexpr std::size_t kEach = 2 * MiB;
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAddressReserve(&address, 2 * kEach, 0, 0, 0) == CUDA_SUCCESS);
+    for (int device = 0; device < 2; ++device) {
+        CUmemAllocationProp properties{};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+        CUmemGenericAllocationHandle handle = 0;
+        REQUIRE(cuMemCreate(&handle, kEach, &properties, 0) == CUDA_SUCCESS);
+        REQUIRE(cuMemMap(address + static_cast<std::size_t>(device) * kEach, kEach, 0, handle, 0) == CUDA_SUCCESS);
+        REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
+    }
+    {
+        static auto *const unmap = detail::the_driver.cuMemUnmap.address.load();
+        const InPlaceOf<decltype(::cuMemUnmap)> in_place(
+            detail::the_driver.cuMemUnmap, [](CUdeviceptr from, size_t bytes) {
+                for (int device = 0; device < 2; ++device) {
+                    Ledger &ledger = devices::at(device).ledger;
+                    ledger.set_overhead(100 * MiB);
+                    // While an operation is under way the overhead is raised alone.
+                    ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
+                    overheads[device] = ledger.overhead();
+                    ledger.set_overhead(0);
+                }
+                return unmap(from, bytes);
+            });
+        REQUIRE(cuMemUnmap(address, 2 * kEach) == CUDA_SUCCESS);
+    }
+    CHECK(overheads[0] == 100 * MiB);
+    CHECK(overheads[1] == 100 * MiB);
+    CHECK(devices::at(1).ledger.of(Kind::vmm) == 0);
+}

@@ -1,0 +1,65 @@
+// A library that calls the driver by references: linked with stubs of the driver, or with nothing.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_abi.h"
+#include "nvml_abi.h"
+
+extern "C" {
+#pragma weak cuInit
+#pragma weak cuDevicePrimaryCtxRetain
+#pragma weak cuMemAlloc_v2
+#pragma weak nvmlDeviceGetMemoryInfo
+}
+
+namespace {
+
+std::string init() { return cuInit ? std::to_string(cuInit(0)) : "no cuInit"; }
+
+// Twice 512 MiB.
+std::string allocate() {
+    CUcontext context = nullptr;
+    CUdeviceptr block = 0;
+    std::string results = std::to_string(cuDevicePrimaryCtxRetain(&context, 0));
+    // Not exported by curb: the driver's own, which is loaded by now.
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(driver, "cuCtxSetCurrent"))(context);
+    for (int i = 0; i < 2; ++i) results += ' ' + std::to_string(cuMemAlloc_v2(&block, 512U << 20));
+    return results;
+}
+
+// Eight threads that call first, at once.
+std::string crowd() {
+    constexpr int kThreads = 8;
+    std::atomic<int> ready{0};
+    std::vector<CUresult> results(kThreads);
+    std::vector<std::thread> threads;
+    for (CUresult &result : results)
+        threads.emplace_back([&] {
+            for (++ready; ready.load() < kThreads;) std::this_thread::yield();
+            result = cuInit(0);
+        });
+    for (std::thread &thread : threads) thread.join();
+    std::string text;
+    for (const CUresult result : results) text += std::to_string(result) + ' ';
+    return text;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const char *plugin_answer(const char *asked) {
+    static std::string answer;
+    const std::string verb = asked;
+    nvmlMemory_t memory{};
+    answer = verb == "init"       ? init()
+             : verb == "allocate" ? allocate()
+             : verb == "crowd"    ? crowd()
+             : verb == "default"  ? (dlsym(RTLD_DEFAULT, "cuInit") ? "there" : "none")
+             : verb == "nvml"     ? std::to_string(nvmlDeviceGetMemoryInfo(nullptr, &memory))
+                                  : "nothing asked";
+    return answer.c_str();
+}

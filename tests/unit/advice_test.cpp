@@ -1,0 +1,86 @@
+// What `curb policy check` warns of in policies that are valid.
+#include "policy_advice.hpp"
+
+#include <filesystem>
+
+#include "catch.hpp"
+
+using namespace curb;
+
+namespace {
+
+// Each warning: "line:column pointer message".
+std::vector<std::string> warnings(const std::string &members) {
+    const auto document = config::parse("{ \"version\": 1,\n" + members + " }", "job.json");
+    INFO(members);
+    REQUIRE(document);
+    std::vector<std::string> out;
+    for (const config::Diagnostic &one : cli::advice(*document))
+        out.push_back(std::to_string(one.line) + ":" + std::to_string(one.column) + " " + one.pointer + " " +
+                      one.message);
+    return out;
+}
+std::vector<std::string> of_pattern(const std::string &pattern) {
+    return warnings(R"("rules": [{ "match": { "exe": ")" + pattern + R"(" } }])");
+}
+
+}  // namespace
+
+TEST_CASE("a pattern that is no glob as people write them is doubted at its place") {
+    CHECK(of_pattern("python[3") ==
+          std::vector<std::string>{"2:31 /rules/0/match/exe \"python[3\" has a '[' that is never closed, so it stands "
+                                   "for itself"});
+    for (const char *pattern : {"^python.*$", "^python", "python$", "py.*"}) {
+        const auto said = of_pattern(pattern);
+        REQUIRE(said.size() == 1);
+        CHECK_THAT(said[0], contains("looks like a regular expression"));
+    }
+    REQUIRE(of_pattern("*\\\\").size() == 1);
+    CHECK_THAT(of_pattern("*\\\\")[0], contains("stands before nothing"));
+    for (const char *pattern : {"python3*", "python[23]", "[!]]x", "[]]", "\\\\[x", "a]", "x.y", "[a-z]*.py", "$x", ""})
+        CHECK(of_pattern(pattern).empty());
+    const auto env = warnings(R"("rules": [{ "match": { "env": { "JOB": "[x" } } }])");
+    REQUIRE(env.size() == 1);
+    CHECK_THAT(env[0], contains("/rules/0/match/env JOB: \"[x\""));
+}
+
+TEST_CASE("a cap of nothing, wherever it stands, is doubted") {
+    for (const char *cap : {"0B", "0%", "0GiB"}) {
+        const auto said = warnings(R"("gpu": { "*": { "cap": ")" + std::string(cap) +
+                                   R"(" } }, "rules": [{ "match": {}, "gpu": { "cuda:1": { "cap": "0B" } } }])");
+        REQUIRE(said.size() == 2);
+        CHECK_THAT(said[0], contains("2:24 /gpu/*/cap a cap of nothing refuses every allocation"));
+        CHECK_THAT(said[1], contains("/rules/0/gpu/cuda:1/cap "));
+    }
+    CHECK(warnings(R"("gpu": { "*": { "cap": "1B" } })").empty());
+}
+
+TEST_CASE("steps in time without a wait are doubted, unless that is said") {
+    const auto growth = [](const std::string &more) {
+        return R"("gpu": { "*": { "growth": { "start": "1GiB", "step": "1GiB")" + more + " } } }";
+    };
+    REQUIRE(warnings(growth(R"(, "every": "10s")")).size() == 1);
+    CHECK_THAT(warnings(growth(R"(, "every": "10s")"))[0], contains("/gpu/*/growth/every without \"wait\" a request"));
+    for (const char *more :
+         {"", R"(, "every": "0s")", R"(, "every": "10s", "wait": "0s")", R"(, "every": "10s", "wait": "1m")"})
+        CHECK(warnings(growth(more)).empty());
+    const std::string rule = R"(, "rules": [{ "match": {}, "gpu": { "cuda:0": { "growth": { "every": "1m" } } } }])";
+    CHECK(warnings(growth(R"(, "wait": "1m")") + rule).empty());
+    CHECK(warnings(growth("") + rule).size() == 1);
+}
+
+TEST_CASE("a home folder in a shell's words is doubted in a file's name") {
+    CHECK(warnings(R"("log": { "file": "~/curb.log" }, "trace": { "file": "~me/run.json" })").size() == 2);
+    CHECK(warnings(R"("log": { "file": "curb~.log" }, "trace": { "file": "/tmp/~x" })").empty());
+}
+
+TEST_CASE("none of the examples is doubted") {
+    for (const auto &entry : std::filesystem::directory_iterator(CURB_EXAMPLES)) {
+        CAPTURE(entry.path());
+        const auto text = config::read_file(entry.path().string());
+        REQUIRE(text);
+        const auto document = config::parse(*text, entry.path().string());
+        REQUIRE(document);
+        CHECK(cli::advice(*document).empty());
+    }
+}
