@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -12,7 +10,7 @@ from fill import run
 
 
 @triton.jit
-def _scale_add(out: Any, x: Any, y: Any, count: Any, block: tl.constexpr) -> None:
+def _scale_add(out, x, y, count, block: tl.constexpr):  # Triton reads the annotations, and knows its own alone
     index = tl.program_id(0) * block + tl.arange(0, block)
     inside = index < count
     tl.store(out + index, tl.load(x + index, mask=inside) * 3 + tl.load(y + index, mask=inside), mask=inside)
