@@ -40,7 +40,7 @@ def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int)
         policy = {"gpu": {"*": {"cap": f"{CAP}MiB"} | gpu}, "log": {"level": "off"}}
         begin = time.monotonic()
         done = subprocess.run(
-            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks],
+            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks, "32", "2048"],
             env=machine.under_curb(policy),
             capture_output=True,
             text=True,
