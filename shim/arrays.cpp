@@ -21,7 +21,12 @@ Books &books() noexcept { return leaked<Books>(); }
 
 bool add(const void *handle, const Array &array) noexcept try {
     const std::scoped_lock lock(books().mutex);
-    books().arrays.insert_or_assign(handle, array);
+    const auto [entry, added] = books().arrays.try_emplace(handle, array);
+    if (added) return true;
+    // The driver hands the handle out again, so that array has gone with its context, which another thread is just
+    // destroying.
+    credit(handle, entry->second, trace::moment());
+    entry->second = array;
     return true;
 } catch (...) {
     return false;

@@ -63,6 +63,15 @@ bool finished(CUcontext owner, contexts::Id id) noexcept {
     return visit.id() == id && context && captures::synchronise_current_context() == CUDA_SUCCESS;
 }
 
+// Whether the current context has failed, so that the driver would refuse an allocation. It is asked (0.3 us) only if
+// there was work since it was last waited for.
+bool failed() noexcept {
+    if (!detail::worked.load(std::memory_order_relaxed)) return false;
+    const RelaxedCapture relaxed;
+    const CUresult now = driver().cuStreamQuery(CU_STREAM_LEGACY);
+    return now != CUDA_SUCCESS && now != CUDA_ERROR_NOT_READY;
+}
+
 void arm() noexcept {
     auto *wake = waker.load(std::memory_order_seq_cst);
     if (wake && !armed.load(std::memory_order_seq_cst) && !armed.exchange(true, std::memory_order_seq_cst)) wake();
@@ -96,7 +105,10 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
     const contexts::OnTop context(block.allocation.context);
-    if (driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer)) {
+    const auto freed_it = [&] {
+        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer);
+    };
+    if (freed_it() || freed_it()) {
         const Bytes freed = allocations::credit(block.pointer, block.allocation);
         trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         return freed;
@@ -133,7 +145,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
     const KeepErrno keep_errno;
     if (!usable(device, bytes)) return 0;
     const contexts::Visit visit(owner_of_memory());
-    if (!visit) return 0;
+    if (!visit || failed()) return 0;
     const auto block = shelf_of(device).take(visit.id(), bytes);
     if (!block) return 0;
     if (!allocations::remember(block->pointer, block->allocation)) {
@@ -156,7 +168,13 @@ bool keep(CUdeviceptr pointer) noexcept {
     // Asked before the pointer is forgotten: until then its context cannot have gone without taking the pointer along,
     // so this is the block's context, not a later one with the same handle.
     const contexts::Id owner = contexts::id_of(known->context);
-    if (owner == 0 || !finished(known->context, owner)) return false;
+    if (owner == 0) return false;
+    // From before the wait: work that comes meanwhile is noted after it. Other contexts' work is not waited for.
+    if (devices::contexts() == 1) detail::worked.store(false, std::memory_order_relaxed);
+    if (!finished(known->context, owner)) {
+        note_work();
+        return false;
+    }
     const std::uint64_t moment = trace::moment();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) return false;  // freed by two threads at once: the driver tells the second

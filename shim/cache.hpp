@@ -17,6 +17,7 @@ namespace curb::shim::cache {
 
 namespace detail {
 extern constinit std::atomic<std::size_t> kept;  // blocks on all devices
+inline constinit std::atomic<bool> worked{false};
 CUdeviceptr take(Device &device, Bytes bytes) noexcept;
 bool give_up(CUdeviceptr pointer) noexcept;
 Bytes give_up(Device &device, Bytes wanted) noexcept;
@@ -48,6 +49,12 @@ CUresult with_room(Call call) {
     if (result != CUDA_ERROR_OUT_OF_MEMORY || detail::kept.load(std::memory_order_relaxed) == 0) return result;
     Device *device = devices::current();
     return device && give_up(*device) != 0 ? call() : result;
+}
+
+// The program has given the device work, which may fail: the driver is asked before the next block is handed out. After
+// each launch: a load, mostly.
+inline void note_work() noexcept {
+    if (!detail::worked.load(std::memory_order_relaxed)) detail::worked.store(true, std::memory_order_relaxed);
 }
 
 // The context is gone, and its kept blocks with it. Before anything else forgets the context.

@@ -8,7 +8,6 @@
 #include <list>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "allocations.hpp"
 #include "keep_errno.hpp"
@@ -26,6 +25,9 @@ struct Record {
     std::atomic<int> visitors{0};
     std::atomic<int> closing{0};  // threads that are about to destroy it
     Device *device = nullptr;
+    bool is_primary = false;
+    bool ending = false;    // a thread credits what was in it
+    int users = 1;          // by cuCtxAttach
     Bytes cost = 0;         // charged for the context as it was made
     Bytes first_limit = 0;  // of the stack then; 0: not seen yet
     Bytes stack = 0;        // charged for what the stack has more than then
@@ -40,8 +42,7 @@ struct Books {
     std::mutex mutex;
     std::unordered_map<CUcontext, Records::iterator> contexts;
     Records records, unused;
-    std::unordered_set<CUcontext> green;
-    std::unordered_map<CUgreenCtx, Device *> greens;
+    std::unordered_map<CUgreenCtx, Green> greens;
     Id last_id = 0;
 };
 
@@ -51,6 +52,13 @@ Books &books() noexcept { return leaked<Books>(); }
 constinit std::atomic<bool> any_green{false};
 
 constinit Recent<CUcontext, Record> recent;
+
+// Of the primary context of each device; null: not known.
+constinit std::array<std::atomic<CUcontext>, devices::kMost> primaries{};
+
+std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
+    return primaries[static_cast<std::size_t>(device.ordinal)];
+}
 
 // That of the context; null: it is not known. The lock is held.
 Record *known(CUcontext context) noexcept {
@@ -70,7 +78,9 @@ Record *lately_known(CUcontext context) noexcept {
 
 bool is_green(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
-    return books().green.contains(context);
+    const auto &greens = books().greens;
+    return std::any_of(greens.begin(), greens.end(),
+                       [=](const auto &green) { return green.second.context == context; });
 }
 
 // What the stack of a limit takes more, or less, than that of the beginning.
@@ -90,23 +100,63 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-Made made(CUcontext context, Device &device, Bytes cost) noexcept try {
-    auto &[mutex, contexts, records, unused, green, greens, last_id] = books();
+void wait_a_moment() noexcept {
+    constexpr timespec kMoment{0, 50'000};
+    const KeepErrno keep_errno;
+    nanosleep(&kMoment, nullptr);
+}
+
+Id newest() noexcept {
+    const std::scoped_lock lock(books().mutex);
+    return books().last_id;
+}
+
+Made made(Device &device, const New &context) noexcept try {
+    auto &[mutex, contexts, records, unused, greens, last_id] = books();
     const std::scoped_lock lock(mutex);
-    if (contexts.contains(context)) return Made::known;
+    if (const Record *there = known(context.context))
+        return there->id.load(std::memory_order_seq_cst) <= context.older ? Made::ended : Made::known;
     if (unused.empty()) unused.emplace_back();
-    contexts.emplace(context, unused.begin());
+    contexts.emplace(context.context, unused.begin());
     records.splice(records.begin(), unused, unused.begin());
     Record &record = records.front();
     record.device = &device;
-    record.cost = cost;
+    record.is_primary = context.is_primary;
+    record.ending = false;
+    record.users = 1;
+    record.cost = context.cost;
     record.first_limit = record.stack = record.saved = 0;
     record.closing.store(0, std::memory_order_seq_cst);
     record.id.store(++last_id, std::memory_order_seq_cst);
-    record.context.store(context, std::memory_order_seq_cst);
+    record.context.store(context.context, std::memory_order_seq_cst);
     return Made::recorded;
 } catch (...) {
     return Made::no_memory;
+}
+
+void attached(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    if (Record *record = known(context)) ++record->users;
+}
+
+bool detached(CUcontext context) noexcept {
+    const std::scoped_lock lock(books().mutex);
+    Record *record = known(context);
+    return !record || --record->users == 0;
+}
+
+bool ends(CUcontext context, Id id) noexcept {
+    for (;; wait_a_moment()) {
+        const std::scoped_lock lock(books().mutex);
+        Record *record = known(context);
+        const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
+        if (there == 0 || (id != 0 && there != id)) return false;
+        id = there;
+        if (record->ending) continue;
+        record->ending = true;
+        record->closing.fetch_add(1, std::memory_order_seq_cst);  // no visits any more
+        return true;
+    }
 }
 
 bool gone(CUcontext context) noexcept {
@@ -123,6 +173,8 @@ bool gone(CUcontext context) noexcept {
     }
     record.device->ledger.give_back(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
+    CUcontext primary = context;
+    primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
     record.context.store(nullptr, std::memory_order_seq_cst);
     record.id.store(0, std::memory_order_seq_cst);
     books().unused.splice(books().unused.begin(), books().records, found->second);
@@ -154,8 +206,6 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
     if (!context) return;
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
-    constexpr timespec kMoment{0, 50'000};
-    const KeepErrno keep_errno;
     for (int spins = 0;; ++spins) {
         {
             const std::scoped_lock lock(books().mutex);
@@ -171,7 +221,7 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
         if (spins < kSpins)
             sched_yield();
         else
-            nanosleep(&kMoment, nullptr);
+            wait_a_moment();
     }
 }
 
@@ -268,25 +318,46 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
 }
 
 CUcontext primary_of(const Device &device) noexcept {
+    if (!primary_is_active(device).value_or(false)) return nullptr;
+    CUcontext context = primary_handle(device).load(std::memory_order_acquire);
+    if (context) return context;
+    // A green context made it. A release that fails leaves a reference; made twice, it could end the
+    // context under the program.
     const KeepErrno keep_errno;
-    CUcontext context = nullptr;
-    if (!primary_is_active(device).value_or(false) ||
-        insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+    if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
-    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);  // once: a second one would release the program's
+    driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
 }
 
-void note_green(CUcontext context) noexcept try {
+void note_primary(const Device &device, CUcontext context) noexcept {
+    primary_handle(device).store(context, std::memory_order_release);
+}
+
+CUcontext recorded_primary(const Device &device) noexcept {
     const std::scoped_lock lock(books().mutex);
-    books().green.insert(context);
+    for (const Record &record : books().records)
+        if (record.device == &device && record.is_primary) return record.context.load(std::memory_order_seq_cst);
+    return nullptr;
+}
+
+bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
+
+void green_made(CUgreenCtx green, const Green &known) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().greens.insert_or_assign(green, known);
+} catch (...) {
+    // The end of the primary context with it will not be seen, which the device's figure puts right.
+}
+
+void note_green(CUgreenCtx green, CUcontext context) noexcept try {
+    const std::scoped_lock lock(books().mutex);
+    books().greens[green].context = context;
     any_green.store(true, std::memory_order_release);
 } catch (...) {
     // What is allocated there is credited when the program frees it, as ever; only the end of the primary context will
     // not be seen to take it along, which the device's figure puts right.
 }
-
-bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
 
 CUcontext owner_of(CUcontext context) noexcept {
     if (!has_green() || !is_green(context)) return context;
@@ -294,20 +365,13 @@ CUcontext owner_of(CUcontext context) noexcept {
     return device ? primary_of(*device) : context;
 }
 
-void green_made(CUgreenCtx green, Device &device) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    books().greens.insert_or_assign(green, &device);
-} catch (...) {
-    // The end of the primary context with it will not be seen, which the device's figure puts right.
-}
-
-Device *green_gone(CUgreenCtx green) noexcept {
+Green green_gone(CUgreenCtx green) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().greens.find(green);
-    if (found == books().greens.end()) return nullptr;
-    Device *device = found->second;
+    if (found == books().greens.end()) return {};
+    const Green known = found->second;
     books().greens.erase(found);
-    return device;
+    return known;
 }
 
 }  // namespace curb::shim::contexts

@@ -18,14 +18,36 @@ namespace curb::shim::contexts {
 using Id = std::uint64_t;  // 0: none
 struct Record;             // what is known of one
 
+// Sleeps for 50 us: another thread makes a context, or credits one.
+void wait_a_moment() noexcept;
+
+// The newest context that is recorded.
+Id newest() noexcept;
+
 // A new context, for which `cost` has been charged (0: nothing was).
+struct New {
+    CUcontext context = nullptr;
+    Bytes cost = 0;
+    bool is_primary = false;
+    Id older = ~Id{0};  // newest() when it was not there yet: a record up to this one is an ended context's
+};
 enum class Made {
     recorded,
     known,      // by another thread that made the same primary context: this charge is one too many
+    ended,      // the handle is still recorded for a context that has ended: credit that one first, by ends()
     no_memory,  // of the host for the record: it must be destroyed again
 };
-Made made(CUcontext context, Device &device, Bytes cost) noexcept;
-// The context is gone: gives back what was charged for it. False: it was not known.
+Made made(Device &device, const New &context) noexcept;
+
+// cuCtxAttach adds a user to a context, cuCtxDetach takes one away. detached() returns true if that was the last one,
+// or the context is not known.
+void attached(CUcontext context) noexcept;
+bool detached(CUcontext context) noexcept;
+
+// The context has ended: true if the caller is to credit what was in it, and then to call gone(). False: another thread
+// has done so, or it is not known. `id` 0: whichever context has the handle.
+bool ends(CUcontext context, Id id = 0) noexcept;
+// Credits the context itself. False: it was not known.
 bool gone(CUcontext context) noexcept;
 
 // Keeps whoever destroys a context from doing so while it lives; short, or around one call of the driver. Empty: the
@@ -53,6 +75,7 @@ class Closing {
     ~Closing();
     Closing(const Closing &) = delete;
     Closing &operator=(const Closing &) = delete;
+    [[nodiscard]] Id id() const noexcept { return id_; }  // 0: it is not known
 
   private:
     CUcontext context_;
@@ -115,15 +138,24 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 std::optional<bool> primary_is_active(const Device &device) noexcept;
 // Its handle, without keeping a reference; null: it is not there.
 CUcontext primary_of(const Device &device) noexcept;
+// The driver has given the program this handle of it.
+void note_primary(const Device &device, CUcontext context) noexcept;
+// The same by the books, without a call of the driver; null: it is not recorded.
+CUcontext recorded_primary(const Device &device) noexcept;
 
-// A context of its own for some of the multiprocessors (a green one): what is allocated there belongs to the device's
-// primary context.
-CUcontext owner_of(CUcontext context) noexcept;  // that one, of the current device; of any other context, itself
-void note_green(CUcontext context) noexcept;
+// A context of its own for some of the multiprocessors (a green one): it holds on to the device's primary context, and
+// what is allocated in it belongs to that one.
+struct Green {
+    Device *device = nullptr;     // null: not known
+    CUcontext context = nullptr;  // its own; null: not asked for yet
+};
+void green_made(CUgreenCtx green, const Green &known) noexcept;
+void note_green(CUgreenCtx green, CUcontext context) noexcept;
+// The primary context that a green one of the current device belongs to; any other context itself.
+CUcontext owner_of(CUcontext context) noexcept;
 bool has_green() noexcept;  // whether there has been one
-// Whose primary context a green one holds on to, until it ends. Null: not known.
-void green_made(CUgreenCtx green, Device &device) noexcept;
-Device *green_gone(CUgreenCtx green) noexcept;
+// Forgets the green context before the driver destroys it: its handles may come again.
+Green green_gone(CUgreenCtx green) noexcept;
 
 }  // namespace curb::shim::contexts
 

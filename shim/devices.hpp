@@ -30,11 +30,12 @@ struct Device {
                                          // to take from the device at their creation
     std::atomic<int> contexts{0};        // live ones that were seen being made
     std::atomic<Bytes> context_cost{0};  // what one takes, as measured; 0: not yet
-    std::atomic<Bytes> heap{0};          // how much more than by default kernels may ask of the heap
-    std::atomic<Bytes> cached{0};        // of what is held, what giving up every block kept for reuse would give back
-    std::atomic<std::size_t> kept{0};    // how many blocks these are
-    std::atomic<bool> peers{false};      // a context of another device may reach its memory
-    Pressure pressure;                   // what its next large allocation meets
+    std::atomic<bool> measuring_context{false};
+    std::atomic<Bytes> heap{0};        // how much more than by default kernels may ask of the heap
+    std::atomic<Bytes> cached{0};      // of what is held, what giving up every block kept for reuse would give back
+    std::atomic<std::size_t> kept{0};  // how many blocks these are
+    std::atomic<bool> peers{false};    // a context of another device may reach its memory
+    Pressure pressure;                 // what its next large allocation meets
     // What is told from outside, since the process began: requests that were refused, by what they met (refusals.hpp),
     // or held for room; bytes that releases gave back, by step.
     std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};

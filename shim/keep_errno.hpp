@@ -1,6 +1,6 @@
-// What curb does within one of the program's calls leaves errno as it was, and is no cancellation point: to cancel a
-// thread is to unwind its stack, which a function that must not throw answers by ending the process. A call that the
-// program makes of the driver stays what it is without curb, so no guard is around it.
+// Guards curb's own work within a call of the program: it leaves errno as it was, and is no cancellation point. (A
+// cancelled thread unwinds its stack, and a noexcept function on it would end the process.) Never around a call of the
+// driver that the program makes: it can be cancelled there as without curb.
 #pragma once
 
 #include <pthread.h>

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "keep_errno.hpp"
@@ -17,13 +18,15 @@
 namespace curb::shim::pools {
 namespace {
 
-// Records live as long as the process, so that a thread may use one that another thread has just forgotten.
+// Records live as long as the process, so that a thread may look at one that another thread has just forgotten: `live`
+// and then `handle` say whose it is. Those of destroyed pools are used again.
 struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
     std::unordered_set<Pool *> holding;
     std::list<Pool> records;
+    Pool *unused = nullptr;
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
@@ -54,26 +57,39 @@ CUresult trim(const Pool &pool) noexcept {
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
 template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
-    const auto found = known.find(key);
-    if (found != known.end()) return *found->second;
-    Pool &pool = registry().records.emplace_back();
-    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool.handle = key;
-    pool.kind = kind;
-    pool.device = device;
-    known.emplace(key, &pool);  // without memory for this the record stays, and nobody finds it
-    return pool;
+    const auto [entry, added] = known.try_emplace(key, nullptr);
+    if (!added) return *entry->second;
+    Pool *pool = registry().unused;
+    if (pool) {
+        registry().unused = pool->next_unused;
+    } else {
+        try {
+            pool = &registry().records.emplace_back();
+        } catch (...) {
+            known.erase(entry);
+            throw;
+        }
+    }
+    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool->handle.store(key, std::memory_order_release);
+    pool->kind = kind;
+    pool->device = device;
+    pool->charged.store(0, std::memory_order_relaxed);
+    pool->threshold.start_anew();
+    pool->live.store(true, std::memory_order_seq_cst);
+    entry->second = pool;
+    return *pool;
 }
 
-Pool *add(CUmemoryPool handle, Device *device) noexcept try {
+Pool *add(CUmemoryPool handle, Device *device, Kind kind) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    return &entry_for(registry().by_handle, handle, Kind::pools, device);
+    return &entry_for(registry().by_handle, handle, kind, device);
 } catch (...) {
     return nullptr;
 }
 
 // Copies the list, so that no lock is held while `visit` calls the driver.
 template <class Collect, class Visit>
-void visit_each(Collect collect, Visit visit) noexcept try {
+void visit_each(const Device &device, Collect collect, Visit visit) noexcept try {
     std::vector<Pool *> pools;
     {
         const std::shared_lock lock(registry().mutex);
@@ -81,7 +97,7 @@ void visit_each(Collect collect, Visit visit) noexcept try {
     }
     for (Pool *pool : pools) {
         const BusyCount::Guard guard(pool->visitors);
-        if (pool->live.load(std::memory_order_seq_cst)) visit(*pool);
+        if (pool->live.load(std::memory_order_seq_cst) && pool->device == &device) visit(*pool);
     }
 } catch (...) {
     // No host memory for the list: this look is left out, the next one has it.
@@ -94,7 +110,7 @@ void each_on(const Device &device, Visit visit) noexcept {
         for (const auto &[handle, pool] : registry().by_handle)
             if (pool->device == &device) pools.push_back(pool);
     };
-    visit_each(collect, visit);
+    visit_each(device, collect, visit);
 }
 
 // Those that may have memory reserved, that of graphs among them. A program may have thousands of others.
@@ -106,7 +122,7 @@ void each_holding(const Device &device, Visit visit) noexcept {
         if (const auto found = registry().of_graphs.find(&device); found != registry().of_graphs.end())
             pools.push_back(found->second);
     };
-    visit_each(collect, visit);
+    visit_each(device, collect, visit);
 }
 
 // After an allocation from it.
@@ -154,7 +170,7 @@ void set_charge(Pool &pool) noexcept {
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
     if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
-    if (after == 0 && pool.kind == Kind::pools) note_empty(pool);
+    if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
 }
 
 void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
@@ -218,9 +234,16 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
     }
 }
 
+void Threshold::start_anew() noexcept {
+    const std::scoped_lock lock(mutex_);
+    lowered_ = false;
+    program_.reset();
+}
+
 Pool *known(CUmemoryPool handle) noexcept {
     Pool *pool = recent.at(handle);
-    if (pool && pool->handle == handle && pool->live.load(std::memory_order_acquire)) return pool;
+    if (pool && pool->live.load(std::memory_order_acquire) && pool->handle.load(std::memory_order_acquire) == handle)
+        return pool;
     const std::shared_lock lock(registry().mutex);
     const auto found = registry().by_handle.find(handle);
     if (found == registry().by_handle.end()) return nullptr;
@@ -230,7 +253,7 @@ Pool *known(CUmemoryPool handle) noexcept {
 
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
     Pool *pool = known(handle);
-    return pool ? pool : add(handle, device);
+    return pool ? pool : add(handle, device, Kind::pools);
 }
 
 Pool *graphs_of(Device &device) noexcept try {
@@ -240,7 +263,18 @@ Pool *graphs_of(Device &device) noexcept try {
     return nullptr;
 }
 
-void note(CUmemoryPool handle, Device *device) noexcept { add(handle, device); }
+void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle, device, kind); }
+
+void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
+    if (const Left before = forget(handle); before.pool) {
+        if (before.charged != 0) {
+            before.pool->device->ledger.give_back(before.pool->kind, before.charged);
+            trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
+        }
+        ended(*before.pool);
+    }
+    add(handle, device, kind);
+}
 
 Device *owner(CUmemoryPool handle) noexcept {
     const Pool *pool = known(handle);
@@ -263,12 +297,28 @@ Left forget(CUmemoryPool handle) noexcept {
     // The handle is about to become invalid: threads that are asking the driver about it right now finish first.
     pool->visitors.wait();
     const RelaxedCapture relaxed;
-    if (!pool->device) return {};
+    if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
     trim(*pool);                      // what is left then is what stays
     const auto stays = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, stays.value_or(charged))};
+    // NVML does not see managed memory, so it could not tell when that has gone.
+    return {charged, pool->kind == Kind::managed ? 0 : std::min(charged, stays.value_or(charged)), pool};
+}
+
+void ended(Pool &pool) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    pool.next_unused = std::exchange(registry().unused, &pool);
+}
+
+void put_back(Pool &pool) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    registry().by_handle.emplace(pool.handle, &pool);
+    registry().holding.insert(&pool);
+    pool.holding.store(true, std::memory_order_seq_cst);
+    pool.live.store(true, std::memory_order_seq_cst);
+} catch (...) {
+    // The pool is found again when it is used, as one that was made behind our back.
 }
 
 Bytes raise(Pool &pool) noexcept {
@@ -296,7 +346,7 @@ std::vector<Bytes> charges(const Device &device) {
     const std::shared_lock lock(registry().mutex);
     for (const auto &[handle, pool] : registry().by_handle)
         if (const Bytes charged = pool->charged.load(std::memory_order_relaxed);
-            pool->device == &device && charged != 0)
+            pool->device == &device && pool->kind == Kind::pools && charged != 0)
             out.push_back(charged);
     return out;
 }

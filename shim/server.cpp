@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,7 +60,8 @@ struct Told {
         policy::GpuKey key;
         std::optional<policy::Size> cap;
     };
-    std::vector<Cap> caps;  // that wait for NVML
+    std::list<Cap> caps;  // that wait for NVML, or behind one that does: in the order in which they were asked for
+    bool setting_caps = false;  // a thread takes them
 };
 Told &told() noexcept { return leaked<Told>(); }
 
@@ -114,9 +116,10 @@ void set_waiting_caps() {
         Told::Cap one;
         {
             const std::scoped_lock lock(told().mutex);
-            if (told().caps.empty()) return;
-            one = std::move(told().caps.back());
-            told().caps.pop_back();
+            told().setting_caps = !told().caps.empty();
+            if (!told().setting_caps) return;
+            one = std::move(told().caps.front());
+            told().caps.pop_front();
         }
         answered(one.client, process::enforce(one.key, one.cap));
     }
@@ -305,13 +308,23 @@ Server::Now Server::on(const policy::ReleaseRequest &asked, std::uint64_t client
 Server::Now Server::on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now) {
     const auto key = policy::parse_gpu_key(asked.gpu);
     if (!key) return control::Failure{"--gpu: " + key.error()};
-    if (in_force::needs_indexes(*key)) {
+    const auto setting_caps = [] {
+        const std::scoped_lock lock(told().mutex);
+        return told().setting_caps;
+    };
+    if (in_force::needs_indexes(*key) || setting_caps()) {
         if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
         {
             const std::scoped_lock lock(told().mutex);
             told().caps.push_back({client, *key, asked.cap});
+            if (std::exchange(told().setting_caps, true)) return std::nullopt;
         }
         if (own_thread::start(set_waiting_caps, "curb-nvml")) return std::nullopt;
+        {
+            const std::scoped_lock lock(told().mutex);
+            told().caps.clear();  // this one alone: only this thread adds any
+            told().setting_caps = false;
+        }
         drop_question();
         return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
     }

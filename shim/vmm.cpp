@@ -32,7 +32,7 @@ struct Handle {
 struct Books {
     std::mutex mutex;
     std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
-    Mappings mappings;  // by first address
+    Mappings mappings;
 };
 
 // Never destroyed: threads may unmap until the process is gone.
@@ -61,18 +61,19 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
     auto mapping = books().mappings.upper_bound(address);
     if (mapping == books().mappings.begin()) return;
     --mapping;
+    if (address - mapping->first >= mapping->second.bytes) return;  // memory of the host, or made elsewhere
     Handle &record = books().handles[handle];
-    record.memory = mapping->second;
+    record.memory = mapping->second.memory;
     ++record.references;
 } catch (...) {
     // Without this record the memory is credited when its other holders go, while the driver keeps it: the device's own
     // figure puts that right.
 }
 
-bool mapped(CUdeviceptr address, CUmemGenericAllocationHandle handle) noexcept try {
+bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().handles.find(handle);
-    if (found != books().handles.end()) books().mappings[address] = found->second.memory;
+    if (found != books().handles.end()) books().mappings[address] = {found->second.memory, bytes};
     return true;
 } catch (...) {
     return false;

@@ -21,13 +21,17 @@ void imported(CUmemGenericAllocationHandle handle) noexcept;
 // One more reference under a handle that the driver returned for the memory mapped at `address`.
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept;
 // False: no host memory for the record.
-bool mapped(CUdeviceptr address, CUmemGenericAllocationHandle handle) noexcept;
+bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept;
 
 // Taken out of the books before the driver is called, since afterwards another thread may be given the same handle or
 // address. Destroying what was taken credits the device, if it was the last; put_back() undoes it when the driver
 // refused.
 using Reference = std::shared_ptr<Memory>;
-using Mappings = std::map<CUdeviceptr, std::shared_ptr<Memory>>;
+struct Mapping {
+    Reference memory;
+    std::size_t bytes = 0;
+};
+using Mappings = std::map<CUdeviceptr, Mapping>;  // by first address
 Reference take_reference(CUmemGenericAllocationHandle handle) noexcept;
 void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept;
 // Every mapping that begins in the range. Needs no host memory.

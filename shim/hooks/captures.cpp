@@ -1,7 +1,7 @@
 // Stream capture, which a release must know of.
 //
-// A capture ends with the end that its origin stream reports, with that stream, or with its context. A stream that was
-// forked into it ends nothing, so each capture is recorded with its origin.
+// A capture ends by cuStreamEndCapture on the stream that it began in, with that stream, or with its context. A stream
+// that was forked into it ends nothing, so each capture is recorded with the stream that it began in.
 
 #include "captures.hpp"
 
@@ -20,7 +20,7 @@
 namespace curb::shim::captures {
 namespace {
 
-// The stream that a capture began in. Records that are alike count alike: any of them may be forgotten first.
+// The stream that a capture began in. Equal records are interchangeable: one of them is forgotten at each end.
 struct Origin {
     CUstream stream = nullptr;
     pthread_t thread{};           // whose default stream it is, if it is CU_STREAM_PER_THREAD
@@ -38,10 +38,10 @@ Books &books() noexcept { return leaked<Books>(); }
 constinit std::atomic<std::size_t> in_progress{0};
 constinit BusyCount synchronising;
 
-// The handle that says the same in both forms of the default stream.
+// The handle of the default stream that a null handle means in the per-thread form.
 CUstream of_thread(CUstream stream) noexcept { return stream ? stream : CU_STREAM_PER_THREAD; }
 
-// The record of a capture in this stream, but for the context of a stream that was made.
+// The record of a capture in this stream. Without a context if the program created the stream.
 Origin origin_of(CUstream stream) noexcept {
     return stream == CU_STREAM_PER_THREAD ? Origin{stream, pthread_self(), owner_of_memory()} : Origin{stream, {}, {}};
 }
@@ -62,14 +62,14 @@ void ended(std::size_t captures) noexcept {
     if (captures != 0 && in_progress.fetch_sub(captures) == captures) release::no_capture();
 }
 
-// Takes the records that fit out of the books, at most so many.
-template <class Fits>
-Origins taken(Fits fits, std::size_t most = ~std::size_t{0}) noexcept {
+// Moves the records that match out of the books, at most so many.
+template <class Matches>
+Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
     Origins out;
     const std::scoped_lock lock(books().mutex);
     for (auto one = books().origins.begin(); one != books().origins.end() && out.size() < most;) {
         const auto next = std::next(one);
-        if (fits(*one)) out.splice(out.end(), books().origins, one);
+        if (matches(*one)) out.splice(out.end(), books().origins, one);
         one = next;
     }
     return out;

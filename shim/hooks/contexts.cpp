@@ -10,6 +10,7 @@
 #include "cache.hpp"
 #include "captures.hpp"
 #include "keep_errno.hpp"
+#include "kernels.hpp"
 #include "log.hpp"
 #include "process.hpp"
 #include "reports.hpp"
@@ -62,6 +63,43 @@ class FirstContext {
     Bytes overhead_before_ = 0;
 };
 
+// The first contexts of a device are made one at a time: two together would each be measured as both. Held while the
+// context is made and measured; empty where nothing has to be measured any more.
+class FirstTurn {
+  public:
+    explicit FirstTurn(Device &device) noexcept : device_(device) {
+        const auto unknown = [&] {
+            return admission::in_force(device).limited() && device.context_cost.load(std::memory_order_relaxed) == 0;
+        };
+        if (!unknown()) return;
+        took_time_ = true;
+        const KeepErrno keep_errno;
+        // NVML is opened before the turn is taken: a constructor that the loader runs meanwhile may make a context.
+        device.meter.device();
+        // The driver's own work may need the loader too, so the wait has an end: about 10 s, a hundred contexts' time.
+        constexpr int kMostMoments = 100'000;
+        for (int moments = 0; unknown() && moments < kMostMoments; ++moments) {
+            if (!device.measuring_context.exchange(true, std::memory_order_acquire)) {
+                taken_ = true;
+                return;
+            }
+            contexts::wait_a_moment();
+        }
+    }
+    ~FirstTurn() {
+        if (taken_) device_.measuring_context.store(false, std::memory_order_release);
+    }
+    FirstTurn(const FirstTurn &) = delete;
+    FirstTurn &operator=(const FirstTurn &) = delete;
+    // Another thread may have made a context meanwhile.
+    [[nodiscard]] bool took_time() const noexcept { return took_time_; }
+
+  private:
+    Device &device_;
+    bool taken_ = false;
+    bool took_time_ = false;
+};
+
 // A device without room for a context is waited for, as long as the policy says.
 template <class Call>
 CUresult patiently(Device &device, Call call) {
@@ -74,75 +112,10 @@ CUresult patiently(Device &device, Call call) {
     return result;
 }
 
-// `call` makes a context, `context` tells it afterwards, `undo` destroys it.
-template <class Call, class Context, class Undo>
-CUresult create(CUdevice ordinal, Call call, Context context, Undo undo) {
-    Device *device = devices::find(ordinal);
-    if (!device) return call();
-    Bytes cost = 0;
-    CUresult result = CUDA_SUCCESS;
-    const Bytes known = device->context_cost.load(std::memory_order_relaxed);
-    if (!admission::in_force(*device).limited() || process::snapshot().unusable) {
-        result = patiently(*device, call);  // nothing is enforced, and NVML's start would cost 9 ms
-    } else if (known != 0) {
-        result = charged(*device, Kind::contexts, known, call, [&](Charge &charge) {
-            charge.keep(known);
-            cost = known;
-            return CUDA_SUCCESS;
-        });
-    } else if (!admission::wait_beside_others(*device, Kind::contexts, kContext)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-        result = patiently(*device, [&] {
-            const FirstContext first(*device);
-            const CUresult made = call();
-            if (made == CUDA_SUCCESS) cost = first.measure();
-            return made;
-        });
-        if (result == CUDA_SUCCESS && admission::is_over_cap(*device)) {
-            reports::context_refused(*device, cost);
-            undo();
-            device->ledger.give_back(Kind::contexts, cost);
-            devices::reconcile(*device);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
-    if (result != CUDA_SUCCESS) return result;
-    const CUcontext made = context();
-    // One that the driver does not tell shows in the device's figure.
-    const contexts::Made known_as = made ? contexts::made(made, *device, cost) : contexts::Made::known;
-    if (known_as == contexts::Made::recorded) {
-        devices::context_made(*device);
-        trace::allocated(*device, Kind::contexts, reinterpret_cast<std::uint64_t>(made), cost, cost);
-        return CUDA_SUCCESS;
-    }
-    if (known_as == contexts::Made::no_memory) undo();
-    device->ledger.give_back(Kind::contexts, cost);
-    return known_as == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-template <class Call>
-CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
-    return create(
-        ordinal, call, [&] { return *context; },
-        [&] {
-            driver().cuCtxDestroy_v2(*context);
-            *context = nullptr;
-        });
-}
-
-// What makes the primary context if it is not there.
-template <class Call, class Context, class Undo>
-CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo) {
-    const Device *device = devices::find(ordinal);
-    if (!device || contexts::primary_is_active(*device).value_or(false)) return call();
-    return create(
-        ordinal, call, [&] { return context(*device); }, undo);
-}
-
-// The context and what was bound to it are gone.
-void died(Device *device, CUcontext context) noexcept {
+// The context has ended: credits it and what was in it.
+void close_books(Device *device, CUcontext context) noexcept {
     captures::drop_context(context);
+    kernels::forget_settled();
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
@@ -155,23 +128,121 @@ void died(Device *device, CUcontext context) noexcept {
     if (admission::in_force(*device).limited()) devices::reconcile(*device);
 }
 
-// Release and reset: whatever made the primary context inactive freed its memory.
-template <class Call>
-CUresult end_primary(CUdevice ordinal, Call call) {
-    Device *device = devices::find(ordinal);
-    const CUcontext context = device ? contexts::primary_of(*device) : nullptr;
-    const contexts::Closing closing(context);
-    const CUresult result = call();
-    if (context && !contexts::primary_is_active(*device).value_or(true)) died(device, context);
-    return result;
+// The same after the driver has ended it, unless the thread that was given its handle again has come first. `id` 0: it
+// is not recorded.
+void died(Device *device, CUcontext context, contexts::Id id) noexcept {
+    if (id == 0 || contexts::ends(context, id)) close_books(device, context);
+}
+
+// Records a new context. The driver may hand out a handle before the thread that ended the former context with it has
+// credited that one.
+contexts::Made record(Device &device, const contexts::New &made) noexcept {
+    for (;;) {
+        const contexts::Made recorded = contexts::made(device, made);
+        if (recorded != contexts::Made::ended) return recorded;
+        if (contexts::ends(made.context)) close_books(&device, made.context);
+    }
+}
+
+// `call` makes a context, `context` tells it afterwards, `undo` destroys it. `made`: what is known of it before.
+template <class Call, class Context, class Undo>
+CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
+    Bytes &cost = made.cost;
+    CUresult result = CUDA_SUCCESS;
+    const Bytes known = device.context_cost.load(std::memory_order_relaxed);
+    if (!admission::in_force(device).limited() || process::snapshot().unusable) {
+        result = patiently(device, call);  // nothing is enforced, and NVML's start would cost 9 ms
+    } else if (known != 0) {
+        result = charged(device, Kind::contexts, known, call, [&](Charge &charge) {
+            charge.keep(known);
+            cost = known;
+            return CUDA_SUCCESS;
+        });
+    } else if (!admission::wait_beside_others(device, Kind::contexts, kContext)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        result = patiently(device, [&] {
+            const FirstContext first(device);
+            const CUresult one = call();
+            if (one == CUDA_SUCCESS) cost = first.measure();
+            return one;
+        });
+        if (result == CUDA_SUCCESS && admission::is_over_cap(device)) {
+            reports::context_refused(device, cost);
+            undo();
+            device.ledger.give_back(Kind::contexts, cost);
+            devices::reconcile(device);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (result != CUDA_SUCCESS) return result;
+    made.context = context();
+    // One that the driver does not tell shows in the device's figure.
+    const contexts::Made known_as = made.context ? record(device, made) : contexts::Made::known;
+    if (known_as == contexts::Made::recorded) {
+        devices::context_made(device);
+        trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
+        return CUDA_SUCCESS;
+    }
+    if (known_as == contexts::Made::no_memory) undo();
+    device.ledger.give_back(Kind::contexts, cost);
+    return known_as == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 template <class Call>
-CUresult destroy(CUcontext context, Call call) {
+CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
+    Device *device = devices::find(ordinal);
+    if (!device) return call();
+    const FirstTurn turn(*device);
+    return create(
+        *device, {}, call, [&] { return *context; },
+        [&] {
+            driver().cuCtxDestroy_v2(*context);
+            *context = nullptr;
+        });
+}
+
+// What makes the primary context if it is not there.
+template <class Call, class Context, class Undo>
+CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo) {
+    Device *device = devices::find(ordinal);
+    if (!device) return call();
+    contexts::New made{.is_primary = true};
+    const auto is_there = [&] {
+        made.older = contexts::newest();
+        return contexts::primary_is_active(*device).value_or(false);
+    };
+    if (is_there()) return call();
+    const FirstTurn turn(*device);
+    if (turn.took_time() && is_there()) return call();
+    return create(
+        *device, made, call, [&] { return context(*device); }, undo);
+}
+
+// Whether a call that succeeded ends the primary context, or may: the driver is to say whether it is there.
+enum class Ends { surely, perhaps };
+
+template <class Call>
+CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
+    Device *device = devices::find(ordinal);
+    CUcontext context = device ? contexts::recorded_primary(*device) : nullptr;
+    if (device && !context) context = contexts::primary_of(*device);
+    const contexts::Closing closing(context);
+    const CUresult result = call();
+    if (context &&
+        ((ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true)))
+        died(device, context, closing.id());
+    return result;
+}
+
+// `call` destroys a context, or, where it detaches, takes one of its users away.
+template <class Call>
+CUresult destroy(CUcontext context, bool detaches, Call call) {
     Device *device = process::active() ? contexts::device_of(context) : nullptr;
     const contexts::Closing closing(process::active() ? context : nullptr);
     const CUresult result = call();
-    if (result == CUDA_SUCCESS && process::active()) died(device, context);
+    if (result == CUDA_SUCCESS && process::active() && (!detaches || contexts::detached(context)))
+        died(device, context, closing.id());
     return result;
 }
 
@@ -181,25 +252,28 @@ CUresult destroy(CUcontext context, Call call) {
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    return create_primary(
+    const CUresult result = create_primary(
         ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
         [&](const Device &) { return *context; },
         [&] {
             driver().cuDevicePrimaryCtxRelease_v2(ordinal);
             *context = nullptr;
         });
+    const Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr;
+    if (device) contexts::note_primary(*device, *context);
+    return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-    return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });
+    return end_primary(ordinal, Ends::perhaps, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-    return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxRelease_v2(ordinal); });
+    return end_primary(ordinal, Ends::perhaps, [&] { return driver().cuDevicePrimaryCtxRelease_v2(ordinal); });
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-    return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxReset(ordinal); });
+    return end_primary(ordinal, Ends::surely, [&] { return driver().cuDevicePrimaryCtxReset(ordinal); });
 }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-    return end_primary(ordinal, [&] { return driver().cuDevicePrimaryCtxReset_v2(ordinal); });
+    return end_primary(ordinal, Ends::surely, [&] { return driver().cuDevicePrimaryCtxReset_v2(ordinal); });
 }
 CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
     return create_own(context, ordinal, [&] { return driver().cuCtxCreate(context, flags, ordinal); });
@@ -216,14 +290,22 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsig
     return create_own(context, ordinal, [&] { return driver().cuCtxCreate_v4(context, parameters, flags, ordinal); });
 }
 CUresult cuCtxDestroy(CUcontext context) {
-    return destroy(context, [&] { return driver().cuCtxDestroy(context); });
+    return destroy(context, false, [&] { return driver().cuCtxDestroy(context); });
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
-    return destroy(context, [&] { return driver().cuCtxDestroy_v2(context); });
+    return destroy(context, false, [&] { return driver().cuCtxDestroy_v2(context); });
 }
-// A context of the old kind ends with its last user, and only cuCtxAttach makes a second one.
+// A context of the old kind ends with its last user, and only cuCtxAttach makes a second one: of the current context,
+// counted before the driver does, so that no other thread takes itself for the last.
+CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+    const CUcontext current = process::active() ? current_context() : nullptr;
+    if (current) contexts::attached(current);
+    const CUresult result = driver().cuCtxAttach(context, flags);
+    if (current && result != CUDA_SUCCESS) contexts::detached(current);
+    return result;
+}
 CUresult cuCtxDetach(CUcontext context) {
-    return destroy(context, [&] { return driver().cuCtxDetach(context); });
+    return destroy(context, true, [&] { return driver().cuCtxDetach(context); });
 }
 // A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
@@ -234,22 +316,22 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
             *context = nullptr;
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
-        contexts::green_made(*context, *device);
+        contexts::green_made(*context, {device, nullptr});
         devices::look_again_soon(*device);
     }
     return result;
 }
 // It holds on to the primary context, which ends with its last user.
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-    Device *device = process::active() ? contexts::green_gone(context) : nullptr;
-    if (!device) return driver().cuGreenCtxDestroy(context);
-    const CUresult result = end_primary(device->ordinal, [&] { return driver().cuGreenCtxDestroy(context); });
-    if (result != CUDA_SUCCESS) contexts::green_made(context, *device);
-    devices::look_again_soon(*device);
+    const contexts::Green known = process::active() ? contexts::green_gone(context) : contexts::Green();
+    const auto call = [&] { return driver().cuGreenCtxDestroy(context); };
+    const CUresult result = known.device ? end_primary(known.device->ordinal, Ends::perhaps, call) : call();
+    if (result != CUDA_SUCCESS && (known.device || known.context)) contexts::green_made(context, known);
+    if (known.device) devices::look_again_soon(*known.device);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     const CUresult result = driver().cuCtxFromGreenCtx(context, green);
-    if (result == CUDA_SUCCESS && process::active()) contexts::note_green(*context);
+    if (result == CUDA_SUCCESS && process::active()) contexts::note_green(green, *context);
     return result;
 }

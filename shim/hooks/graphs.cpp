@@ -86,7 +86,9 @@ CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
 template <class IsCapturing, class Call>
 CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
     idle::note_use();
-    return give_memory(executable, is_capturing, stream, graphs::launched, call);
+    const CUresult result = give_memory(executable, is_capturing, stream, graphs::launched, call);
+    cache::note_work();
+    return result;
 }
 
 // There is no host memory to know what it takes.
@@ -167,8 +169,7 @@ CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
     auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
     const CUresult result = driver().cuGraphExecDestroy(executable);
-    // Without memory for the record, or before its next launch has it, a graph that stayed is charged once it has
-    // grown.
+    // Without host memory for the record a graph that stays is charged after its next launch, not before.
     if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
     return result;
 }

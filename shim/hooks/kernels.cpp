@@ -10,6 +10,7 @@
 #include "cache.hpp"
 #include "contexts.hpp"
 #include "idle.hpp"
+#include "kernels.hpp"
 #include "process.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
@@ -36,7 +37,6 @@ class Settled {
             if (slot.compare_exchange_strong(found, key, std::memory_order_acq_rel) || found == key) return;
         }
     }
-    // After a limit was lowered, or code unloaded whose handles may come again.
     void clear() noexcept {
         for (auto &key : keys_) key.store(0, std::memory_order_release);
     }
@@ -119,14 +119,17 @@ template <class Call>
 CUresult launch(CUfunction function, Call call) {
     idle::note_use();
     const std::uintptr_t key = key_of(function);
-    return cache::with_room([&] { return settled.contains(key) ? call() : first_launch(function, key, call); });
+    const CUresult result =
+        cache::with_room([&] { return settled.contains(key) ? call() : first_launch(function, key, call); });
+    cache::note_work();
+    return result;
 }
 
 CUresult set_stack_limit(Device &device, std::size_t limit) {
     const Bytes before = stack_limit();
     const CUresult result =
         change_stack(device, limit, before, [&] { return driver().cuCtxSetLimit(CU_LIMIT_STACK_SIZE, limit); });
-    if (result == CUDA_SUCCESS && limit < before) settled.clear();
+    if (result == CUDA_SUCCESS && limit < before) kernels::forget_settled();
     devices::look_again_soon(device);
     return result;
 }
@@ -164,8 +167,14 @@ CUresult load(CUmodule *module, Call call) {
     if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
     const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
+    // An error may be of earlier work, and the module gone: the device shows it, and it is not unloaded twice.
+    const auto unload = [&] {
+        if (driver().cuModuleUnload(*module) == CUDA_SUCCESS) return true;
+        devices::reconcile(*device);
+        return !passes();
+    };
     // One that stays is the program's: nobody else could unload it, and it counts against the next request.
-    if (driver().cuModuleUnload(*module) != CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
     reports::refusal(*device, admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
     devices::reconcile(*device);
@@ -203,13 +212,16 @@ CUresult load_kernel(Call call) {
 
 template <class Call>
 CUresult unload(Call call) {
-    settled.clear();
+    kernels::forget_settled();
     const CUresult result = call();
     if (Device *device = devices::current()) devices::look_again_soon(*device);
     return result;
 }
 
 }  // namespace
+
+void kernels::forget_settled() noexcept { settled.clear(); }
+
 }  // namespace curb::shim
 
 using namespace curb::shim;

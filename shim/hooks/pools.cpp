@@ -13,11 +13,14 @@ Device *device_at(const CUmemLocation &location) noexcept {
     return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? devices::find(location.id) : nullptr;
 }
 
+Kind kind_of(CUmemAllocationType type) noexcept {
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? Kind::managed : Kind::pools;
+}
+
 CUresult note_pool_at(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location,
                       CUmemAllocationType type) noexcept {
-    // Managed pools: their memory moves between host and device, and is not of this pool accounting.
     if (result == CUDA_SUCCESS && process::active() && pool && location)
-        pools::note(*pool, type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(*location) : nullptr);
+        pools::note(*pool, device_at(*location), kind_of(type));
     return result;
 }
 
@@ -28,35 +31,42 @@ using namespace curb::shim;
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     const CUresult result = driver().cuMemPoolCreate(pool, properties);
-    return properties ? note_pool_at(result, pool, &properties->location, properties->allocType) : result;
+    if (result == CUDA_SUCCESS && process::active())
+        pools::made(*pool, device_at(properties->location), kind_of(properties->allocType));
+    return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    Device *device = process::active() ? pools::owner(pool) : nullptr;
-    if (!device) return driver().cuMemPoolDestroy(pool);
+    const pools::Pool *known = process::active() ? pools::known(pool) : nullptr;
+    if (!known) return driver().cuMemPoolDestroy(pool);
+    Device *device = known->device;
+    CUresult result = CUDA_SUCCESS;
     // Forgotten first: afterwards the driver may give the same handle to another thread's new pool.
     {
-        const Ledger::Operation operation(&device->ledger);
+        const Ledger::Operation operation(device ? &device->ledger : nullptr);
         const pools::Left left = pools::forget(pool);
-        const CUresult result = driver().cuMemPoolDestroy(pool);
+        result = driver().cuMemPoolDestroy(pool);
         const bool destroyed = result == CUDA_SUCCESS;
-        // Where nobody tells what the device has, nobody would tell when it has gone.
-        const bool told = !device->blind.load(std::memory_order_relaxed);
-        const Bytes stays = destroyed && told ? left.stays : 0;
-        device->ledger.leave_to_overhead(Kind::pools, stays);
-        device->ledger.give_back(Kind::pools, left.charged - stays);
-        trace::books(*device, Kind::pools, -static_cast<std::int64_t>(left.charged));
-        trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
-        if (!destroyed) {
-            const RelaxedCapture relaxed;
-            if (pools::Pool *again = pools::find(pool, device))
-                trace::books(*device, again->kind, static_cast<std::int64_t>(pools::raise(*again)));
-            return result;
+        if (device && left.pool) {
+            const Kind kind = left.pool->kind;
+            // Where nobody tells what the device has, nobody would tell when it has gone.
+            const bool told = !device->blind.load(std::memory_order_relaxed);
+            const Bytes stays = destroyed && told ? left.stays : 0;
+            device->ledger.leave_to_overhead(kind, stays);
+            device->ledger.give_back(kind, left.charged - stays);
+            trace::books(*device, kind, -static_cast<std::int64_t>(left.charged));
+            trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
         }
-        if (left.charged == 0) return CUDA_SUCCESS;  // the device has nothing back, and a program may have thousands
+        if (left.pool && destroyed) pools::ended(*left.pool);
+        if (left.pool && !destroyed) {
+            pools::put_back(*left.pool);
+            const RelaxedCapture relaxed;
+            if (device) trace::books(*device, left.pool->kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
+        }
+        if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
     }
-    devices::reconcile(*device);
-    return CUDA_SUCCESS;
+    if (device && result == CUDA_SUCCESS) devices::reconcile(*device);
+    return result;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
@@ -91,6 +101,6 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     const CUresult result = driver().cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-    if (result == CUDA_SUCCESS && process::active() && pool) pools::note(*pool, nullptr);
+    if (result == CUDA_SUCCESS && process::active() && pool) pools::made(*pool, nullptr, Kind::pools);
     return result;
 }

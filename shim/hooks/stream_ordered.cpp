@@ -53,10 +53,10 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
     if (!grew || !admission::is_over(*pool.device)) {
-        trace::allocated(*pool.device, Kind::pools, *pointer, bytes, taken);
+        trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     }
-    trace::books(*pool.device, Kind::pools, static_cast<std::int64_t>(taken));
+    trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(taken));
     (driver().*form.free)(*pointer, stream);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -69,17 +69,17 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // what was set aside for it goes back
-        trace::allocated(device, Kind::pools, *pointer, bytes, taken);
+        trace::allocated(device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     };
-    const bool reserved = admission::reserve_now(device, Kind::pools, worst);
+    const bool reserved = admission::reserve_now(device, pool.kind, worst);
     if (!reserved) {
         // A stream that is none, or no current context: the driver's own error comes before ours.
         if (!told_device_of(form, stream)) return call();
         const CUresult result = allocate_from_idle(form, pool, pointer, bytes, stream, call);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
-    return charged(device, Kind::pools, worst, call, record, reserved);
+    return charged(device, pool.kind, worst, call, record, reserved);
 }
 
 template <class Call>

@@ -15,8 +15,8 @@ namespace {
 class UnmapOperations {
   public:
     explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
-        for (const auto &[address, memory] : mappings) {
-            Device *device = vmm::device_of(memory);
+        for (const auto &[address, mapping] : mappings) {
+            Device *device = vmm::device_of(mapping.memory);
             if (!device || devices_[static_cast<std::size_t>(device->ordinal)]) continue;
             devices_.set(static_cast<std::size_t>(device->ordinal));
             device->ledger.begin();
@@ -71,7 +71,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
-    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, handle)) return result;
+    if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, bytes, handle)) return result;
     insist([&] { return driver().cuMemUnmap(address, bytes); });
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gpu_tests import ROOT  # noqa: I001  (where tensorflow_site.py is found)
+import tensorflow_site
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, MPS, TRACE
 
@@ -291,7 +293,7 @@ class _Table:
 
         torch = ("PYTHON", "PROGRAMS/torch_train.py")
         uncached = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
-        # JAX takes three quarters of the GPU at once otherwise, and the two would not fit side by side.
+        # JAX and TensorFlow take most of the GPU at once otherwise, and two would not fit side by side.
         side_by_side = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)
         program("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, TRACE: at_least(0.99)})
         program("PyTorch, ResNet-18", [*torch, "resnet"], 5, {CURB: same})
@@ -299,6 +301,8 @@ class _Table:
         program("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same})
         program("PyTorch, caching off", [*torch, "transformer"], 2, {CURB: same, CACHED: at_least(2)}, env=uncached)
         program("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 60, {CURB: same}, env=side_by_side)
+        grows = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), *_tensorflow())
+        program("TensorFlow, CNN", ["PYTHON", "PROGRAMS/tensorflow_train.py"], 60, {CURB: same}, env=grows)
         program("CuPy, temporaries", ["PYTHON", "PROGRAMS/cupy_loop.py"], 400, {CURB: same})
         program("CuPy, its pool off", ["PYTHON", "PROGRAMS/cupy_loop.py", "uncached"], 250, {CURB: same, CACHED: None})
         program("C++, Thrust temporaries", ["THRUST"], 120, {CURB: same, CACHED: None})
@@ -309,6 +313,14 @@ class _Table:
         target = Target("<= 1.1 x + 10 ms", _release_met, GPU)
         rows = [Row("PyTorch's cache by SIGUSR1; bare: empty_cache()", CURB, BARE, target)]
         self.add(Group("release, PyTorch", GPU, lanes, rows, operation="release", count=1, start_s=150, program=True))
+
+
+def _tensorflow() -> tuple[tuple[str, str], ...]:
+    """The variables with which a program has TensorFlow; none where it is not installed."""
+    try:
+        return tuple(tensorflow_site.environment(ROOT / "build", fetch=False).items())
+    except tensorflow_site.NoTensorFlow:
+        return ()
 
 
 def _release_met(figure: Figure) -> bool:

@@ -31,16 +31,19 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
     *context = reinterpret_cast<CUcontext>(kContext);
     return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) { return cuCtxGetCurrent(context); }
+std::atomic<bool> retained{false};
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
+    retained.store(true);
+    return cuCtxGetCurrent(context);
+}
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
-// Active from its first user on: the second time that curb asks.
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
-    static std::atomic<int> asked{0};
     *flags = 0;
-    *active = asked.fetch_add(1) > 0;
+    *active = retained.load();
     return CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+CUresult cuStreamQuery(CUstream) { return CUDA_SUCCESS; }
 CUresult cuStreamGetDevice(CUstream, CUdevice *device) {
     *device = 0;
     return CUDA_SUCCESS;

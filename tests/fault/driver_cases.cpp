@@ -71,15 +71,6 @@ WAY(a_primary_context_ends_when_its_state_is_told_late, kCapped) {
     p.holds(Kind::contexts, 0);
 }
 
-WAY(a_primary_context_ends_when_curb_could_not_let_it_go_at_once, kCapped) {
-    CUcontext context = p.start();
-    DO(cuDevicePrimaryCtxRetain, &context, 0);
-    fail("cuDevicePrimaryCtxRelease_v2");  // curb's own reference, for a moment
-    DO(cuDevicePrimaryCtxRelease_v2, 0);
-    DO(cuDevicePrimaryCtxRelease_v2, 0);
-    p.holds(Kind::contexts, 0);
-}
-
 WAY(a_context_ends_though_it_cannot_be_made_current, kCapped) {
     const CUcontext primary = p.start();
     CUcontext own = nullptr;

@@ -35,14 +35,16 @@ class NoTensorFlow(RuntimeError):
     """The text says why there is none."""
 
 
-def environment(build: Path) -> dict[str, str]:
-    """The variables with which a program has TensorFlow, beside the others. Fetches it if it is not here."""
+def environment(build: Path, fetch: bool = True) -> dict[str, str]:
+    """The variables with which a program has TensorFlow, beside the others. Fetches it if it is not here, unless `fetch` is false."""
     if named := os.environ.get("CURB_TENSORFLOW"):
         return _variables(Path(named))
     if importlib.util.find_spec("tensorflow") is not None:
         return {}
     site = build / "tensorflow"
     if not (site / "env.sh").exists():
+        if not fetch:
+            raise NoTensorFlow("TensorFlow is not installed")
         _fetch(site)
     return _variables(site)
 

@@ -31,6 +31,21 @@ SCENARIO_NAMED(a_freed_block_is_handed_out_again_without_the_driver) {
     nothing_is_left_but(kContext);
 }
 
+SCENARIO_NAMED(a_device_that_has_failed_hands_out_no_kept_block) {
+    start();
+    const CUfunction kernel = kernel_of(load_module("image"), "kernel");
+    const CUdeviceptr block = keep(3 * MiB);
+    MUST(launch(kernel));
+    EXPECT_EQ(take(3 * MiB), block);  // the device has not failed
+    MUST(cuMemFree_v2(block));
+    MUST(launch(kernel));
+    curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&none, 3 * MiB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    curb_sim_break(CUDA_SUCCESS);
+    EXPECT_EQ(take(3 * MiB), block);
+}
+
 SCENARIO_NAMED(only_a_request_of_exactly_the_same_size_gets_a_kept_block) {
     start();
     const CUdeviceptr kept = keep(3 * MiB);
@@ -195,12 +210,12 @@ SCENARIO_NAMED(nothing_is_kept_when_the_driver_reports_an_error) {
     nothing_is_left_but(kContext);
 }
 
-// CURB_SIM_FAULT: the first cuMemFree fails, which is curb's own.
+// CURB_SIM_FAULT: the first two cuMemFree fail, which are curb's own.
 SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_kept) {
     start();
     const CUdeviceptr block = keep(64 * MiB);
     kill(getpid(), SIGUSR1);
-    EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 1; }));
+    EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 2; }));
     EXPECT(soon([] { return told_held() == kContext; }));  // what is kept is free to the program
     EXPECT_EQ(take(64 * MiB), block);
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
@@ -240,13 +255,14 @@ SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     }
     MUST(cuCtxDestroy_v2(own));
     MUST(cuCtxSetCurrent(primary));
-    // A release of the primary context, which curb retains to know it: the program has another reference.
+    // A release of the primary context, of which the program has another reference.
     CUcontext again = nullptr;
     unsigned flags = 0;
     int active = 0;
     MUST(cuDevicePrimaryCtxRetain(&again, 0));
     curb_sim_report_next("cuDevicePrimaryCtxRelease_v2", kEarlier, 1);
-    MUST(cuDevicePrimaryCtxRelease_v2(0));
+    EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), kEarlier);
+    EXPECT_EQ(curb_sim_calls("cuDevicePrimaryCtxRelease_v2"), 1U);
     MUST(cuDevicePrimaryCtxGetState(0, &flags, &active));
     EXPECT_EQ(active, 1);
     // An exchange of the thread's capture mode.

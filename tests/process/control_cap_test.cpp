@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "raw_client.hpp"
 #include "steered.hpp"
 
 using namespace steered;
@@ -124,6 +125,25 @@ TEST_CASE("caps for several keys add up, and the most specific holds") {
     CHECK(status(process).gpus.at(1).cap == 2 * GiB);
     set(process, reset());
     CHECK(!status(process).gpus.at(1).cap);
+}
+
+TEST_CASE("caps take effect in the order in which they are asked for, NVML or not") {
+    const TempDir runtime;
+    // NVML takes 9 ms to start, and nothing has asked it yet.
+    Capped process(runtime.path(), {.environment = {{"CURB_SIM_LATENCY", "h100"}}, .socket = false});
+    REQUIRE(within(20s, [&] { return !process.socket().empty(); }));
+    const Raw first(process.socket()), second(process.socket()), third(process.socket());
+    const auto asks = [](const Raw &client, const char *size) {
+        client.send(std::string(R"({"curb":1,"ask":"cap","gpu":"nvml:0","cap":")") + size + "\"}\n");
+        client.no_more();
+    };
+    asks(first, "2GiB");
+    asks(second, "3GiB");
+    asks(third, "4GiB");
+    CHECK_THAT(first.answer(), contains("cap"));
+    CHECK_THAT(second.answer(), contains("cap"));
+    CHECK_THAT(third.answer(), contains("cap"));
+    CHECK(status(process).gpus.at(0).cap == 4 * GiB);
 }
 
 TEST_CASE("a key that names none of the process's devices, and a policy that cannot be used, are refused") {

@@ -36,6 +36,44 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
+TEST_CASE("what has ended is not charged, and what has its handle is") {
+    const std::string scenario = GENERATE(
+        "a_context_with_two_users_stays_in_the_books", "a_kernel_is_looked_at_again_when_its_context_has_ended",
+        "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
+        "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",
+        "a_handle_of_host_memory_holds_no_memory_of_the_device", "a_reset_after_an_error_that_stays_ends_all_charges",
+        "pools_of_managed_memory_are_charged");
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(scenario, nvml);
+    succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
+}
+
+TEST_CASE("an ordinary context with the handle of a green one has its own memory") {
+    succeeds(Job().cap("2GiB").run("memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it"));
+}
+
+TEST_CASE("what is made while another thread ends what had its handle is charged once") {
+    const std::string scenario = GENERATE("an_array_beside_the_end_of_another_context_is_charged_once",
+                                          "a_context_with_the_handle_of_one_that_ends_is_charged",
+                                          "a_primary_context_that_is_made_again_while_it_ends_is_charged");
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(scenario, nvml);
+    succeeds(Job().cap("2GiB").with("CURB_SIM_NVML", nvml).run(scenario));
+}
+
+TEST_CASE("first contexts that are made at once are measured one by one") {
+    // By how much they overlap is a matter of luck.
+    for (int round = 0; round < 3; ++round)
+        succeeds(Job()
+                     .cap("8GiB")
+                     .with("CURB_SIM_LATENCY", "h100")
+                     .run("first_contexts_that_are_made_at_once_cost_what_one_does"));
+    succeeds(Job()
+                 .cap("800MiB")
+                 .with("CURB_SIM_LATENCY", "h100")
+                 .run("threads_that_retain_the_first_primary_context_at_once_share_it"));
+}
+
 TEST_CASE("under a cap that is smaller than a context there is none") {
     const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
     succeeds(outcome);

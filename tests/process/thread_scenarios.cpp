@@ -259,7 +259,7 @@ SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
     MUST(cuMemAllocFromPoolAsync(&block, MiB, pool, nullptr));
     const std::uint64_t asked = curb_sim_calls("cuMemPoolGetAttribute");
     curb_sim_hold_up("cuMemPoolGetAttribute", 1, 1000);
-    std::thread asking([=] {
+    std::thread asker([=] {
         MUST(cuCtxSetCurrent(context));
         MUST(cuMemPoolTrimTo(pool, 0));  // after which curb asks the pool what it has
     });
@@ -271,7 +271,7 @@ SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
         MUST(cuMemPoolDestroy(pool));
     });
     EXPECT(within(std::chrono::milliseconds(900), [&] { return waits != 0 && sleeps_on(waits); }));
-    asking.join();
+    asker.join();
     destroying.join();
 }
 

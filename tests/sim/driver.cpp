@@ -90,6 +90,7 @@ Call::~Call() {
     unlock_model();
     if (!refusal) spend_time_of(entry_.name, bytes);
     if (counted_ && --calls_within == 0) root->machine->end_call();
+    hold_return(entry_);
 }
 
 void this_call_is_about(uint64_t bytes) { call_bytes = bytes; }

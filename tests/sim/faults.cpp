@@ -90,6 +90,13 @@ struct HeldUp {
 };
 constinit HeldUp held_up;
 
+// And what curb_sim_hold_return has.
+struct HeldReturn {
+    std::atomic<const char *> name = nullptr;
+    std::atomic<uint64_t> released = 0;
+};
+constinit HeldReturn held_return;
+
 void hold_up(const Entry &entry) {
     const char *name = held_up.name;
     if (name && !is_planner && std::strcmp(name, entry.name) == 0 && held_up.call.fetch_sub(1) == 1)
@@ -99,8 +106,9 @@ void hold_up(const Entry &entry) {
 // What curb_sim_break has.
 constinit std::atomic<int> broken = CUDA_SUCCESS;
 
-// What the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all that begin
-// so. ASSUMED, until tests/gpu/programs/broken.cpp has been run: its output is this table.
+// The calls that the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all
+// that begin so. Measured on an H200 with driver 580 (tests/gpu/programs/broken.cpp;
+// docs/results/broken-2026-11-23-nvidia-h200.txt).
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",
@@ -109,9 +117,21 @@ constexpr std::string_view kAnswersBroken[] = {
     "cuGetProcAddress*",
     "cuGetExportTable",
     "cuDeviceGet*",
-    "cuDevicePrimaryCtxReset*",
+    "cuDeviceTotalMem*",
+    "cuDevicePrimaryCtx*",
     "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent*",
+    "cuCtxPopCurrent*",
+    "cuCtxGetDevice",
+    "cuCtxGetFlags",
+    "cuCtxGetApiVersion",
     "cuThreadExchangeStreamCaptureMode",
+    "cuPointerGetAttribute",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolTrimTo",
 };
 
 bool answers_broken(std::string_view name) {
@@ -145,6 +165,13 @@ CUresult fault(Entry &entry) {
     return CUDA_SUCCESS;
 }
 
+void hold_return(const Entry &entry) {
+    const char *name = held_return.name;
+    if (!name || is_planner || std::strcmp(name, entry.name) != 0) return;
+    const uint64_t released = held_return.released;
+    if (held_return.name.compare_exchange_strong(name, nullptr)) held_return.released.wait(released);
+}
+
 CUresult reported(const Entry &entry, CUresult result) {
     return is_due(reported_next, entry) ? static_cast<CUresult>(reported_next.result.load()) : result;
 }
@@ -154,6 +181,7 @@ void repair() { broken = CUDA_SUCCESS; }
 }  // namespace curb::sim
 
 using curb::sim::broken;
+using curb::sim::held_return;
 using curb::sim::held_up;
 using curb::sim::is_planner;
 using curb::sim::next;
@@ -184,6 +212,14 @@ SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milli
     held_up.call = call;
     held_up.milliseconds = milliseconds;
     held_up.name = name;
+}
+
+SIM_EXPORT void curb_sim_hold_return(const char *name) {
+    is_planner = true;
+    held_return.name = name;
+    if (name) return;
+    ++held_return.released;
+    held_return.released.notify_all();
 }
 
 SIM_EXPORT void curb_sim_break(int result) { broken = result; }

@@ -30,6 +30,7 @@ CUresult Pool::grow(uint64_t size) {
         if (on_device()) credit(properties.location.id, Use::pools, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (managed_on_device()) charge(properties.location.id, Use::managed, size);
     ranges[start] = {size, file_size_};
     if (file >= 0) {
         file_size_ += size;
@@ -58,6 +59,7 @@ void Pool::give_units(CUdeviceptr start, uint64_t size) {
     }
     driver().addresses.give(start, size);
     if (on_device()) credit(properties.location.id, Use::pools, size);
+    if (managed_on_device()) credit(properties.location.id, Use::managed, size);
     reserved -= size;
 }
 

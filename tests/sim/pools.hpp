@@ -33,6 +33,11 @@ struct Pool {
         return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
     }
+    // Its memory is of that device, which NVML does not count, as of cuMemAllocManaged.
+    bool managed_on_device() const {
+        return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+               properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    }
     bool is_of(int device) const { return on_device() && properties.location.id == device; }
 
     CUmemoryPool handle = nullptr;

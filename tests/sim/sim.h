@@ -97,6 +97,10 @@ void curb_sim_report_next(const char *name, int result, int times);
    many milliseconds. */
 void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
 
+/* The next call of the export `name`, a string that stays, by any thread but this one has its effect at once and returns
+   only when this is called with null. */
+void curb_sim_hold_return(const char *name);
+
 /* From now on every call returns `result`, as after a kernel that has read a wrong address, but for those that the driver
    answers then (a table in faults.cpp), until the primary context is reset; 0: it ends at once. */
 void curb_sim_break(int result);

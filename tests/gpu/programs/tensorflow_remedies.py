@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import sys
 import time
 from typing import Any
@@ -22,17 +23,19 @@ import tensorflow as tf  # noqa: E402
 from talk import say, wait  # noqa: E402
 from tensorflow import keras  # noqa: E402
 
-_SIDE, _BATCH, _CLASSES = 64, 128, 10
+_SIDE, BATCH, _CLASSES = 64, 128, 10
 _BATCHES = 8
 _LIMIT_MIB = 2048
 _PIECE_MIB, _MOST_PIECES = 256, 1024
 _WARM_UP_STEPS = 20
+_TIMED_TOGETHER = 50
+"""Steps. Their median time is the speed: one that another process has delayed does not count."""
 
 
 def images(batches: int = _BATCHES) -> tuple[np.ndarray, np.ndarray]:
     """The class of an image can be learnt: it is the row of its bright line."""
     random = np.random.default_rng(1)
-    x = random.random((batches * _BATCH, _SIDE, _SIDE, 3), np.float32)
+    x = random.random((batches * BATCH, _SIDE, _SIDE, 3), np.float32)
     y = random.integers(_CLASSES, size=len(x))
     x[np.arange(len(x)), y * _SIDE // _CLASSES] += 1
     return x, y
@@ -83,14 +86,13 @@ class Script:
         return model
 
     def fit(self, model: Any, steps: int, *data: Any, **more: Any) -> list[float]:
-        """The loss of each epoch of `_BATCHES` steps; the first epochs are not timed."""
-        epochs, untimed = max(2, steps // _BATCHES), min(_WARM_UP_STEPS, steps // 2) // _BATCHES + 1
-        options = {"verbose": 0, "shuffle": False, "batch_size": None if more else _BATCH} | more
-        first = model.fit(*data, epochs=untimed, **options).history["loss"]
-        start = time.perf_counter()
-        rest = model.fit(*data, epochs=max(1, epochs - untimed), **options).history["loss"]
-        self.speed = len(rest) * _BATCHES / (time.perf_counter() - start)
-        return [float(loss) for loss in first + rest]
+        """The loss of each epoch of `_BATCHES` steps."""
+        ends: list[float] = []
+        clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.perf_counter()))
+        options = {"verbose": 0, "shuffle": False, "batch_size": None if more else BATCH, "callbacks": [clock]} | more
+        losses = model.fit(*data, epochs=steps // _BATCHES, **options).history["loss"]
+        self.speed = speed(ends[_WARM_UP_STEPS // _BATCHES :], _BATCHES)
+        return [float(loss) for loss in losses]
 
 
 class MemoryGrowth(Script):
@@ -133,17 +135,15 @@ class FunctionLoop(Fit):
 
         x, y = map(tf.constant, images())
         losses = []
-        start = 0.0
-        untimed = min(_WARM_UP_STEPS, steps // 2)
+        ends = []
         for number in range(steps):
-            if number == untimed:
+            if number >= _WARM_UP_STEPS and number % _TIMED_TOGETHER == 0:
                 float(losses[-1])
-                start = time.perf_counter()
-            at = number % _BATCHES * _BATCH
-            losses.append(step(x[at : at + _BATCH], y[at : at + _BATCH]))
-        found = [float(loss) for loss in losses]
-        self.speed = (steps - untimed) / (time.perf_counter() - start)
-        return found
+                ends.append(time.perf_counter())
+            at = number % _BATCHES * BATCH
+            losses.append(step(x[at : at + BATCH], y[at : at + BATCH]))
+        self.speed = speed(ends, _TIMED_TOGETHER)
+        return [float(loss) for loss in losses]
 
 
 class ClearSession(Script):
@@ -179,7 +179,7 @@ class Sessions(Script):
         self.session = v1.Session()
         self.session.run(v1.global_variables_initializer())
         for number in range(steps):
-            at = slice(number % _BATCHES * _BATCH, (number % _BATCHES + 1) * _BATCH)
+            at = slice(number % _BATCHES * BATCH, (number % _BATCHES + 1) * BATCH)
             losses.append(float(self.session.run([loss, step], {x: data[at], y: labels[at]})[0]))
         return losses
 
@@ -223,7 +223,7 @@ class DataLoader(Script):
         self.model = self.compiled()
         data = tf.data.Dataset.from_tensor_slices(images()).cache().shuffle(1024, seed=1)
         data = data.map(lambda x, y: (tf.image.flip_left_right(x), y), num_parallel_calls=tf.data.AUTOTUNE)
-        self.data = data.batch(_BATCH).prefetch(tf.data.AUTOTUNE)
+        self.data = data.batch(BATCH).prefetch(tf.data.AUTOTUNE)
         return self.fit(self.model, steps, self.data, shuffle=None)
 
     def remedy(self) -> None:
@@ -243,6 +243,12 @@ SCRIPTS: dict[str, type[Script]] = {
     "two": TwoTrainings,
     "loader": DataLoader,
 }
+
+
+def speed(ends: list[float], steps: int) -> float | None:
+    """Steps a second; `ends`: when each so many of them had been made. None: they are too few."""
+    times = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+    return steps / statistics.median(times) if times else None
 
 
 def bytes_in_use() -> int | str:

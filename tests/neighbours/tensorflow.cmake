@@ -1,0 +1,22 @@
+# TensorFlow's wheel on the simulated driver, in nightly runs: it is 600 MB. It asks for libraries of CUDA 12, of which it gets
+# one that succeeds in everything and six that have nothing in them: it opens them when it makes its device, and needs their
+# functions only for products and convolutions.
+if(CURB_SANITIZE)
+  return()
+elseif(NOT CURB_NIGHTLY)
+  curb_left_out(tensorflow_test "TensorFlow's wheel is fetched in nightly runs only")
+  return()
+endif()
+set(cuda12 ${PROJECT_BINARY_DIR}/tests/neighbours/cuda12)
+function(cuda12_library name version)
+  add_library(cuda12_${name} SHARED ${ARGN})
+  set_target_properties(cuda12_${name} PROPERTIES OUTPUT_NAME ${name} VERSION ${version} SOVERSION ${version}
+    CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${cuda12})
+endfunction()
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp "")
+cuda12_library(cudart 12 cudart12.cpp)
+foreach(library cublas.12 cublasLt.12 cufft.11 cusolver.11 cusparse.12 cudnn.9)
+  string(REPLACE "." ";" library ${library})
+  cuda12_library(${library} ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
+endforeach()
+curb_python_test(tensorflow_test ARGS ${cuda12} TIMEOUT 1800)

@@ -1,0 +1,326 @@
+// What has ended, and what has its handle afterwards: the driver hands out again what was freed last. Contexts, pools,
+// arrays, mappings and kernels, under a cap.
+
+#include <atomic>
+#include <barrier>
+#include <fstream>
+
+#include "memory.hpp"
+
+using namespace scenario;
+
+namespace {
+
+CUcontext make_context() {
+    CUcontext context = nullptr;
+    MUST(cuCtxCreate_v2(&context, 0, 0));
+    return context;
+}
+
+void fill_with_blocks() {
+    CUdeviceptr block = 0;
+    fill([&] { return cuMemAlloc_v2(&block, 32 * MiB); });
+}
+
+// `act` in each of so many threads at once.
+template <class Act>
+void in_threads(int count, Act act) {
+    std::barrier begin(count);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < count; ++i)
+        threads.emplace_back([&] {
+            begin.arrive_and_wait();
+            act();
+        });
+    for (std::thread &thread : threads) thread.join();
+}
+
+// A thread whose call of `name` has had its effect and has not returned: what the driver has freed may come again, and
+// curb has not credited it yet. `act` calls it.
+class OnItsWay {
+  public:
+    template <class Act>
+    OnItsWay(const char *name, Act act) {
+        const std::uint64_t before = curb_sim_held(0);
+        curb_sim_hold_return(name);
+        thread_ = std::thread(act);
+        EXPECT(within(std::chrono::seconds(20), [=] { return curb_sim_held(0) < before; }));
+    }
+    ~OnItsWay() { returns(); }
+    OnItsWay(const OnItsWay &) = delete;
+    OnItsWay &operator=(const OnItsWay &) = delete;
+    void returns() {
+        curb_sim_hold_return(nullptr);
+        if (thread_.joinable()) thread_.join();
+    }
+
+  private:
+    std::thread thread_;
+};
+
+// `act` in another thread, which may have to wait for the one on its way, and then ends.
+template <class Act>
+void beside(OnItsWay &other, Act act) {
+    std::atomic<bool> done = false;
+    std::thread thread([&] {
+        act();
+        done = true;
+    });
+    within(std::chrono::milliseconds(300), [&] { return done.load(); });
+    other.returns();
+    thread.join();
+}
+
+std::uint64_t resident() {
+    std::uint64_t all = 0, pages = 0;
+    std::ifstream("/proc/self/statm") >> all >> pages;
+    return pages * 4 * KiB;
+}
+
+}  // namespace
+
+SCENARIO_NAMED(a_context_with_two_users_stays_in_the_books) {
+    MUST(cuInit(0));
+    const CUcontext context = make_context();
+    take(64 * MiB);
+    CUcontext same = nullptr;
+    MUST(cuCtxAttach(&same, 0));
+    EXPECT(same == context);
+    MUST(cuCtxAttach(&same, 0));
+    MUST(cuCtxDetach(context));
+    MUST(cuCtxDetach(context));
+    EXPECT(cuCtxAttach(&same, 1) != CUDA_SUCCESS);
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    fill_with_blocks();
+    MUST(cuCtxDetach(context));  // the last
+    EXPECT_EQ(curb_sim_held(0), 0U);
+    make_context();
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(first_contexts_that_are_made_at_once_cost_what_one_does) {
+    MUST(cuInit(0));
+    in_threads(8, make_context);
+    make_context();
+    EXPECT_EQ(curb_sim_held(0), 9 * kContext);
+    EXPECT_EQ(told_held(), 9 * kContext);
+}
+
+SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
+    MUST(cuInit(0));
+    in_threads(4, start);
+    start();
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_kernel_is_looked_at_again_when_its_context_has_ended) {
+    constexpr const char *kImage = "// curb-sim-module\n// kernel frame local=2048\n";
+    start();
+    const CUfunction before = kernel_of(load_module(kImage), "frame");
+    MUST(launch(before));
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    const CUfunction after = kernel_of(load_module(kImage), "frame");
+    EXPECT(after == before);
+    fill_with_blocks();
+    EXPECT_EQ(launch(after), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) <= kCap);
+}
+
+SCENARIO_NAMED(a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged) {
+    start();
+    CUmemPoolProps managed{};
+    managed.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    managed.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    CUmemoryPool other = make_pool(CU_MEM_LOCATION_TYPE_HOST, 0);
+    for (int round = 0; round < 2; ++round) {
+        CUdeviceptr block = 0;
+        MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, other, nullptr));
+        MUST(cuMemFreeAsync(block, nullptr));
+        MUST(cuMemPoolDestroy(other));
+        const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+        EXPECT(pool == other);
+        std::vector<CUdeviceptr> blocks;
+        fill([&] { return cuMemAllocFromPoolAsync(&blocks.emplace_back(), 32 * MiB, pool, nullptr); });
+        EXPECT_EQ(told_held(), curb_sim_held(0));
+        blocks.pop_back();
+        for (const CUdeviceptr one : blocks) MUST(cuMemFreeAsync(one, nullptr));
+        MUST(cuCtxSynchronize());
+        MUST(cuMemPoolDestroy(pool));
+        EXPECT_EQ(told_held(), kContext);
+        MUST(cuMemPoolCreate(&other, &managed));
+        EXPECT(other == pool);
+    }
+}
+
+SCENARIO_NAMED(pools_of_managed_memory_are_charged) {
+    start();
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    std::vector<CUdeviceptr> blocks;
+    const int served = fill([&] { return cuMemAllocFromPoolAsync(&blocks.emplace_back(), 32 * MiB, pool, nullptr); });
+    EXPECT(served > 4);
+    EXPECT(curb_sim_high(0) <= kCap);
+    EXPECT_EQ(told_held(), kContext + static_cast<std::uint64_t>(served) * 32 * MiB);
+    blocks.pop_back();
+    for (const CUdeviceptr one : blocks) MUST(cuMemFreeAsync(one, nullptr));
+    MUST(cuMemPoolDestroy(pool));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
+    start();
+    std::uint64_t threshold = 12345, told = 0;
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, nullptr));
+    curb_sim_fail_next("cuMemPoolDestroy", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &told));
+    EXPECT_EQ(told, threshold);
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemPoolDestroy(pool));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
+    start();
+    const auto make_and_destroy = [](int times) {
+        for (int i = 0; i < times; ++i) MUST(cuMemPoolDestroy(make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0)));
+    };
+    make_and_destroy(100);
+    const std::uint64_t before = resident();
+    make_and_destroy(20'000);
+    EXPECT(resident() < before + 1 * MiB);
+}
+
+SCENARIO_NAMED(an_array_beside_the_end_of_another_context_is_charged_once) {
+    constexpr std::size_t kWide = 8192;  // 64 MiB of floats at 2048 rows
+    const CUcontext primary = start();
+    const CUDA_ARRAY3D_DESCRIPTOR large = floats(kWide, 2048, 0, 0);
+    const CUcontext own = make_context();
+    CUarray before = nullptr, after = nullptr;
+    MUST(cuArray3DCreate_v2(&before, &large));
+    MUST(cuCtxSetCurrent(primary));
+    {
+        OnItsWay end("cuCtxDestroy_v2", [=] { MUST(cuCtxDestroy_v2(own)); });
+        MUST(cuArray3DCreate_v2(&after, &large));
+        EXPECT(after == before);
+    }
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuArrayDestroy(after));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_context_with_the_handle_of_one_that_ends_is_charged) {
+    const CUcontext primary = start();
+    const CUcontext before = make_context();
+    take(64 * MiB);
+    MUST(cuCtxSetCurrent(primary));
+    {
+        OnItsWay end("cuCtxDestroy_v2", [=] { MUST(cuCtxDestroy_v2(before)); });
+        beside(end, [=] {
+            EXPECT(make_context() == before);
+            take(32 * MiB);
+        });
+    }
+    EXPECT_EQ(told_held(), 2 * kContext + 32 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuCtxDestroy_v2(before));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_primary_context_that_is_made_again_while_it_ends_is_charged) {
+    MUST(cuInit(0));
+    make_context();
+    CUcontext primary = nullptr;
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cuCtxPushCurrent_v2(primary));
+    take(64 * MiB);
+    MUST(cuCtxPopCurrent_v2(&primary));
+    {
+        OnItsWay end("cuDevicePrimaryCtxRelease_v2", [] { MUST(cuDevicePrimaryCtxRelease_v2(0)); });
+        beside(end, [] {
+            start();
+            take(32 * MiB);
+        });
+    }
+    EXPECT_EQ(told_held(), 2 * kContext + 32 * MiB);
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it) {
+    constexpr std::uint64_t kGreen = 6 * MiB;
+    const CUcontext primary = start();
+    CUdevResource multiprocessors{};
+    CUdevResourceDesc description = nullptr;
+    CUgreenCtx green = nullptr;
+    CUcontext of_green = nullptr;
+    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
+    MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    MUST(cuCtxFromGreenCtx(&of_green, green));
+    MUST(cuGreenCtxDestroy(green));
+    const CUcontext own = make_context();
+    EXPECT(own == of_green);
+    take(64 * MiB);
+    MUST(cuCtxDestroy_v2(own));
+    MUST(cuCtxSetCurrent(primary));
+    EXPECT_EQ(curb_sim_held(0), kContext + kGreen);
+    EXPECT_EQ(told_held(kGreen), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
+    constexpr std::uint64_t kBytes = 64 * MiB;
+    start();
+    CUmemAllocationProp host = on_device(0);
+    host.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    const CUmemAllocationProp device = on_device(0);
+    CUdeviceptr range = 0;
+    CUmemGenericAllocationHandle of_device = 0, of_host = 0, again = 0;
+    MUST(cuMemAddressReserve(&range, 2 * kBytes, 0, 0, 0));
+    MUST(cuMemCreate(&of_device, kBytes, &device, 0));
+    MUST(cuMemCreate(&of_host, kBytes, &host, 0));
+    MUST(cuMemMap(range, kBytes, 0, of_device, 0));
+    MUST(cuMemMap(range + kBytes, kBytes, 0, of_host, 0));
+    MUST(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(range + kBytes)));
+    EXPECT(again == of_host);
+    MUST(cuMemUnmap(range, 2 * kBytes));
+    MUST(cuMemRelease(of_device));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+    // The last byte of a mapping is of it.
+    MUST(cuMemCreate(&of_device, kBytes, &device, 0));
+    MUST(cuMemMap(range, kBytes, 0, of_device, 0));
+    MUST(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(range + kBytes - 1)));
+    MUST(cuMemUnmap(range, kBytes));
+    MUST(cuMemRelease(of_device));
+    EXPECT_EQ(told_held(), kContext + kBytes);
+    MUST(cuMemRelease(again));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_reset_after_an_error_that_stays_ends_all_charges) {
+    start();
+    take(64 * MiB);
+    CUarray array = nullptr;
+    CUdeviceptr managed = 0;
+    const CUDA_ARRAY3D_DESCRIPTOR large = floats(1024, 2048, 0, 0);
+    MUST(cuArray3DCreate_v2(&array, &large));
+    MUST(cuMemAllocManaged(&managed, 32 * MiB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1088));
+    curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    EXPECT_EQ(told_held(), kContext);
+    fill_with_blocks();
+}
