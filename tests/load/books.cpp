@@ -32,27 +32,35 @@ std::optional<control::GpuStatus> status() {
     return said->gpus.front();
 }
 
-std::string differences() {
+std::string differences(bool pools_end) {
     const auto said = status();
     if (!said) return "no answer at a quiet point\n";
     const auto of = [&](policy::Kind kind) { return said->kinds[static_cast<std::size_t>(kind)]; };
     std::string out;
-    for (const policy::Kind kind : kAlike)
-        out += line(policy::kind_name(kind), of(kind), curb_sim_held_for(0, policy::kind_name(kind)));
+    std::uint64_t said_measured = 0, measured = 0;
+    for (const policy::Kind kind : kAlike) {
+        const std::uint64_t is = curb_sim_held_for(0, policy::kind_name(kind));
+        if (kind != policy::Kind::pools || !pools_end) {
+            out += line(policy::kind_name(kind), of(kind), is);
+        } else {
+            said_measured = of(kind);
+            measured = is;
+        }
+    }
     // How the driver packs small arrays into granules is seen in NVML's figure alone.
     const std::uint64_t arrays = curb_sim_held_for(0, "arrays");
     const bool unseen = std::getenv("CURB_SIM_NVML") != nullptr && of(policy::Kind::arrays) <= arrays;
     return out + line("arrays, contexts and code",
-                      (unseen ? arrays : of(policy::Kind::arrays)) + of(policy::Kind::contexts) +
+                      said_measured + (unseen ? arrays : of(policy::Kind::arrays)) + of(policy::Kind::contexts) +
                           of(policy::Kind::stack) + of(policy::Kind::overhead),
-                      arrays + curb_sim_held_for(0, "context") + curb_sim_held_for(0, "modules"));
+                      measured + arrays + curb_sim_held_for(0, "context") + curb_sim_held_for(0, "modules"));
 }
 
-std::string differences_that_stay(std::chrono::milliseconds patience) {
+std::string differences_that_stay(std::chrono::milliseconds patience, bool pools_end) {
     using namespace std::chrono_literals;
     const auto until = std::chrono::steady_clock::now() + patience;
     std::string left;
-    while (!(left = differences()).empty() && std::chrono::steady_clock::now() < until)
+    while (!(left = differences(pools_end)).empty() && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(1ms);
     return left;
 }

@@ -123,7 +123,13 @@ void edit_policy(Cell &cell) {
     expect_equal("under an edited policy");
     write_policy(cell, cell.cap);
 }
+// Only what runs on the device can fail so: a launch is before it.
 void fail_for_good(Cell &cell) {
+    CUmodule module = nullptr;
+    CUfunction kernel = nullptr;
+    done(cuModuleLoadData(&module, "// curb-sim-module code=2MiB\n// kernel small\n"), "cuModuleLoadData");
+    done(cuModuleGetFunction(&kernel, module, "small"), "cuModuleGetFunction");
+    done(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
     curb_sim_break(kIllegalAddress);
     CUdeviceptr block = 0;
     expect(cuMemAlloc_v2(&block, kBlock) == kIllegalAddress, "memory was granted by a device that has failed");

@@ -41,6 +41,7 @@ CODE_UNSEEN = "code is measured by NVML alone, which does not list the process t
 LEFT_OUT: dict[frozenset[str], str] = {
     frozenset({"module", "not listed"}): CODE_UNSEEN,
     frozenset({"launched kernel", "not listed"}): CODE_UNSEEN,
+    frozenset({"green context", "not listed"}): "its 6 MiB are measured by NVML alone",
 }
 
 

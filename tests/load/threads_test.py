@@ -58,7 +58,7 @@ def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int)
 def main() -> int:
     print(f"CURB_LOAD_SEED={SEED}", flush=True)
     wanted = matrix.figure("operations") // PORTION
-    runs = [(name, gpu, blocks) for name, gpu in POLICIES.items() for blocks in ("pools", "no-pools")]
+    runs = [(name, gpu, blocks) for name, gpu in POLICIES.items() for blocks in ("pools-end", "no-pools")]
     runs.sort(key=lambda one: "waiting" not in one[0])
     done, wrong = 0, 0
     for number, (name, gpu, blocks) in enumerate(runs):

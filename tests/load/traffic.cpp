@@ -131,7 +131,7 @@ void Traffic::step(Random &random, const std::vector<Place> &places) {
 
 void Traffic::live(Random random) {
     ++counts_.lives;
-    const std::vector<Place> places = own_places(random() % 4 == 0);
+    const std::vector<Place> places = own_places(random() % 4 == 0 && how_.pools_end);
     const auto steps = static_cast<std::int64_t>(200 + random() % 4000);
     for (std::int64_t i = 0; i < steps && left_.fetch_sub(1, std::memory_order_relaxed) > 0; ++i) {
         step(random, places);
