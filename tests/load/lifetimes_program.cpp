@@ -134,6 +134,8 @@ void fail_for_good(Cell &cell) {
     CUdeviceptr block = 0;
     expect(cuMemAlloc_v2(&block, kBlock) == kIllegalAddress, "memory was granted by a device that has failed");
     reset(cell);
+    expect_equal("after the reset of a device that has failed");
+    curb_sim_break(CUDA_SUCCESS);  // for what follows: only another process could use a real one
 }
 
 struct Event {

@@ -38,7 +38,7 @@ void say(bool right, const char *what, unsigned long long is, unsigned long long
 // in streams has been seen complete.
 void compare(load::Traffic &traffic, bool pools_end) {
     traffic.synchronize();
-    const std::string left = load::differences_that_stay(std::chrono::seconds(5), pools_end);
+    const std::string left = load::differences_that_stay(kPatience, pools_end);
     if (left.empty()) return;
     std::fprintf(stderr, "at a quiet point: %s", left.c_str());
     ++wrong;
@@ -92,6 +92,8 @@ int main(int argc, char **argv) {
     if (!pools) without.push_back(load::Kind::stream_ordered);
     // Its size is known only once it is loaded, and by NVML alone.
     if (!pools || !nvml) without.push_back(load::Kind::code);
+    // What is left of a managed pool that was destroyed is in no figure.
+    if (pools_end) without.push_back(load::Kind::managed);
     // Without NVML its cost is measured by the device's free memory, which other threads change meanwhile.
     if (!nvml) without.push_back(load::Kind::contexts);
     load::Traffic traffic({.threads = static_cast<unsigned>(number(6)),
