@@ -26,7 +26,7 @@ struct Device {
     std::atomic<Bytes> reach{policy::kUnbounded};  // what it holds and what is free of the device, together
     std::atomic<std::uint64_t> reach_ms{0};        // when that was last asked
     std::atomic<bool> changed{false};              // the driver may have taken or given back memory of its own since
-    std::atomic<bool> blind{false};      // NVML does not see this process: overhead is what contexts were seen
+    std::atomic<bool> blind{true};       // NVML does not see this process: overhead is what contexts were seen
                                          // to take from the device at their creation
     std::atomic<int> contexts{0};        // live ones that were seen being made
     std::atomic<Bytes> context_cost{0};  // what one takes, as measured; 0: not yet

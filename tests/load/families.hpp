@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <vector>
 
 #include "cuda_abi.h"
 
@@ -33,6 +35,13 @@ struct Block {
     CUmipmappedArray mipmap = nullptr;
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
+    CUmemoryPool pool = nullptr, imported_pool = nullptr;
+    CUdeviceptr imported = 0;
+    CUmemGenericAllocationHandle second = 0;  // another handle of the same memory
+    CUcontext context = nullptr;
+    CUgreenCtx green = nullptr;
+    CUmodule module = nullptr;
+    CUstream stream = nullptr;
 };
 
 // What some programs have to do without.
@@ -40,19 +49,29 @@ enum class Kind {
     any,
     stream_ordered,  // of a pool, which may grow for a moment although its idle memory would do (decision 0004)
     managed,         // which keeps a process from being suspended
+    code,            // whose size curb knows only once it is loaded
+    contexts,        // of which few have room
 };
+
+// What ends a block, beside the program that gives it back.
+enum class EndsWith { nothing, its_context, primary_context };
 
 struct Family {
     const char *name;
-    unsigned weight;  // how often, beside the others
+    unsigned weight;  // how often, beside the others; 0: not at random, as it leaves something behind
     Kind kind;
+    EndsWith ends_with;
     // With the context of the place current. `random` chooses among streams and pools. CUDA_ERROR_OUT_OF_MEMORY: a
     // refusal, after which nothing is held.
     CUresult (*take)(const Place &place, unsigned random, Block &block);
     CUresult (*give)(const Place &place, unsigned random, const Block &block);
 };
 
+std::span<const Family> families();
 // One of them by its weight.
-const Family &family(unsigned random, std::optional<Kind> without);
+const Family &family(unsigned random, const std::vector<Kind> &without);
+
+// Held, shared, while a thread captures: no other may wait for the context meanwhile, which would break the capture.
+std::shared_mutex &captures();
 
 }  // namespace load

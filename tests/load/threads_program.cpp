@@ -1,10 +1,12 @@
-// 32 threads under curb that take and free memory of every family, each what others have taken, and end and are made
+// Threads under curb that take and free memory of every family, each what others have taken, and end and are made
 // again, while signals and requests ask for releases and set caps beside them.
 //
-// Arguments: how many operations, in how many rounds, a seed, the policy's cap in MiB, and "pools" or "no-pools" for
-// whether there are blocks of pools. Without those the cap is never exceeded, at no moment; with them a pool may grow
-// by a request that is then undone (decision 0004). Between two rounds nothing happens, and what curb says is held
-// against the simulated driver's own books. The last line on stdout: operations, refusals, threads, releases.
+// Arguments: how many operations, in how many rounds, a seed, the policy's cap in MiB, "pools", "pools-end" or
+// "no-pools" for whether there are blocks of pools, and of such that are destroyed meanwhile, how many threads, and how
+// many blocks at most. Without pools the cap is never exceeded, at no moment; with them a pool may grow by a request
+// that is then undone (decision 0004), and code is loaded, whose size is known only then. Between two rounds nothing
+// happens, and curb's books are compared with the simulated driver's by kind. The last line on stdout: operations,
+// refusals, threads, releases.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,10 +14,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 
-#include "control/client.hpp"
+#include "books.hpp"
 #include "sim.h"
 #include "traffic.hpp"
 
@@ -24,6 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace control = curb::control;
 namespace policy = curb::policy;
+using load::kPatience;
 
 int wrong = 0;
 void say(bool right, const char *what, unsigned long long is, unsigned long long should) {
@@ -32,27 +34,14 @@ void say(bool right, const char *what, unsigned long long is, unsigned long long
     ++wrong;
 }
 
-constexpr auto kPatience = 60s;  // deadlines, which a busy machine keeps
-
-std::optional<control::GpuStatus> status() {
-    control::Reply reply = control::ask(getpid(), control::StatusRequest(), kPatience);
-    const auto *said = std::get_if<control::Status>(&reply);
-    if (!said || said->gpus.empty()) return std::nullopt;
-    return said->releasing ? std::nullopt : std::optional(said->gpus.front());
-}
-std::uint64_t managed(const control::GpuStatus &gpu) {
-    return gpu.kinds[static_cast<std::size_t>(policy::Kind::managed)];
-}
-
-// Nobody works: what curb says is what the driver has, once the release that may be under way has ended.
-void compare() {
-    std::optional<control::GpuStatus> said;
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    do said = status();
-    while ((!said || said->held - managed(*said) != curb_sim_held(0)) && std::chrono::steady_clock::now() < until);
-    if (!said) return say(false, "no answer at a quiet point", 0, 1);
-    say(said->held - managed(*said) == curb_sim_held(0), "held, but for managed memory, by curb",
-        said->held - managed(*said), curb_sim_held(0));
+// Nobody works: curb's books are the driver's, once the release that may be under way has ended, and all that was freed
+// in streams has been seen complete.
+void compare(load::Traffic &traffic, bool pools_end) {
+    traffic.synchronize();
+    const std::string left = load::differences_that_stay(kPatience, pools_end);
+    if (left.empty()) return;
+    std::fprintf(stderr, "at a quiet point: %s", left.c_str());
+    ++wrong;
 }
 
 // What pools may grow by at a time and have to give back: a few of the largest requests, in units of pools.
@@ -90,31 +79,45 @@ class Beside {
 }  // namespace
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        std::fprintf(stderr, "usage: %s OPERATIONS ROUNDS SEED CAP-MIB pools|no-pools\n", argv[0]);
+    if (argc != 8) {
+        std::fprintf(stderr, "usage: %s OPERATIONS ROUNDS SEED CAP-MIB pools|pools-end|no-pools THREADS BLOCKS\n",
+                     argv[0]);
         return 2;
     }
     const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
     const std::uint64_t operations = number(1), rounds = number(2), cap = number(4) * load::kMiB;
-    const bool pools = std::string_view(argv[5]) == "pools";
-    const auto without = pools ? std::nullopt : std::optional(load::Kind::stream_ordered);
-    load::Traffic traffic({.threads = 32, .blocks = 2048, .devices = 1, .seed = number(3), .without = without});
-    const auto first = status();
+    const bool pools = std::string_view(argv[5]) != "no-pools", pools_end = std::string_view(argv[5]) == "pools-end";
+    const bool nvml = std::getenv("CURB_SIM_NVML") == nullptr;
+    std::vector<load::Kind> without;
+    if (!pools) without.push_back(load::Kind::stream_ordered);
+    // Its size is known only once it is loaded, and by NVML alone.
+    if (!pools || !nvml) without.push_back(load::Kind::code);
+    // What is left of a managed pool that was destroyed is in no figure.
+    if (pools_end) without.push_back(load::Kind::managed);
+    // Without NVML its cost is measured by the device's free memory, which other threads change meanwhile.
+    if (!nvml) without.push_back(load::Kind::contexts);
+    load::Traffic traffic({.threads = static_cast<unsigned>(number(6)),
+                           .blocks = static_cast<unsigned>(number(7)),
+                           .devices = 1,
+                           .seed = number(3),
+                           .without = without,
+                           .pools_end = pools_end});
+    const auto first = load::status();
     const std::uint64_t at_first = curb_sim_held(0);
-    for (std::uint64_t round = 0; round < rounds; ++round) {
+    for (std::uint64_t round = 0; round < rounds && wrong == 0; ++round) {
         {
             const Beside beside(cap);
             traffic.work(operations / rounds + 1);
             traffic.wait();
         }
-        compare();
+        compare(traffic, pools_end);
     }
     const std::uint64_t most = cap + (pools ? kUndone : 0);
     say(curb_sim_high(0) <= most, "the most that was held", curb_sim_high(0), most);
     traffic.give_everything_back();
     control::ask(getpid(), policy::ReleaseRequest(), kPatience);  // of what curb keeps for reuse
-    compare();
-    const auto last = status();
+    compare(traffic, pools_end);
+    const auto last = load::status();
     say(curb_sim_held(0) == at_first, "held at the end by the driver", curb_sim_held(0), at_first);
     for (std::size_t kind = 0; first && last && kind < policy::kKinds; ++kind)
         say(last->kinds[kind] == first->kinds[kind], policy::kind_text(static_cast<policy::Kind>(kind)),

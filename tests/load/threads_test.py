@@ -40,7 +40,7 @@ def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int)
         policy = {"gpu": {"*": {"cap": f"{CAP}MiB"} | gpu}, "log": {"level": "off"}}
         begin = time.monotonic()
         done = subprocess.run(
-            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks],
+            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks, "32", "2048"],
             env=machine.under_curb(policy),
             capture_output=True,
             text=True,
@@ -58,7 +58,7 @@ def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int)
 def main() -> int:
     print(f"CURB_LOAD_SEED={SEED}", flush=True)
     wanted = matrix.figure("operations") // PORTION
-    runs = [(name, gpu, blocks) for name, gpu in POLICIES.items() for blocks in ("pools", "no-pools")]
+    runs = [(name, gpu, blocks) for name, gpu in POLICIES.items() for blocks in ("pools-end", "no-pools")]
     runs.sort(key=lambda one: "waiting" not in one[0])
     done, wrong = 0, 0
     for number, (name, gpu, blocks) in enumerate(runs):

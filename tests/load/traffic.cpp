@@ -89,7 +89,10 @@ void Traffic::other(Random &random, const Place &place) {
     std::size_t free = 0, total = 0;
     switch (random() % 5) {
         case 0: return expect(cuStreamSynchronize(place.streams[random() % Place::kStreams]), "cuStreamSynchronize");
-        case 1: return expect(cuCtxSynchronize(), "cuCtxSynchronize");
+        case 1: {
+            const std::unique_lock lock(captures());
+            return expect(cuCtxSynchronize(), "cuCtxSynchronize");
+        }
         case 2: return expect(cuMemPoolTrimTo(place.pools[random() % Place::kPools], 32 * kMiB), "cuMemPoolTrimTo");
         case 3: return expect(cuDeviceGraphMemTrim(place.device), "cuDeviceGraphMemTrim");
         default: expect(cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
@@ -128,7 +131,7 @@ void Traffic::step(Random &random, const std::vector<Place> &places) {
 
 void Traffic::live(Random random) {
     ++counts_.lives;
-    const std::vector<Place> places = own_places(random() % 4 == 0);
+    const std::vector<Place> places = own_places(random() % 4 == 0 && how_.pools_end);
     const auto steps = static_cast<std::int64_t>(200 + random() % 4000);
     for (std::int64_t i = 0; i < steps && left_.fetch_sub(1, std::memory_order_relaxed) > 0; ++i) {
         step(random, places);
@@ -160,6 +163,13 @@ void Traffic::stop() {
     wait();
 }
 
+void Traffic::synchronize() {
+    for (const Place &place : shared_) {
+        expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
+        expect(cuCtxSynchronize(), "cuCtxSynchronize");
+    }
+}
+
 void Traffic::give_everything_back() {
     const std::vector<Place> places = own_places(false);
     for (Slot &slot : slots_) {
@@ -172,6 +182,7 @@ void Traffic::give_everything_back() {
         expect(cuCtxSynchronize(), "cuCtxSynchronize");
         for (int i = 0; i < Place::kPools; ++i) expect(cuMemPoolTrimTo(place.pools[i], 0), "cuMemPoolTrimTo");
         expect(cuDeviceGraphMemTrim(place.device), "cuDeviceGraphMemTrim");
+        expect(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), "cuCtxSetLimit");  // the default, which launches have raised
     }
 }
 

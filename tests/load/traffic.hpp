@@ -21,7 +21,8 @@ class Traffic {
         unsigned blocks = 256;  // the most there are at once; half of them are there at the average
         unsigned devices = 1;
         std::uint64_t seed = 1;
-        std::optional<Kind> without{};
+        std::vector<Kind> without{};
+        bool pools_end = true;  // those of threads that end, with the blocks that others have of them
         unsigned pause_us = 0;  // of a thread between two operations
     };
 
@@ -33,7 +34,9 @@ class Traffic {
     // They end by themselves.
     void wait();
     void stop();
-    // Between wait() or stop() and work(): gives every block back, and lets pools keep nothing.
+    // Between wait() or stop() and work(): waits for all work of the devices.
+    void synchronize();
+    // The same times: gives every block back, and lets pools keep nothing.
     void give_everything_back();
 
     struct Counts {

@@ -289,3 +289,12 @@ SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_context_still_counts) {  //
     MUST(cuMemAlloc_v2(&pointer, 256 * MiB));
     EXPECT_EQ(told_held(), kContext + 256 * MiB);
 }
+
+SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited) {  // CURB_SIM_NVML=nopids
+    start();
+    CUdeviceptr block = 0;
+    MUST(cuMemAlloc_v2(&block, 64 * MiB));
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuCtxSynchronize());
+    EXPECT_EQ(told_held(), kContext);
+}

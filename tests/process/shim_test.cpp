@@ -271,6 +271,13 @@ TEST_CASE("where NVML cannot see the process the context is still counted") {
                  .run("where_nvml_cannot_see_the_process_the_context_still_counts"));
 }
 
+TEST_CASE("where NVML cannot see the process the first free in a stream is credited") {
+    succeeds(Job()
+                 .cap("1GiB")
+                 .with("CURB_SIM_NVML", "nopids")
+                 .run("where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited"));
+}
+
 TEST_CASE("without NVML a context is taken to cost what one does, which is said once") {
     const Outcome outcome = Job()
                                 .cap("1GiB")

@@ -194,6 +194,15 @@ SIM_EXPORT uint64_t curb_sim_held(int device) {
     return of_device(device, [](const Machine &machine, int gpu) { return machine.own(gpu).held(); });
 }
 
+SIM_EXPORT uint64_t curb_sim_held_for(int device, const char *use) {
+    return of_device(device, [=](const Machine &machine, int gpu) {
+        const Holding own = machine.own(gpu);
+        for (int one = 0; one < kUses; ++one)
+            if (std::strcmp(use_name(static_cast<Use>(one)), use) == 0) return own.bytes[one];
+        return uint64_t{0};
+    });
+}
+
 SIM_EXPORT uint64_t curb_sim_high(int device) {
     return of_device(device, [](const Machine &machine, int gpu) { return machine.own_high(gpu); });
 }

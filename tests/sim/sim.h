@@ -71,6 +71,9 @@ extern "C" {
 /* Bytes that this process holds on `device`, managed memory left out (NVML's figure); 0 for no such device. */
 uint64_t curb_sim_held(int device);
 
+/* Of what it holds there, the bytes for one use, as curb-sim-books names it ("plain", "managed"); 0 for no such use. */
+uint64_t curb_sim_held_for(int device, const char *use);
+
 /* The most that this process has held at once on `device`, managed memory included; 0 for no such device. */
 uint64_t curb_sim_high(int device);
 

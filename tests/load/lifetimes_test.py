@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Every family of memory across every event in the life of what it is of: lifetimes_test.py BUILD PORTION [RUNTIME]
+
+Runs lifetimes_program for each cell of its matrix, each with or without a cache, with NVML listing the process or not:
+in turn, or nightly in all four ways. PORTION: with sanitizers, which are slow, one cell of so many. RUNTIME: a
+sanitizer's library, preloaded first. CURB_LIFETIMES: only the cells with this in their names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
+import matrix  # noqa: E402
+from simulated import PATIENCE_S, Machine  # noqa: E402
+
+BUILD = Path(sys.argv[1]).resolve()
+PORTION = int(sys.argv[2])
+RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
+PROGRAM = BUILD / "tests/lifetimes_program"
+CAP_MIB = 3072
+CACHES = {"no cache": "", "cache": ', "cache": { "max": "512MiB", "idle": "10m" }'}
+NVML = {"listed": "", "not listed": "nopids"}
+
+
+class Cell(NamedTuple):
+    family: str
+    event: str
+    cache: str
+    nvml: str
+
+
+# Why a cell is left out, by what it has of a cell's four names.
+CODE_UNSEEN = "code is measured by NVML alone, which does not list the process there"
+LEFT_OUT: dict[frozenset[str], str] = {
+    frozenset({"module", "not listed"}): CODE_UNSEEN,
+    frozenset({"launched kernel", "not listed"}): CODE_UNSEEN,
+    frozenset({"green context", "not listed"}): "its 6 MiB are measured by NVML alone",
+}
+
+
+def why_left_out(cell: Cell) -> str:
+    return next((why for names, why in LEFT_OUT.items() if names <= set(cell)), "")
+
+
+def cells() -> list[Cell]:
+    lines = subprocess.run([PROGRAM], env={"LD_LIBRARY_PATH": str(BUILD / "sim")}, capture_output=True, text=True, check=True)
+    rows = [line.split("\t") for line in lines.stdout.splitlines()]
+    ways = list(itertools.product(CACHES, NVML))
+    return [
+        Cell(*row, *way)
+        for number, row in enumerate(rows)
+        for turn, way in enumerate(ways)
+        # Of each event, families in turn have each way, and so has each family of its events.
+        if matrix.NIGHTLY or turn == (number + number // len(ways)) % len(ways)
+    ]
+
+
+def run(cell: Cell) -> str:
+    """What is wrong in it; empty: nothing."""
+    with Machine(BUILD, sanitizer=RUNTIME) as machine:
+        text = '{ "version": 1, "gpu": { "*": { "cap": "CAP"%s } }, "log": { "level": "off" } }' % CACHES[cell.cache]
+        file = machine.folder / "job.json"
+        Path(f"{file}.in").write_text(text)
+        file.write_text(text.replace("CAP", f"{CAP_MIB}MiB"))
+        environment = machine.under_curb(CURB_POLICY=str(file))
+        if NVML[cell.nvml]:
+            environment["CURB_SIM_NVML"] = NVML[cell.nvml]
+        command = [PROGRAM, file, str(CAP_MIB), cell.family, cell.event]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    return f"ended with {done.returncode}\n{done.stderr[-2000:]}" if done.returncode else ""
+
+
+def main() -> int:
+    everything = cells()
+    chosen = [cell for cell in everything if not why_left_out(cell)][::PORTION]
+    if only := os.environ.get("CURB_LIFETIMES"):
+        chosen = [cell for cell in everything if only in ", ".join(cell)]
+    wrong = 0
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        for cell, result in zip(chosen, pool.map(run, chosen)):
+            wrong += bool(result)
+            if result:
+                print(f"WRONG: {', '.join(cell)}: {result}", flush=True)
+    for why in sorted(set(LEFT_OUT.values())):
+        print(f"left out: {sum(why_left_out(cell) == why for cell in everything)} cells: {why}")
+    print(f"{len(chosen)} cells of {len(everything)}, {wrong} wrong")
+    matrix.report("lifetimes", len(chosen) - wrong)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
