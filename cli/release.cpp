@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <system_error>
@@ -95,7 +96,8 @@ std::string text_of(const Asked &process) {
         lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
                          control::time_text(step.milliseconds), policy::plain(step.reason)});
     std::string out = aligned(lines);
-    if (!report.returns_nothing.empty()) out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
+    if (!report.returns_nothing.empty())
+        out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
     return out;
 }
 
@@ -118,8 +120,7 @@ std::string json_of(const Asked &process) {
 
 void print(const Asked &process) {
     if (!*process.answer) return complain(policy::plain(process.answer->error()));
-    std::fputs(text_of(process).c_str(), stdout);
-    std::fflush(stdout);
+    cli::print(text_of(process));
 }
 
 // `all`: one process must not hold the command for ever, so it is waited for kAllPatience.
@@ -145,12 +146,17 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     std::mutex mutex;
     std::condition_variable changed;
     std::size_t left = processes.size();
+    std::exception_ptr unwritten;  // an answer that could not be written
     std::vector<std::thread> threads;
     const auto ask_one = [&](Asked &one) {
         Answer answer = release_of(one.pid, request, options.all);
         const std::scoped_lock lock(mutex);
         one.answer = std::move(answer);
-        if (!options.json) print(one);
+        try {
+            if (!options.json) print(one);
+        } catch (...) {
+            unwritten = std::current_exception();
+        }
         --left;
         changed.notify_all();
     };
@@ -172,6 +178,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         }
     }
     for (std::thread &thread : threads) thread.join();
+    if (unwritten) std::rethrow_exception(unwritten);
 }
 
 void print_sum(const std::vector<Asked> &processes) {
