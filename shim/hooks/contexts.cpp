@@ -76,7 +76,7 @@ class FirstTurn {
         took_time_ = true;
         const KeepErrno keep_errno;
         // NVML is opened before the turn is taken: a constructor that the loader runs meanwhile may make a context.
-        device.meter.device();
+        device.meter.held_by_process();
         // The driver's own work may need the loader too, so the wait has an end: about 10 s, a hundred contexts' time.
         constexpr int kMostMoments = 100'000;
         for (int moments = 0; unknown() && moments < kMostMoments; ++moments) {
