@@ -56,11 +56,9 @@ class Meter {
     // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 
-    // What can be asked of NVML: the functions above go by it, on a thread that may hang in NVML (nvml_thread.hpp).
-    enum class Figure : std::uint8_t { index, held, used, free, last_run };
-    std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms) noexcept;
-
   private:
+    enum class Figure : std::uint8_t { index, held, used, free, last_run };
+    std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms = 0) noexcept;
     std::optional<std::uint64_t> read_index() const noexcept;
     std::optional<std::uint64_t> read_held();
     std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);

@@ -288,18 +288,6 @@ TEST_CASE("without NVML a context is taken to cost what one does, which is said 
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
 }
 
-TEST_CASE("NVML that hangs holds up no call for long, and the cap holds all the same") {
-    const std::string call = GENERATE("init", "processes", "memory");
-    CAPTURE(call);
-    const Outcome outcome = Job()
-                                .cap("1GiB")
-                                .with("CURB_SIM_NVML", "hangs:" + call)
-                                .for_at_most(40)
-                                .run("where_nvml_cannot_see_the_process_the_context_still_counts");
-    succeeds(outcome);
-    CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
-}
-
 TEST_CASE("figures of NVML that no device can have are not believed") {
     const std::string figures = GENERATE("absurd", "crowd");
     CAPTURE(figures);

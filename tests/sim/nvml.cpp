@@ -59,12 +59,6 @@ bool is_instance(nvmlDevice_t handle) {
            std::end(instances);
 }
 
-// NVML that a failed GPU holds up in the kernel: CURB_SIM_NVML=hangs:CALL names the call.
-void may_hang(const char *call) {
-    if (!environment_is("CURB_SIM_NVML", (std::string("hangs:") + call).c_str())) return;
-    for (;;) ::pause();
-}
-
 nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
 // Most calls: under the lock, of a GPU or its instance, with somewhere to write the answer.
@@ -112,7 +106,6 @@ std::vector<ProcessHolding> processes_of(int gpu) {
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
     const std::lock_guard lock(state);
-    may_hang("init");
     static bool failed = false;
     if (environment_is("CURB_SIM_NVML", "late") && !std::exchange(failed, true)) return NVML_ERROR_UNKNOWN;
     if (!machine() || environment_is("CURB_SIM_NVML", "broken")) return NVML_ERROR_UNKNOWN;
@@ -206,7 +199,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInf
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
-    may_hang("memory");
     return of_gpu(handle, memory, [=](int gpu) {
         const DeviceMemory now = machine()->memory(gpu);
         *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
@@ -288,7 +280,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                  nvmlProcessInfo_t *out) {
-    may_hang("processes");
     return list(handle, count, out, true);
 }
 

@@ -12,10 +12,10 @@
  *   CURB_SIM_HANDLES=reuse|fresh
  *                              reuse, the default: as the driver does, the handle of a type that was freed last is the next
  *                              one's; fresh: no handle comes again, so that a stale one is always found out
- *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd|hangs:init|hangs:processes|hangs:memory
+ *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd
  *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
  *                              late: not at the first attempt; absurd: every process holds 2^60 bytes; crowd: it counts
- *                              40 million processes; hangs:CALL: that call never returns
+ *                              40 million processes
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
  *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
  *                              the GPU, "GPU-…", it tells no process's memory
