@@ -286,32 +286,32 @@ constexpr Family kFamilies[] = {
     {"mipmap", 1, Kind::any, EndsWith::its_context, take_mipmap,
      [](const Place &, unsigned, const Block &block) { return cuMipmappedArrayDestroy(block.mipmap); }},
     {"graph", 1, Kind::any, EndsWith::nothing, take_graph, give_graph},
-    {"captured graph", 1, Kind::any, EndsWith::nothing, take_captured, give_graph},
-    {"pool of its own", 2, Kind::stream_ordered, EndsWith::nothing,
+    {"captured graph", 0, Kind::any, EndsWith::nothing, take_captured, give_graph},
+    {"pool of its own", 0, Kind::stream_ordered, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_PINNED,
                                    {CU_MEM_LOCATION_TYPE_DEVICE, place.device});
      },
      give_own_pool},
-    {"host pool", 1, Kind::any, EndsWith::nothing,
+    {"host pool", 0, Kind::any, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          block.bytes = block.bytes % (64 * kKiB) + 1;
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_PINNED, {CU_MEM_LOCATION_TYPE_HOST, 0});
      },
      give_own_pool},
-    {"managed pool", 1, Kind::managed, EndsWith::nothing,
+    {"managed pool", 0, Kind::managed, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_MANAGED,
                                    {CU_MEM_LOCATION_TYPE_DEVICE, place.device});
      },
      give_own_pool},
-    {"imported from a pool", 1, Kind::stream_ordered, EndsWith::nothing, take_imported_from_pool,
+    {"imported from a pool", 0, Kind::stream_ordered, EndsWith::nothing, take_imported_from_pool,
      give_imported_from_pool},
-    {"imported mapping", 1, Kind::any, EndsWith::nothing, take_imported_mapping, give_mapping_of_two_handles},
-    {"retained mapping", 1, Kind::any, EndsWith::nothing, take_retained_mapping, give_mapping_of_two_handles},
-    {"context", 1, Kind::contexts, EndsWith::nothing, take_context, give_context},
-    {"module", 1, Kind::code, EndsWith::its_context, take_module, unload},
-    {"launched kernel", 1, Kind::code, EndsWith::its_context, take_launched, unload},
+    {"imported mapping", 0, Kind::any, EndsWith::nothing, take_imported_mapping, give_mapping_of_two_handles},
+    {"retained mapping", 0, Kind::any, EndsWith::nothing, take_retained_mapping, give_mapping_of_two_handles},
+    {"context", 0, Kind::contexts, EndsWith::nothing, take_context, give_context},
+    {"module", 0, Kind::code, EndsWith::its_context, take_module, unload},
+    {"launched kernel", 0, Kind::code, EndsWith::its_context, take_launched, unload},
     {"kept block", 0, Kind::any, EndsWith::its_context,
      [](const Place &, unsigned, Block &block) {
          return first_error({cuMemAlloc_v2(&block.pointer, block.bytes), cuMemFree_v2(block.pointer)});

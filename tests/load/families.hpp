@@ -58,7 +58,8 @@ enum class EndsWith { nothing, its_context, primary_context };
 
 struct Family {
     const char *name;
-    unsigned weight;  // how often, beside the others; 0: not at random, as it leaves something behind
+    unsigned
+        weight;  // how often, beside the others; 0: in cells of lifetimes_test alone, not at random among many threads
     Kind kind;
     EndsWith ends_with;
     // With the context of the place current. `random` chooses among streams and pools. CUDA_ERROR_OUT_OF_MEMORY: a
