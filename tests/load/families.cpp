@@ -12,12 +12,12 @@ namespace {
 
 CUstream stream(const Place &place, unsigned random) { return place.streams[random % Place::kStreams]; }
 
-CUmemAllocationProp pinned_on(int device) {
+CUmemAllocationProp pinned_on(int device, CUmemAllocationHandleType handles) {
     CUmemAllocationProp properties;
     std::memset(&properties, 0, sizeof properties);
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.requestedHandleTypes = handles;
     return properties;
 }
 
@@ -36,9 +36,9 @@ CUresult take_pitch(const Place &, unsigned, Block &block) {
     return cuMemAllocPitch_v2(&block.pointer, &pitch, 1000, block.bytes / 1024 + 1, 4);
 }
 
-CUresult take_mapping(const Place &place, unsigned, Block &block) {
+CUresult map(const Place &place, Block &block, CUmemAllocationHandleType handles) {
     const std::uint64_t size = in_granules(block.bytes);
-    const CUmemAllocationProp properties = pinned_on(place.device);
+    const CUmemAllocationProp properties = pinned_on(place.device, handles);
     const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     if (const CUresult result = cuMemCreate(&block.handle, size, &properties, 0)) return result;
     block.bytes = size;
@@ -46,6 +46,7 @@ CUresult take_mapping(const Place &place, unsigned, Block &block) {
                                    cuMemMap(block.pointer, size, 0, block.handle, 0),
                                    cuMemSetAccess(block.pointer, size, &access, 1)}));
 }
+CUresult take_mapping(const Place &place, unsigned, Block &block) { return map(place, block, CU_MEM_HANDLE_TYPE_NONE); }
 
 // In both orders: the memory goes back with the last of handle and mapping.
 CUresult give_mapping(const Place &, unsigned random, const Block &block) {
@@ -131,8 +132,8 @@ CUresult give_imported_from_pool(const Place &place, unsigned random, const Bloc
     return first_error({result, give_own_pool(place, random, block)});
 }
 
-CUresult take_imported_mapping(const Place &place, unsigned random, Block &block) {
-    if (const CUresult result = take_mapping(place, random, block)) return result;
+CUresult take_imported_mapping(const Place &place, unsigned, Block &block) {
+    if (const CUresult result = map(place, block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return result;
     int file = -1;
     const CUresult result = first_error(
         {cuMemExportToShareableHandle(&file, block.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
