@@ -44,7 +44,7 @@ Descriptor connection_to(const Folder &folder, const std::string &name, const De
     }
 }
 
-struct Found {
+struct Listener {
     Descriptor connection;
     bool busy = false;     // there is one, but it takes nobody in
     bool refused = false;  // there is one of this very process, on which it does not listen
@@ -52,8 +52,8 @@ struct Found {
 
 // A connection to this process. One to another process with the same pid (an earlier one, one of a container that
 // shares the folder, one of another user's) is not taken for it.
-Found find(int pid, const Deadline &deadline) {
-    Found out;
+Listener find(int pid, const Deadline &deadline) {
+    Listener out;
     const auto now = name_of(pid);
     for (const Folder &folder : folders_for(pid)) {
         if (!belongs_in(folder, pid)) continue;
@@ -83,7 +83,7 @@ bool ends(int pid) {
     return false;
 }
 
-std::string not_found(int pid, const Found &found) {
+std::string not_found(int pid, const Listener &found) {
     const std::string process = process_text(pid);
     std::string none = "there is no " + process;
     if (found.refused ? ends(pid) : has_ended(pid)) return none;
@@ -127,7 +127,7 @@ bool ready(int pid, const Exchange &exchange, const Deadline &deadline) {
 Reply ask(int pid, const Request &request, milliseconds patience) {
     if (pid <= 0) return Failure{std::to_string(pid) + " is not the pid of a process"};
     const Deadline deadline(patience);
-    Found found = find(pid, deadline);
+    Listener found = find(pid, deadline);
     if (!found.connection) return Failure{not_found(pid, found)};
     const std::string line = text(request) + "\n";
     Exchange exchange(pid, std::move(found.connection), line);

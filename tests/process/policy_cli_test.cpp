@@ -122,8 +122,9 @@ TEST_CASE("A policy check answers programs in JSON") {
     const std::string good = dir.write("good-\xFF\xC3\xA4.json", "{\"version\": 1}");
     const Outcome valid = curb({"policy", "check", "--json", good});
     CHECK(valid.status == 0);
-    CHECK(valid.out == R"({"file":")" + dir.path().string() +
-                           "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[],\"warnings\":[]}\n");
+    CHECK(valid.out ==
+          R"({"file":")" + dir.path().string() +
+              "/good-\xEF\xBF\xBD\xC3\xA4.json\",\"valid\":true,\"read\":true,\"diagnostics\":[],\"warnings\":[]}\n");
 }
 
 TEST_CASE("A policy check reads standard input where the file is -") {

@@ -39,7 +39,8 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("allowance: cuda:0 may now hold 1.5 GiB") &&
                                 contains("allowance: cuda:0 may now hold 2.5 GiB") &&
-                                contains("of the allowance of 1 GiB is held, ") && contains(", and the next growth step is due in"));
+                                contains("of the allowance of 1 GiB is held, ") &&
+                                contains(", and the next growth step is due in"));
 }
 
 TEST_CASE("with wait a request is held until a step is due") {

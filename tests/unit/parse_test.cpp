@@ -178,9 +178,7 @@ TEST_CASE("The default that the table of fields states is what leaving the field
         text += "\"" + std::string(rest) + "\": " + fallback + closing;
         INFO(text);
         INFO(without);
-        const auto in_force = [](const std::string &json) {
-            return policy::in_force(valid(json).file.base, {}, {});
-        };
+        const auto in_force = [](const std::string &json) { return policy::in_force(valid(json).file.base, {}, {}); };
         const policy::Policy with_it = in_force(text), without_it = in_force(without);
         CHECK(terms_for(with_it, {}, policy::GiB) == terms_for(without_it, {}, policy::GiB));
         CHECK(static_cast<policy::ReleasePolicy>(with_it.release) == without_it.release);
