@@ -406,7 +406,13 @@ TEST_CASE("caps that are set again and again take no memory, and threads that re
     set_many(1'000);
     process("calm");
     const auto before = set_many(500);
-    CHECK(set_many(2'500) < before + 500);  // 1.5 KB each would be more
+    const auto after = set_many(2'500);
+#ifdef CURB_SANITIZED
+    static_cast<void>(after);  // AddressSanitizer keeps what is freed, to see who uses it
+    static_cast<void>(before);
+#else
+    CHECK(after < before + 500);  // 1.5 KB each would be more
+#endif
     CHECK(set(process, cap("7GiB")).gpus.at(0).now == 7 * GiB);
 }
 
