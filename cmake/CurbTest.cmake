@@ -47,6 +47,7 @@ endmacro()
 if(CURB_SANITIZE)
   set(curb_cases "~[.]") # without a name to look for, an exclusion takes hidden cases in, which are other cases' children
   curb_leave_cases_out(bare "sanitizers' runtimes have threads, descriptors and handlers of their own")
+  curb_leave_cases_out(own-runtime "sanitizers' runtimes have an allocator and a dlopen of their own, and must come first")
 endif()
 if(CURB_SANITIZE STREQUAL "thread")
   curb_leave_cases_out(foreign "programs that are not ours do not start with ThreadSanitizer's runtime")

@@ -198,7 +198,11 @@ SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
     make_and_destroy(100);
     const std::uint64_t before = resident();
     make_and_destroy(20'000);
+#ifndef CURB_SANITIZED  // whose runtime keeps what is freed
     EXPECT(resident() < before + 1 * MiB);
+#else
+    static_cast<void>(before);
+#endif
 }
 
 SCENARIO_NAMED(an_array_beside_the_end_of_another_context_is_charged_once) {

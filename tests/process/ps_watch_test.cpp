@@ -219,7 +219,7 @@ TEST_CASE("an answer that could not be written is a failure of every command") {
     }
 }
 
-TEST_CASE("a program that curb becomes finds closed what was closed") {
+TEST_CASE("a program that curb becomes finds closed what was closed", "[own-runtime]") {
     const Machine machine;
     const std::string look =
         "$CURB run -- /bin/sh -c 'for f in 0 1 2; do [ -e /proc/self/fd/$f ] && exit 1; done; exit 0'";

@@ -48,13 +48,13 @@ TEST_CASE("threads that call first at once all reach the driver") {
     CHECK(answers(true, {}, {"stubbed.crowd", "stubbed.allocate"}) == "0 0 0 0 0 0 0 0 \n0 0 2\n");
 }
 
-TEST_CASE("a libcuda that only the stub's run path leads to is found") {
+TEST_CASE("a libcuda that only the stub's run path leads to is found", "[own-runtime]") {
     const Setting setting{.environment = {}, .has_driver = false};
     CHECK(same_answers(setting, {"run_path.init", "loaded"}) == "0\nloaded\n");
     CHECK(answers(true, setting, {"run_path.init", "run_path.allocate"}) == "0\n0 0 2\n");
 }
 
-TEST_CASE("each library's call goes to its own stubs") {
+TEST_CASE("each library's call goes to its own stubs", "[own-runtime]") {
     const Setting setting{.environment = {}, .has_driver = false};
     // By its name libcuda is found only once the other library has loaded it by its run path.
     CHECK(same_answers(setting, {"stubbed.init", "run_path.init", "stubbed.init"}) == "7777\n0\n0\n");
