@@ -122,7 +122,7 @@ TEST_CASE("curb release --json has the same in stable keys") {
     CHECK(dead.out == "[{\"pid\":2147483647,\"error\":\"there is no process 2147483647\"}]\n");
 }
 
-TEST_CASE("curb release of a shell asks the program that it started, through whatever is between them") {
+TEST_CASE("curb release of a shell asks the program that it started, through whatever is between them", "[foreign]") {
     const TempDir runtime;
     const std::string inner = "'" CURB_SCENARIOS "' does_what_it_is_told; exit $?";
     Capped shell(runtime.path(),
