@@ -307,7 +307,7 @@ int dispatch(const Words &words) {
 
 namespace {
 
-// Opens the standard descriptors that are closed, in a way that fails whoever uses them: else a socket or the driver's
+// Opens the standard descriptors that are closed, so that a read or write of them fails: else a socket or the driver's
 // file would get the number, and our answer with it. A program that curb becomes finds them closed.
 void reserve_standard_descriptors() {
     for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
