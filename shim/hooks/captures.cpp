@@ -15,7 +15,7 @@
 #include "contexts.hpp"
 #include "leaked.hpp"
 #include "process.hpp"
-#include "release/plan.hpp"
+#include "plan.hpp"
 
 namespace curb::shim::captures {
 namespace {

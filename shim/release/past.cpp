@@ -1,4 +1,4 @@
-#include "release/past.hpp"
+#include "past.hpp"
 
 #include <atomic>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "release/plan.hpp"
+#include "plan.hpp"
 
 #include <array>
 #include <atomic>
@@ -14,7 +14,7 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
-#include "release/past.hpp"
+#include "past.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
 #include "worker.hpp"

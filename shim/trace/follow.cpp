@@ -9,9 +9,9 @@
 #include "leaked.hpp"
 #include "log.hpp"
 #include "trace.hpp"
-#include "trace/record.hpp"
-#include "trace/state.hpp"
-#include "trace/writer.hpp"
+#include "record.hpp"
+#include "state.hpp"
+#include "writer.hpp"
 
 namespace curb::shim::trace {
 

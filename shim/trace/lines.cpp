@@ -1,4 +1,4 @@
-#include "trace/lines.hpp"
+#include "lines.hpp"
 
 #include <algorithm>
 

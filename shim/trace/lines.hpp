@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "policy/kinds.hpp"
-#include "trace/record.hpp"
+#include "record.hpp"
 
 namespace curb::shim::trace {
 

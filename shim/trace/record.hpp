@@ -5,7 +5,7 @@
 #include <string>
 
 #include "control/trace.hpp"
-#include "trace/ring.hpp"
+#include "ring.hpp"
 
 namespace curb::shim {
 struct Device;

@@ -8,8 +8,8 @@
 #include <limits>
 #include <memory>
 
-#include "trace/record.hpp"
-#include "trace/writer.hpp"
+#include "record.hpp"
+#include "writer.hpp"
 
 namespace curb::shim::trace {
 

@@ -1,4 +1,4 @@
-#include "trace/writer.hpp"
+#include "writer.hpp"
 
 #include <unistd.h>
 
@@ -14,9 +14,9 @@
 #include "own_thread.hpp"
 #include "policy/words.hpp"
 #include "trace.hpp"
-#include "trace/file.hpp"
-#include "trace/lines.hpp"
-#include "trace/state.hpp"
+#include "file.hpp"
+#include "lines.hpp"
+#include "state.hpp"
 #include "wakeup.hpp"
 #include "worker.hpp"
 

@@ -2,7 +2,7 @@
 // signals blocked, looks into the ring every 20 ms and sooner when that fills, and is never joined.
 #pragma once
 
-#include "trace/record.hpp"
+#include "record.hpp"
 
 namespace curb::shim::trace::writer {
 

@@ -34,7 +34,7 @@ target_link_libraries(conformance_stubs PRIVATE ${CMAKE_DL_LIBS})
 
 foreach(target conformance conformance_probe conformance_references conformance_child conformance_linked conformance_early
     conformance_stubs conformance_stubbed conformance_user)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/shim ${PROJECT_SOURCE_DIR}/shim/abi)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/shim/driver ${PROJECT_SOURCE_DIR}/shim/abi)
 endforeach()
 set_target_properties(conformance conformance_child conformance_linked conformance_early conformance_next conformance_stubs
   conformance_stubbed conformance_user PROPERTIES

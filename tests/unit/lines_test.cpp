@@ -1,6 +1,6 @@
 // What the lines of a trace say beyond their own records, and the file that they are written to.
 
-#include "trace/lines.hpp"
+#include "lines.hpp"
 
 #include <sys/resource.h>
 
@@ -10,7 +10,7 @@
 #include "catch.hpp"
 #include "lines_of.hpp"
 #include "temp_dir.hpp"
-#include "trace/file.hpp"
+#include "file.hpp"
 
 using namespace curb;
 using control::trace::Event;

@@ -1,6 +1,6 @@
 // The ring between the program's threads and the one that writes their trace.
 
-#include "trace/ring.hpp"
+#include "ring.hpp"
 
 #include <atomic>
 #include <thread>

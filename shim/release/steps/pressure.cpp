@@ -8,8 +8,8 @@
 #include "callers.hpp"
 #include "captures.hpp"
 #include "devices.hpp"
-#include "release/frameworks.hpp"
-#include "release/plan.hpp"
+#include "frameworks.hpp"
+#include "plan.hpp"
 
 namespace curb::shim::release::step {
 

@@ -3,7 +3,7 @@
 
 #include "cache.hpp"
 
-#include "release/plan.hpp"
+#include "plan.hpp"
 
 namespace curb::shim::release::step {
 

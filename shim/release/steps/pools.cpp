@@ -8,7 +8,7 @@
 
 #include "captures.hpp"
 #include "contexts.hpp"
-#include "release/plan.hpp"
+#include "plan.hpp"
 
 namespace curb::shim::release::step {
 namespace {

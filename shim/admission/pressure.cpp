@@ -12,7 +12,7 @@
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "process.hpp"
-#include "release/frameworks.hpp"
+#include "frameworks.hpp"
 
 namespace curb::shim {
 namespace {

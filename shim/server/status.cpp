@@ -11,7 +11,7 @@
 #include "pools.hpp"
 #include "process.hpp"
 #include "refusals.hpp"
-#include "release/past.hpp"
+#include "past.hpp"
 #include "room.hpp"
 #include "trace.hpp"
 

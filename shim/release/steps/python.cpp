@@ -1,7 +1,7 @@
 // pthread_exit unwinds the thread that asks for the GIL, so nothing between there and its start may be noexcept or
 // catch everything.
 
-#include "release/python.hpp"
+#include "python.hpp"
 
 #include <dlfcn.h>
 

@@ -3,7 +3,7 @@
 // Only what is imported already is asked, never during a graph capture: what a framework has cached may be what the
 // graph uses (CuPy), or it gives nothing back then (PyTorch).
 
-#include "release/frameworks.hpp"
+#include "frameworks.hpp"
 
 #include <array>
 #include <atomic>
@@ -16,9 +16,9 @@
 #include "contexts.hpp"
 #include "devices.hpp"
 #include "process.hpp"
-#include "release/framework_rows.hpp"
-#include "release/plan.hpp"
-#include "release/python.hpp"
+#include "framework_rows.hpp"
+#include "plan.hpp"
+#include "python.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::release {

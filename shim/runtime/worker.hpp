@@ -5,7 +5,7 @@
 #include <string>
 
 #include "devices.hpp"
-#include "release/plan.hpp"
+#include "plan.hpp"
 
 namespace curb::shim::worker {
 
