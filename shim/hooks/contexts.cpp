@@ -116,7 +116,7 @@ CUresult patiently(Device &device, Call call) {
 // The context has ended: credits it and what was in it.
 void close_books(Device *device, CUcontext context) noexcept {
     captures::drop_context(context);
-    kernels::forget_settled();
+    kernels::forget();
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);

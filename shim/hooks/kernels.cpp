@@ -18,15 +18,15 @@
 namespace curb::shim {
 namespace {
 
-// Kernels whose next launch takes no more local memory than their context has. A hash table without locks, of keys
-// alone: one that finds no place is looked at again at each launch, which costs time and nothing else.
-class Settled {
+// A set of handles: a hash table without locks, of keys alone. One that finds no place stays unknown, which costs time
+// at each call and nothing else.
+class Handles {
   public:
     [[nodiscard]] bool contains(std::uintptr_t key) const noexcept {
         for (std::size_t probe = 0; probe < kProbes; ++probe) {
             const std::uintptr_t found = keys_[place(key, probe)].load(std::memory_order_acquire);
-            if (found == key) return true;
             if (found == 0) return false;
+            if (found == key) return true;
         }
         return false;
     }
@@ -50,11 +50,16 @@ class Settled {
 
     std::array<std::atomic<std::uintptr_t>, kPlaces> keys_{};
 };
-constinit Settled settled;
+// Kernels whose next launch takes no more local memory than their context has.
+constinit Handles settled;
+// Kernels, functions and libraries whose code the driver has loaded: it loads nothing when it is asked for them again.
+// cuDNN asks 8 times in each training step; measuring the device each time, near the cap, cost TensorFlow 13 % of its
+// steps (H200).
+constinit Handles loaded;
 
 // A kernel's handle can be launched in every context, so where there are several, the context is part of the key.
-std::uintptr_t key_of(CUfunction function) noexcept {
-    const auto key = reinterpret_cast<std::uintptr_t>(function);
+std::uintptr_t key_of(const void *handle) noexcept {
+    const auto key = reinterpret_cast<std::uintptr_t>(handle);
     return devices::contexts() > 1 ? key ^ reinterpret_cast<std::uintptr_t>(current_context()) << 1 : key;
 }
 
@@ -129,7 +134,7 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
     const Bytes before = stack_limit();
     const CUresult result =
         change_stack(device, limit, before, [&] { return driver().cuCtxSetLimit(CU_LIMIT_STACK_SIZE, limit); });
-    if (result == CUDA_SUCCESS && limit < before) kernels::forget_settled();
+    if (result == CUDA_SUCCESS && limit < before) kernels::forget();
     devices::look_again_soon(device);
     return result;
 }
@@ -181,24 +186,29 @@ CUresult load(CUmodule *module, Call call) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Loads something lazily, without a size and without a way back: what passes the cap is not undone, but when more than
-// `by` bytes beyond it are held, no more is loaded.
+// Calls the driver for the code of `handle` (null: not told), which it loads at the first such call, without a size and
+// without a way back: what passes the cap is not undone, but when more than `by` bytes beyond it are held, no more is
+// loaded.
 template <class Call>
-CUresult load_lazily(Bytes by, Call call) {
+CUresult load_lazily(const void *handle, Bytes by, Call call) {
+    const std::uintptr_t key = handle ? key_of(handle) : 0;
+    if (loaded.contains(key)) return call();
     Device *device = devices::current();
     if (!device) return call();
     if (admission::refuses_code(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
+    if (result == CUDA_SUCCESS) loaded.add(key);
     devices::look_again_soon(*device);
     return result;
 }
 
 // Globals are data like any other, and can be of any size: the books have them before the next request.
 template <class Call>
-CUresult load_globals(Call call) {
-    const CUresult result = load_lazily(0, call);
-    Device *device = devices::current();
+CUresult load_globals(CUlibrary library, Call call) {
+    const bool is_loaded = loaded.contains(key_of(library));
+    const CUresult result = load_lazily(library, 0, call);
+    Device *device = is_loaded ? nullptr : devices::current();
     if (device && admission::cap(*device)) devices::reconcile(*device);
     return result;
 }
@@ -206,13 +216,13 @@ CUresult load_globals(Call call) {
 // A running program needs its next kernel, and one is small: it goes without only when the driver has long taken more
 // than is kept for it.
 template <class Call>
-CUresult load_kernel(Call call) {
-    return load_lazily(policy::kFirstKernels, call);
+CUresult load_kernel(const void *handle, Call call) {
+    return load_lazily(handle, policy::kFirstKernels, call);
 }
 
 template <class Call>
 CUresult unload(Call call) {
-    kernels::forget_settled();
+    kernels::forget();
     const CUresult result = call();
     if (Device *device = devices::current()) devices::look_again_soon(*device);
     return result;
@@ -220,7 +230,10 @@ CUresult unload(Call call) {
 
 }  // namespace
 
-void kernels::forget_settled() noexcept { settled.clear(); }
+void kernels::forget() noexcept {
+    settled.clear();
+    loaded.clear();
+}
 
 }  // namespace curb::shim
 
@@ -278,17 +291,17 @@ CUresult cuLibraryUnload(CUlibrary library) {
     return unload([=] { return driver().cuLibraryUnload(library); });
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    return load_kernel([=] { return driver().cuModuleGetFunction(function, module, name); });
+    return load_kernel(nullptr, [=] { return driver().cuModuleGetFunction(function, module, name); });
 }
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    return load_globals([=] { return driver().cuLibraryGetModule(module, library); });
+    return load_globals(library, [=] { return driver().cuLibraryGetModule(module, library); });
 }
 CUresult cuLibraryGetGlobal(CUdeviceptr *start, size_t *bytes, CUlibrary library, const char *name) {
-    return load_globals([=] { return driver().cuLibraryGetGlobal(start, bytes, library, name); });
+    return load_globals(library, [=] { return driver().cuLibraryGetGlobal(start, bytes, library, name); });
 }
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    return load_kernel([=] { return driver().cuKernelGetFunction(function, kernel); });
+    return load_kernel(kernel, [=] { return driver().cuKernelGetFunction(function, kernel); });
 }
 CUresult cuFuncLoad(CUfunction function) {
-    return load_kernel([=] { return driver().cuFuncLoad(function); });
+    return load_kernel(function, [=] { return driver().cuFuncLoad(function); });
 }

@@ -391,6 +391,45 @@ SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     EXPECT(curb_sim_held(0) < kContext + 16 * MiB);
 }
 
+// cuDNN asks for its kernels' functions again and again.
+SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
+    start();
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    CUmodule module = nullptr;
+    CUdeviceptr start_of = 0;
+    std::size_t bytes = 0;
+    const auto load = [&] {
+        MUST(cuLibraryLoadData(&library, "curb-sim-module global=1MiB\nkernel k\n", nullptr, nullptr, 0, nullptr,
+                               nullptr, 0));
+        MUST(cuLibraryGetKernel(&kernel, library, "k"));
+    };
+    const auto ask = [&] {
+        const std::uint64_t before = curb_sim_nvml_asked();
+        CUfunction other = nullptr;
+        MUST(cuKernelGetFunction(&other, kernel));
+        if (!function) function = other;
+        MUST(cuFuncLoad(function));
+        MUST(cuLibraryGetModule(&module, library));
+        MUST(cuLibraryGetGlobal(&start_of, &bytes, library, "global"));
+        return curb_sim_nvml_asked() - before;
+    };
+    load();
+    // Near the cap, where each decision is by a fresh figure.
+    std::vector<CUdeviceptr> blocks;
+    for (CUdeviceptr block = 0; cuMemAlloc_v2(&block, 2 * MiB) == CUDA_SUCCESS;) blocks.push_back(block);
+    EXPECT(ask() > 0);
+    std::uint64_t again = 0;
+    for (int i = 0; i < 100; ++i) again += ask();
+    EXPECT(again < 10);  // the worker may measure meanwhile
+    MUST(cuLibraryUnload(library));
+    function = nullptr;
+    load();  // the handles come again
+    EXPECT(ask() > 0);
+    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
+}
+
 SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
     start();
     const char image[] = "curb-sim-module global=256MiB\nkernel k\n";

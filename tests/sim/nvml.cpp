@@ -223,8 +223,11 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMem
 
 namespace {
 
+std::atomic<uint64_t> asked{0};
+
 // `count` comes in as the room in `out` and goes out as how many there are.
 nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
+    asked.fetch_add(1, std::memory_order_relaxed);
     return of_gpu(handle, count, [=](int gpu) {
         if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;
         const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
@@ -249,6 +252,8 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
 }
 
 }  // namespace
+
+NVML_EXPORT uint64_t curb_sim_nvml_asked() { return asked.load(std::memory_order_relaxed); }
 
 NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
 

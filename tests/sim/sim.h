@@ -117,6 +117,9 @@ const char *curb_sim_failed(uint64_t *calls);
 /* Of libnvidia-ml.so.1: what this process is said to use of its devices from now on, in percent (0 at the start). */
 void curb_sim_set_utilization(unsigned percent);
 
+/* Of libnvidia-ml.so.1: how often this process has asked for the processes of a device. */
+uint64_t curb_sim_nvml_asked(void);
+
 /* The machine that this process's simulated driver uses (a curb::sim::Machine *), for libnvidia-ml in the same process.
    Null before the first cuInit. Not for tests. */
 void *curb_sim_machine(void);
