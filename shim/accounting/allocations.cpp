@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "leaked.hpp"
+#include "policy/granule.hpp"
 #include "reusing_map.hpp"
+#include "trace.hpp"
 
 namespace curb::shim::allocations {
 namespace {
@@ -59,7 +61,7 @@ std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation)
 }
 
 bool shares_granules(const Allocation &allocation) noexcept {
-    return allocation.kind == Kind::plain && allocation.bytes <= kLargestShared;
+    return allocation.kind == Kind::plain && allocation.bytes <= policy::kLargestShared;
 }
 
 void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexcept {
@@ -68,9 +70,9 @@ void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexce
 }
 
 // The first and the last granule that a block lies in: one, or two neighbours.
-CUdeviceptr first_granule(CUdeviceptr pointer) noexcept { return pointer / kGranule; }
+CUdeviceptr first_granule(CUdeviceptr pointer) noexcept { return pointer / policy::kGranule; }
 CUdeviceptr last_granule(CUdeviceptr pointer, const Allocation &allocation) noexcept {
-    return (pointer + allocation.bytes - 1) / kGranule;
+    return (pointer + allocation.bytes - 1) / policy::kGranule;
 }
 
 // Changes a granule, and erases one without blocks. Returns the bytes of it that were opened or closed.
@@ -82,10 +84,10 @@ Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
     Granule &granule = entry->second;
     const bool was_there = granule.blocks != 0, was_idle = granule.idle();
     change(granule);
-    set_cached(device, was_idle, granule.idle(), kGranule);
+    set_cached(device, was_idle, granule.idle(), policy::kGranule);
     const bool is_there = granule.blocks != 0;
     if (!is_there) shard.entries.erase(entry);
-    return was_there != is_there ? kGranule : 0;
+    return was_there != is_there ? policy::kGranule : 0;
 }
 
 // The same for each granule that a block lies in. Those are there, if `change` does not add the block.
@@ -130,7 +132,7 @@ std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noex
     // The driver hands the address out again, so what was there has gone with its context, which another thread is just
     // destroying.
     if (const auto gone = put(pointer, allocation)) credit_with_context(pointer, *gone);
-    if (!shares_granules(allocation)) return round_up(allocation.bytes, kGranule);
+    if (!shares_granules(allocation)) return policy::round_up(allocation.bytes, policy::kGranule);
     try {
         return open(pointer, allocation);
     } catch (...) {
@@ -172,14 +174,14 @@ void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     if (shares_granules(allocation))
         change_granules(pointer, allocation, [](Granule &granule) { ++granule.kept; });
     else
-        set_cached(*allocation.device, false, true, round_up(allocation.bytes, kGranule));
+        set_cached(*allocation.device, false, true, policy::round_up(allocation.bytes, policy::kGranule));
 }
 
 void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     if (shares_granules(allocation))
         change_granules(pointer, allocation, [](Granule &granule) { --granule.kept; });
     else
-        set_cached(*allocation.device, true, false, round_up(allocation.bytes, kGranule));
+        set_cached(*allocation.device, true, false, policy::round_up(allocation.bytes, policy::kGranule));
 }
 
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
@@ -191,7 +193,8 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
 }
 
 Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays) noexcept {
-    const Bytes freed = shares_granules(allocation) ? close(pointer, allocation) : round_up(allocation.bytes, kGranule);
+    const Bytes freed =
+        shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
     if (stays)
         allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
     else

@@ -7,6 +7,7 @@
 
 #include "allocations.hpp"
 #include "leaked.hpp"
+#include "policy/granule.hpp"
 #include "pools.hpp"
 
 namespace curb::shim::graphs {
@@ -90,7 +91,7 @@ Needs needs_of(std::vector<Range> ranges) {
     }
     std::erase_if(needs, [](const Need &need) { return !need.device; });
     // Blocks that straddle units can take one more (measured on an H200: 450 MiB in three blocks took 512).
-    for (Need &need : needs) need.bytes = allocations::round_up(need.bytes, pools::kUnit) + pools::kUnit;
+    for (Need &need : needs) need.bytes = policy::round_up(need.bytes, policy::kPoolUnit) + policy::kPoolUnit;
     return needs;
 }
 

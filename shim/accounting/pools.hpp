@@ -18,7 +18,6 @@
 namespace curb::shim::pools {
 
 // Pools grow in units of 32 MiB (measured on an H200; default and explicit pools and the memory of graphs alike).
-inline constexpr Bytes kUnit = 32 * policy::MiB;
 
 // A pool's release threshold: how much it keeps at a synchronisation although nothing uses it. While lowered it is 0
 // for the driver, and for the program what the program has set. Thread-safe; its lock is not held while the driver is

@@ -4,57 +4,35 @@
 
 #include "cache.hpp"
 #include "captures.hpp"
+#include "clock.hpp"
 #include "keep_errno.hpp"
+#include "limits.hpp"
+#include "log.hpp"
 #include "pools.hpp"
-#include "process.hpp"
+#include "pressure.hpp"
+#include "reconcile.hpp"
 #include "reports.hpp"
-#include "worker.hpp"
 
 namespace curb::shim::admission {
 namespace {
 
 using policy::Verdict;
 
-Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
-    return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
-}
-
-// What books and policy say of the device, into terms that are otherwise fresh. All from one policy: an edit between
-// two looks must not show as a mixture. (Filled in place: copies of what was just written byte by byte cost 30 ns a
-// call.)
-void look(const Device &device, const Snapshot &now, policy::Terms &out) noexcept {
-    const Snapshot::Gpu &gpu = now.of(device.ordinal);
-    out.cap = gpu.terms.cap;
-    out.allowance = gpu.allowance.bytes();
-    if (const Bytes limit = policy::limit(out); limit != policy::kUnbounded)
-        out.kept_for_driver = kept_for_driver(device, limit);
-    if (gpu.terms.growth.keep_free != 0)
-        out.beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
-    out.ever = policy::held_beside(gpu.terms.growth.keep_free, device.total);
-    out.refuse_everything = now.unusable;
-}
-
-policy::Terms terms(const Device &device, const Snapshot &now) noexcept {
-    policy::Terms out;
-    look(device, now, out);
-    return out;
-}
-
 // The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
 bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out) noexcept {
-    look(device, now, out);
+    limits::fill(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable || !gpu.limited()) return false;
     const auto room_under = [&](Bytes limit) {
         const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held());
         return room - std::min(room, bytes);
     };
-    const auto age = [](std::uint64_t measured_ms) { return devices::now_ms() - measured_ms; };
+    const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
     bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
         policy::look_around_again(room_under(out.beside_others), bytes,
                                   age(device.reach_ms.load(std::memory_order_relaxed)))) {
-        devices::look_around(device);
+        measure_reach(device);
         asked = true;
     }
     const Bytes limit = policy::limit(out);
@@ -62,14 +40,14 @@ bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
         switch (policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
                                       device.changed.load(std::memory_order_relaxed))) {
             case policy::Measure::not_yet: break;
-            case policy::Measure::soon: worker::measure_soon(device); break;
+            case policy::Measure::soon: devices::measure_soon(device); break;
             case policy::Measure::now:
-                devices::reconcile(device);
+                reconcile(device);
                 asked = true;
                 break;
         }
     }
-    if (asked) look(device, now, out);
+    if (asked) limits::fill(device, now, out);
     return asked;
 }
 
@@ -83,8 +61,8 @@ Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
 // Whether the caller gives back what it caches when it is refused once, and asks again: what it then lacks may be what
 // it had. The one release that a thread within its framework's allocator can do.
 bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
-    if (kind == Kind::plain) return device.pressure.refuses_growth(device, bytes, callers::Way::runtime);
-    return kind == Kind::vmm && device.pressure.refuses_growth(device, bytes, callers::Way::direct);
+    if (kind == Kind::plain) return Pressure::of(device).refuses_growth(device, bytes, callers::Way::runtime);
+    return kind == Kind::vmm && Pressure::of(device).refuses_growth(device, bytes, callers::Way::direct);
 }
 
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
@@ -101,12 +79,6 @@ void hold(room::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot:
 }
 
 }  // namespace
-
-InUse<Snapshot::Gpu> in_force(const Device &device) noexcept {
-    return InUse<Snapshot::Gpu>([&](const Snapshot &now) -> const Snapshot::Gpu & { return now.of(device.ordinal); });
-}
-
-std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device)->terms.cap; }
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     policy::Terms asked;
@@ -128,8 +100,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         if (look_closely(device, now, bytes, asked) && detail::snapshot.load(std::memory_order_acquire) != &now)
             continue;
         const bool grows = growth.start.has_value();
-        const std::uint64_t until_step =
-            grows ? policy::until_step(growth, devices::now_ms(), gpu.allowance.last_step_ms()) : 0;
+        const std::uint64_t until_step = grows ? policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()) : 0;
         asked.step_due = grows && until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
         asked.release_before_growth = *now.policy.release.before_growth;
         asked.may_wait = wait.left(growth.wait);
@@ -151,7 +122,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 return true;
             case Verdict::release_first:
                 release_on_the_spot(device);
-                devices::reconcile(device);
+                reconcile(device);
                 released = true;
                 break;
             case Verdict::grow:
@@ -159,7 +130,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                     reports::pressed(device, gpu, bytes, met());
                     return false;
                 }
-                if (gpu.allowance.step(growth, devices::now_ms())) {
+                if (gpu.allowance.step(growth, now_ms())) {
                     reports::allowance(device, "may now hold", gpu.allowance.bytes());
                     room::changed();
                 }
@@ -185,7 +156,7 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) n
     constexpr int kAskAnyway = 25;
     const auto full = [&] { return reports::Met{kind, policy::Obstacle::device, device.ledger.held()}; };
     for (int look = 0; look < kAskAnyway; ++look) {
-        auto gpu = in_force(device);
+        auto gpu = limits::in_force(device);
         if (!wait.left(gpu->terms.growth.wait)) {
             if (wait.began())
                 reports::refusal(device, *gpu, bytes, full());
@@ -209,10 +180,10 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     };
     for (;;) {
         wait.attempt();
-        auto gpu = in_force(device);
+        auto gpu = limits::in_force(device);
         if (gpu->terms.growth.keep_free == 0) return has_room();
-        devices::look_around(device);
-        if (policy::added(device.ledger.held(), bytes) <= terms(device, *process::snapshot()).beside_others)
+        measure_reach(device);
+        if (policy::added(device.ledger.held(), bytes) <= limits::terms(device, *process::snapshot()).beside_others)
             return has_room();
         if (cache::give_up(device) != 0) continue;
         const reports::Met met{kind, policy::Obstacle::keep_free, device.ledger.held()};
@@ -225,13 +196,13 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
 }
 
 bool refuses_code(Device &device, Bytes by) noexcept {
-    const auto gpu = in_force(device);
+    const auto gpu = limits::in_force(device);
     const auto limit = gpu->terms.cap;
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
     look_closely(device, *process::snapshot(), 0, seen);
-    if (above() && release_on_the_spot(device)) devices::reconcile(device);
+    if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
     reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});
     return true;
@@ -247,32 +218,11 @@ bool release_on_the_spot(Device &device) noexcept {
     return pools::trim(device) > 0 || from_cache;
 }
 
-bool is_over_cap(const Device &device) noexcept {
-    const auto limit = cap(device);
-    return limit && device.ledger.held() > *limit;
-}
-
-bool is_over(const Device &device) noexcept {
-    const policy::Terms now = terms(device, *process::snapshot());
-    return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
-}
-
-bool is_beyond(Device &device, const Snapshot &now) noexcept {
-    const Snapshot::Gpu &gpu = now.of(device.ordinal);
-    if (now.unusable) return true;
-    if (!gpu.limited()) return false;
-    const Bytes held = device.ledger.held();
-    if (held > policy::limit(gpu.terms.cap, gpu.allowance.bytes())) return true;
-    const Bytes keep_free = gpu.terms.growth.keep_free;
-    if (keep_free == 0) return false;
-    if (devices::now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
-        devices::look_around(device);
-    return held > policy::held_beside(keep_free, devices::within_reach(device));
-}
-
-Bytes room(const Device &device, Bytes limit, Bytes returning) noexcept {
-    const Bytes held = device.ledger.held();
-    return policy::room(limit, kept_for_driver(device, limit), held - std::min(held, returning));
+void fall_back() noexcept try {
+    for (const int ordinal : in_force::fall_back())
+        reports::allowance(devices::at(ordinal), "falls back to", process::snapshot()->of(ordinal).allowance.bytes());
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: the allowance stays as it is after a release");
 }
 
 }  // namespace curb::shim::admission

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "devices.hpp"
-#include "process.hpp"
 #include "room.hpp"
 
 namespace curb::shim {
@@ -62,18 +61,8 @@ bool refuses_code(Device &device, Bytes by) noexcept;
 // came back.
 bool release_on_the_spot(Device &device) noexcept;
 
-// What is in force for the device. It holds together for as long as the caller keeps it; the next call may give a newer
-// one.
-InUse<Snapshot::Gpu> in_force(const Device &device) noexcept;
-// The cap in force on the device; none: no cap.
-std::optional<Bytes> cap(const Device &device) noexcept;
-bool is_over_cap(const Device &device) noexcept;
-// Whether more is held than requests may take.
-bool is_over(const Device &device) noexcept;
-// Whether more is held than is allowed at all: nothing may be kept that could go back.
-bool is_beyond(Device &device, const Snapshot &now) noexcept;
-// What requests can still get under this cap, if `returning` of what is held goes back first.
-Bytes room(const Device &device, Bytes cap, Bytes returning = 0) noexcept;
+// Memory was released: the allowances fall back to what is held.
+void fall_back() noexcept;
 
 }  // namespace admission
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "clock.hpp"
 #include "range.hpp"
 #include "real_libc.hpp"
 
@@ -32,7 +33,7 @@ struct File {
 };
 
 struct Row {
-    const char *framework;  // as in release/framework_rows.hpp
+    const char *framework;  // as in release/steps/framework_rows.hpp
     File library;
     int frames;                       // in the library, one upon the other, that only the cache's way to the driver has
     File bindings;                    // what stands between the library and the runtime, which may be linked into it
@@ -75,6 +76,9 @@ struct Loaded {
     };
     std::array<Library, std::size(kRows)> rows{};
 };
+
+// When each has last given back what it caches; 0: never.
+constinit std::array<std::atomic<std::uint64_t>, std::size(kRows)> answered_ms{};
 
 constinit std::atomic<const Loaded *> loaded{nullptr};
 
@@ -205,6 +209,21 @@ const char *calling(Way way) noexcept {
         if (walk.frames >= kRows[i].frames && walk.through_runtime == (way == Way::runtime)) return kRows[i].framework;
     }
     return nullptr;
+}
+
+void note_answer(std::string_view framework) noexcept {
+    for (std::size_t i = 0; i < answered_ms.size(); ++i)
+        if (kRows[i].framework == framework) answered_ms[i].store(now_ms(), std::memory_order_relaxed);
+}
+
+bool answered_just_now(const char *framework) noexcept {
+    constexpr std::uint64_t kJustNow = 2000;
+    for (std::size_t i = 0; i < answered_ms.size(); ++i) {
+        if (std::string_view(kRows[i].framework) != framework) continue;
+        const std::uint64_t when = answered_ms[i].load(std::memory_order_relaxed);
+        return when != 0 && now_ms() - when < kJustNow;
+    }
+    return false;
 }
 
 }  // namespace curb::shim::callers

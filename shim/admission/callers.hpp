@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace curb::shim::callers {
 
@@ -22,6 +23,11 @@ struct Known {
 // Looks for them. Takes the loader's lock, so only on the worker: a thread of the program may hold that while it waits
 // for an allocator's.
 Known look() noexcept;
+
+// The framework has been asked, and has given back what it caches. Thread-safe.
+void note_answer(std::string_view framework) noexcept;
+// True if that was within the last 2 seconds: there is nothing left to press for. Thread-safe.
+bool answered_just_now(const char *framework) noexcept;
 
 // The framework whose cache this call of a wrapper of ours is to fill; null: another caller, or one that cannot be
 // told. Some microseconds: it walks the stack. Takes no lock of ours; the loader's only before glibc 2.35, the one that

@@ -8,11 +8,11 @@
 #include <string>
 
 #include "captures.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
+#include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
-#include "process.hpp"
-#include "frameworks.hpp"
 
 namespace curb::shim {
 namespace {
@@ -27,7 +27,7 @@ bool is_enough(Bytes bytes, callers::Way way) noexcept {
 bool may_refuse(Bytes bytes, callers::Way way) noexcept {
     if (!is_enough(bytes, way) || captures::any()) return false;
     const char *framework = callers::calling(way);
-    return framework && !release::answered_just_now(framework);
+    return framework && !callers::answered_just_now(framework);
 }
 
 int this_thread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
@@ -37,6 +37,8 @@ bool lives(int thread) noexcept { return syscall(SYS_tgkill, getpid(), thread, 0
 Bytes held(Device &device) noexcept { return device.meter.held_by_process().value_or(device.ledger.held()); }
 
 }  // namespace
+
+constinit std::array<Pressure, devices::kMost> Pressure::all{};
 
 bool Pressure::rests(std::uint64_t now_ms) noexcept {
     int thread = spared_.load(std::memory_order_acquire);
@@ -67,7 +69,7 @@ bool Pressure::arm(std::uint64_t now_ms) noexcept {
 
 bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
     const KeepErrno keep_errno;
-    const std::uint64_t now_ms = devices::now_ms();
+    const std::uint64_t now_ms = shim::now_ms();
     if (spared_.load(std::memory_order_acquire) == this_thread()) {
         answered(device, now_ms);
         return false;
@@ -83,7 +85,7 @@ bool Pressure::refuses_growth(Device &device, Bytes bytes, callers::Way way) noe
     const KeepErrno keep_errno;
     const auto in_use = process::snapshot();
     const auto &steps = *in_use->policy.release.steps;
-    const std::uint64_t now_ms = devices::now_ms();
+    const std::uint64_t now_ms = shim::now_ms();
     return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !rests(now_ms) &&
            may_refuse(bytes, way) && begin(device, now_ms);
 }

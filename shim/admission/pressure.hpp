@@ -6,22 +6,23 @@
 // second attempt is refused too.)
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
 #include "callers.hpp"
+#include "devices.hpp"
 #include "policy/size.hpp"
 
 namespace curb::shim {
-
-using policy::Bytes;
-struct Device;
 
 // Of one device. Thread-safe; costs two loads while nothing is going on. Leaves errno.
 class Pressure {
   public:
     static constexpr std::uint64_t kArmedMs = 10'000;  // a release asked for at noon is not to be felt at night
     static constexpr std::uint64_t kRestMs = 1'000;    // between an answer and the next refusal
+
+    static Pressure &of(const Device &device) noexcept { return all[static_cast<std::size_t>(device.ordinal)]; }
 
     // The next large allocation is refused. False: one has been refused just now.
     bool arm(std::uint64_t now_ms) noexcept;
@@ -42,6 +43,8 @@ class Pressure {
     // Makes this thread the one that is refused. False: another one is.
     bool begin(Device &device, std::uint64_t now_ms) noexcept;
     void answered(Device &device, std::uint64_t now_ms) noexcept;
+
+    static constinit std::array<Pressure, devices::kMost> all;
 
     std::atomic<std::uint64_t> armed_until_{0};  // 0: not armed
     std::atomic<std::uint64_t> rests_until_{0};

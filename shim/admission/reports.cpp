@@ -4,8 +4,9 @@
 
 #include <atomic>
 
-#include "admission.hpp"
+#include "clock.hpp"
 #include "keep_errno.hpp"
+#include "limits.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
 #include "refusals.hpp"
@@ -35,12 +36,12 @@ std::string remedy(std::string what) {
 }
 
 std::string in_file(const std::string &what) {
-    const std::string &file = process::source().file;
+    const std::string &file = in_force::source().file;
     return file.empty() ? what : what + " in " + file;
 }
 
 std::string raise_cap(const Snapshot::Gpu &gpu) {
-    if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + process::source().ceiling;
+    if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
     if (gpu.live_cap) return "raise the cap: curb cap " + std::to_string(getpid()) + " SIZE";
     return in_file("raise the cap");
 }
@@ -71,8 +72,7 @@ Words words(const Snapshot::Gpu &gpu, const Met &met) {
     switch (met.why) {
         case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
         case policy::Obstacle::allowance: {
-            const std::uint64_t due =
-                policy::until_step(gpu.terms.growth, devices::now_ms(), gpu.allowance.last_step_ms());
+            const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
@@ -125,7 +125,7 @@ void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
 }
 
 void context_refused(Device &device, Bytes cost) noexcept {
-    const auto gpu = admission::in_force(device);
+    const auto gpu = limits::in_force(device);
     const auto limit = gpu->terms.cap;
     if (!limit) return;
     refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);

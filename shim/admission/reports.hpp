@@ -8,8 +8,8 @@
 
 #include "control/messages.hpp"
 #include "devices.hpp"
+#include "in_force.hpp"
 #include "policy/obstacle.hpp"
-#include "process.hpp"
 #include "room.hpp"
 
 namespace curb::shim::reports {

@@ -4,13 +4,15 @@
 #include <array>
 #include <cstddef>
 
-#include "admission.hpp"
+#include "activity.hpp"
 #include "allocations.hpp"
 #include "captures.hpp"
+#include "clock.hpp"
 #include "contexts.hpp"
-#include "idle.hpp"
 #include "keep_errno.hpp"
 #include "leaked.hpp"
+#include "limits.hpp"
+#include "process_state.hpp"
 #include "room.hpp"
 #include "shelf.hpp"
 #include "trace.hpp"
@@ -40,7 +42,7 @@ void count(Device &device, bool more) noexcept {
     detail::kept.fetch_add(change, std::memory_order_seq_cst);
 }
 
-policy::Cache terms(const Device &device) noexcept { return admission::in_force(device)->terms.cache; }
+policy::Cache terms(const Device &device) noexcept { return limits::in_force(device)->terms.cache; }
 
 // Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
 // an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
@@ -49,7 +51,7 @@ policy::Cache terms(const Device &device) noexcept { return admission::in_force(
 bool usable(Device &device, Bytes bytes) noexcept {
     const auto now = process::snapshot();
     return bytes <= now->of(device.ordinal).terms.cache.max && !device.peers.load(std::memory_order_relaxed) &&
-           !captures::any() && !contexts::has_green() && !admission::is_beyond(device, *now);
+           !captures::any() && !contexts::has_green() && !limits::is_beyond(device, *now);
 }
 
 // Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach
@@ -115,7 +117,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
         return freed;
     }
     // The program has forgotten it, so nobody else would free it. A broken context has it until it goes.
-    put(device, {block.pointer, block.allocation, block.context, devices::now_ms()});
+    put(device, {block.pointer, block.allocation, block.context, now_ms()});
     return std::nullopt;
 }
 
@@ -154,7 +156,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
         free_now(*block);
         return 0;
     }
-    idle::note_use();
+    activity::note();
     count(device, false);
     allocations::use_again(block->pointer, block->allocation);
     return block->pointer;
@@ -183,9 +185,9 @@ bool keep(CUdeviceptr pointer) noexcept {
         allocations::remember(pointer, *allocation);
         return false;
     }
-    if (!put(device, {pointer, *allocation, owner, devices::now_ms()})) return false;
+    if (!put(device, {pointer, *allocation, owner, now_ms()})) return false;
     trace::freed(device, allocation->kind, pointer, allocation->bytes, 0, moment, true);
-    idle::note_use();
+    activity::note();
     arm();
     trim(device);
     room::changed();  // whoever waits can have it
@@ -255,12 +257,12 @@ std::optional<std::uint64_t> sweep() noexcept {
             Device &device = devices::at(ordinal);
             if (device.kept.load(std::memory_order_seq_cst) == 0) continue;
             const auto idle = static_cast<std::uint64_t>(terms(device).idle.count());
-            const std::uint64_t now = devices::now_ms();
+            const std::uint64_t now = now_ms();
             Bytes freed = 0;
             while (now >= idle && free_oldest(device, now - idle, freed)) {
             }
             if (const auto oldest = shelf_of(device).oldest_ms()) {
-                const std::uint64_t due = *oldest + idle, later = devices::now_ms();
+                const std::uint64_t due = *oldest + idle, later = now_ms();
                 const std::uint64_t wait = std::max<std::uint64_t>(due > later ? due - later : 0, 1);
                 next = std::min(next.value_or(wait), wait);
             }

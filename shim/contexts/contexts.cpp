@@ -9,9 +9,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "allocations.hpp"
 #include "keep_errno.hpp"
 #include "leaked.hpp"
+#include "policy/granule.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
 
@@ -92,7 +92,7 @@ struct Stack {
 Stack stack_of(const Record &record, Bytes limit) noexcept {
     // Stacks come in units of 16 bytes a thread (measured on an H200: a limit of 8200 reads back as 8208).
     constexpr Bytes kUnit = 16;
-    const Bytes rounded = allocations::round_up(limit, kUnit), threads = record.device->resident_threads;
+    const Bytes rounded = policy::round_up(limit, kUnit), threads = record.device->resident_threads;
     Bytes taken = 0;
     if (rounded <= record.first_limit) return {0, std::min(record.cost, (record.first_limit - rounded) * threads)};
     return {__builtin_mul_overflow(rounded - record.first_limit, threads, &taken) ? ~Bytes{0} : taken, 0};

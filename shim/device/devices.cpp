@@ -1,13 +1,8 @@
 #include "devices.hpp"
 
-#include <algorithm>
-#include <ctime>
-
-#include "keep_errno.hpp"
-#include "pools.hpp"
-#include "process.hpp"
-#include "real_libc.hpp"
-#include "trace.hpp"
+#include "clock.hpp"
+#include "process_state.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::devices {
 namespace {
@@ -16,7 +11,6 @@ namespace {
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
-constinit real::ClockGettime *clock = nullptr;  // found once: now_ms() is on the way of every request
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
@@ -27,7 +21,7 @@ int attribute(CUdevice_attribute which, CUdevice device) noexcept {
 }  // namespace
 
 void discover() noexcept {
-    clock = real::clock_gettime();
+    find_clock();
     const Driver &cuda = driver();
     int count = 0;
     if (insist([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
@@ -68,12 +62,6 @@ Device *current() noexcept {
     return insist([&] { return driver().cuCtxGetDevice(&device); }) == CUDA_SUCCESS ? find(device) : nullptr;
 }
 
-std::uint64_t now_ms() noexcept {
-    timespec now{};
-    clock(CLOCK_MONOTONIC_COARSE, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
-}
-
 bool in_use(const Device &device) noexcept {
     return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
 }
@@ -86,31 +74,10 @@ bool are_old() noexcept {
     return false;
 }
 
-void reconcile(Device &device) noexcept {
-    const KeepErrno keep_errno;
-    device.measured_ms.store(now_ms(), std::memory_order_relaxed);
-    device.changed.store(false, std::memory_order_relaxed);
-    const bool measured = device.ledger.reconcile(
-        [&]() noexcept {
-            pools::look_again(device);
-            return device.meter.held_by_process();
-        },
-        [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); });
-    if (measured)
-        device.blind.store(false, std::memory_order_relaxed);
-    else if (device.contexts.load(std::memory_order_relaxed) > 0)
-        device.blind.store(true, std::memory_order_relaxed);
-}
-
-void look_around(Device &device) noexcept {
-    const KeepErrno keep_errno;
-    // The process's figure on both sides of the other: whatever another thread takes or gives back in between, the sum
-    // is then at most too low.
-    const auto held = [&] { return device.meter.held_by_process().value_or(device.ledger.held()); };
-    device.reach_ms.store(now_ms(), std::memory_order_relaxed);
-    const Bytes before = held();
-    const auto free = device.meter.free();
-    if (free) device.reach.store(policy::added(std::min(before, held()), *free), std::memory_order_relaxed);
+void measure_soon(Device &device) noexcept {
+    if (!device.measure_soon.load(std::memory_order_relaxed) &&
+        !device.measure_soon.exchange(true, std::memory_order_seq_cst))
+        worker::look();
 }
 
 void look_again_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }

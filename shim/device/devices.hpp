@@ -10,7 +10,6 @@
 #include "driver.hpp"
 #include "ledger.hpp"
 #include "meter.hpp"
-#include "pressure.hpp"
 
 namespace curb::shim {
 
@@ -36,7 +35,6 @@ struct Device {
     std::atomic<std::size_t> kept{0};  // how many blocks these are
     std::atomic<bool> limited{false};  // by the policy in force (in_force.hpp)
     std::atomic<bool> peers{false};    // a context of another device may reach its memory
-    Pressure pressure;                 // what its next large allocation meets
     // What is told from outside, since the process began: requests that were refused, by what they met (refusals.hpp),
     // or held for room; bytes that releases gave back, by step.
     std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
@@ -66,16 +64,13 @@ Device *find(CUdevice device) noexcept;
 
 // Whether the process may hold anything of it. (Memory of pools and of the mapping calls outlives the contexts.)
 bool in_use(const Device &device) noexcept;
-// Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
-void reconcile(Device &device) noexcept;
-// Whether of a device in use that was so long ago that whoever asks for the books may be told too little: without a
-// limit nothing else looks.
+// True if a device in use was reconciled so long ago that its figures may be stale: without a limit nothing else
+// reconciles it.
 bool are_old() noexcept;
-// Asks how much of the device this process could hold at the most, if it took all that is free: what it holds and what
-// is free. Leaves errno.
-void look_around(Device &device) noexcept;
-// That figure, as last asked.
+// What this process could hold of the device if it took all that is free, as last measured (measure_reach).
 inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }
+// Has the worker reconcile the device. Leaves errno.
+void measure_soon(Device &device) noexcept;
 // The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
 // decision.
 void look_again_soon(Device &device) noexcept;
@@ -84,9 +79,6 @@ void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;
 // Contexts that were seen being made and are still there, on all devices together.
 int contexts() noexcept;
-
-// Milliseconds of the system's monotonic clock, whatever clock a preload shows the program.
-std::uint64_t now_ms() noexcept;
 
 }  // namespace devices
 }  // namespace curb::shim

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <optional>
 
-#include "idle.hpp"
+#include "activity.hpp"
 #include "policy/decide.hpp"
 #include "policy/kinds.hpp"
 #include "policy/size.hpp"
@@ -41,7 +41,7 @@ class Ledger {
     // Every change of memory happens within an operation: begun before the driver is called, done when the books say
     // what the driver did. In between, books and device may differ.
     void begin() noexcept {
-        idle::note_use();
+        activity::note();
         begun_.fetch_add(1, std::memory_order_seq_cst);
     }
     void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }

@@ -8,6 +8,7 @@
 #include <climits>
 #include <mutex>
 
+#include "clock.hpp"
 #include "devices.hpp"
 #include "wakeup.hpp"
 
@@ -60,7 +61,7 @@ bool Wait::left(policy::Duration most) const noexcept {
 void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
     if (!entry_) {
         entry_.emplace(
-            Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = devices::now_ms()});
+            Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = now_ms()});
         add(*entry_);
         listening.fetch_add(1, std::memory_order_seq_cst);
         return;
@@ -72,15 +73,15 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
     // The attempt itself may have changed something (what it released). At least a moment, lest that become a loop that
     // keeps a core busy.
     constexpr std::uint64_t kMoment = 1;
-    std::uint64_t now = devices::now_ms();
+    std::uint64_t now = now_ms();
     const std::uint64_t until = now + std::max(milliseconds, kMoment);
     do {  // a signal may end it early
         futex_wait(changes, entry_->seen, until - now);
-        now = devices::now_ms();
+        now = now_ms();
     } while (now < until && changes.load(std::memory_order_relaxed) == entry_->seen);
 }
 
-std::uint64_t Entry::milliseconds() const noexcept { return devices::now_ms() - began_ms; }
+std::uint64_t Entry::milliseconds() const noexcept { return now_ms() - began_ms; }
 
 std::uint64_t Wait::milliseconds() const noexcept { return entry_ ? entry_->milliseconds() : 0; }
 

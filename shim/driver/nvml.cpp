@@ -7,7 +7,7 @@
 #include <mutex>
 #include <type_traits>
 
-#include "devices.hpp"
+#include "clock.hpp"
 #include "keep_errno.hpp"
 #include "real_libc.hpp"
 
@@ -47,11 +47,11 @@ constinit std::atomic<bool> is_loaded{false}, usable{false};
 constexpr std::uint64_t kSoonestMs = 1000, kLatestMs = 60'000;
 constinit std::atomic<std::uint64_t> next_try_ms{0}, pause_ms{kSoonestMs};
 
-bool is_due() noexcept { return devices::now_ms() >= next_try_ms.load(std::memory_order_relaxed); }
+bool is_due() noexcept { return now_ms() >= next_try_ms.load(std::memory_order_relaxed); }
 
 void try_later() noexcept {
     const std::uint64_t pause = pause_ms.load(std::memory_order_relaxed);
-    next_try_ms.store(devices::now_ms() + pause, std::memory_order_relaxed);
+    next_try_ms.store(now_ms() + pause, std::memory_order_relaxed);
     pause_ms.store(std::min(2 * pause, kLatestMs), std::memory_order_relaxed);
 }
 

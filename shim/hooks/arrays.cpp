@@ -9,6 +9,9 @@
 #include "allocations.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
+#include "policy/granule.hpp"
+#include "process_state.hpp"
+#include "trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -38,7 +41,7 @@ Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
 
 // Arrays of up to 1 MiB share granules of 2 MiB with each other, larger ones do not (measured on an H200). What the
 // driver says of the twin is up to 64 KiB tiles more than that, so up to a granule it can be either.
-constexpr Bytes kPerhapsShared = allocations::kGranule;
+constexpr Bytes kPerhapsShared = policy::kGranule;
 
 // The least that an array can take, what to reserve for it, and what to keep of that: where it may share a granule, the
 // least, and the rest is measured on the device.
@@ -49,7 +52,7 @@ struct Size {
 };
 
 Size size_of(Bytes told, Bytes least) noexcept {
-    const Bytes whole = allocations::round_up(std::max(told, least), allocations::kGranule);
+    const Bytes whole = policy::round_up(std::max(told, least), policy::kGranule);
     return {least, whole, told <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
 }
 

@@ -9,10 +9,13 @@
 #include "arrays.hpp"
 #include "cache.hpp"
 #include "captures.hpp"
+#include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "kernels.hpp"
+#include "limits.hpp"
 #include "log.hpp"
-#include "process.hpp"
+#include "process_state.hpp"
+#include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
 
@@ -29,13 +32,13 @@ class FirstContext {
     explicit FirstContext(Device &device) noexcept : device_(device) {
         const KeepErrno keep_errno;
         used_before_ = device_.meter.used_by_all();
-        devices::reconcile(device_);
+        reconcile(device_);
         overhead_before_ = device_.ledger.overhead();
     }
     // Charges it and returns how much that was.
     Bytes measure() const noexcept {
         const KeepErrno keep_errno;
-        devices::reconcile(device_);
+        reconcile(device_);
         Bytes cost = device_.ledger.overhead() - std::min(device_.ledger.overhead(), overhead_before_);
         const auto used = device_.meter.used_by_all();
         if (cost == 0 && !device_.meter.held_by_process())
@@ -44,7 +47,7 @@ class FirstContext {
         trace::books(device_, Kind::overhead, -static_cast<std::int64_t>(taken));
         device_.ledger.charge(Kind::contexts, cost - taken);
         if (cost != 0) device_.context_cost.store(cost, std::memory_order_relaxed);
-        devices::reconcile(device_);
+        reconcile(device_);
         return cost;
     }
 
@@ -126,7 +129,7 @@ void close_books(Device *device, CUcontext context) noexcept {
         device->heap.store(0, std::memory_order_relaxed);
         trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
-    if (device->limited.load(std::memory_order_relaxed)) devices::reconcile(*device);
+    if (device->limited.load(std::memory_order_relaxed)) reconcile(*device);
 }
 
 // The same after the driver has ended it, unless the thread that was given its handle again has come first. `id` 0: it
@@ -168,11 +171,11 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
             if (one == CUDA_SUCCESS) cost = first.measure();
             return one;
         });
-        if (result == CUDA_SUCCESS && admission::is_over_cap(device)) {
+        if (result == CUDA_SUCCESS && limits::is_over_cap(device)) {
             reports::context_refused(device, cost);
             undo();
             device.ledger.give_back(Kind::contexts, cost);
-            devices::reconcile(device);
+            reconcile(device);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }

@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
+#include "activity.hpp"
 #include "admission.hpp"
 #include "cache.hpp"
 #include "captures.hpp"
-#include "idle.hpp"
 #include "pools.hpp"
-#include "process.hpp"
+#include "process_state.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {
@@ -85,7 +85,7 @@ CUresult upload(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
 }
 template <class IsCapturing, class Call>
 CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Call call) {
-    idle::note_use();
+    activity::note();
     const CUresult result = give_memory(executable, is_capturing, stream, graphs::launched, call);
     cache::note_work();
     return result;

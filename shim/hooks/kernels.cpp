@@ -6,12 +6,14 @@
 #include <array>
 #include <cstdlib>
 
+#include "activity.hpp"
 #include "admission.hpp"
 #include "cache.hpp"
 #include "contexts.hpp"
-#include "idle.hpp"
+#include "in_force.hpp"
 #include "kernels.hpp"
-#include "process.hpp"
+#include "limits.hpp"
+#include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
 
@@ -122,7 +124,7 @@ CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
 
 template <class Call>
 CUresult launch(CUfunction function, Call call) {
-    idle::note_use();
+    activity::note();
     const std::uintptr_t key = key_of(function);
     const CUresult result =
         cache::with_room([&] { return settled.contains(key) ? call() : first_launch(function, key, call); });
@@ -160,29 +162,29 @@ CUresult set_heap_limit(Device &device, std::size_t limit) {
 template <class Call>
 CUresult load(CUmodule *module, Call call) {
     Device *device = devices::current();
-    const auto cap = device ? admission::cap(*device) : std::nullopt;
+    const auto cap = device ? limits::cap(*device) : std::nullopt;
     if (!cap) return cache::with_room(call);
-    devices::reconcile(*device);
+    reconcile(*device);
     const Bytes before = device->ledger.overhead();
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
     if (result != CUDA_SUCCESS) return result;
-    devices::reconcile(*device);
+    reconcile(*device);
     const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
-    if (passes() && admission::release_on_the_spot(*device)) devices::reconcile(*device);
+    if (passes() && admission::release_on_the_spot(*device)) reconcile(*device);
     if (!passes()) return CUDA_SUCCESS;
     const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
     // An error may be of earlier work, and the module gone: the device shows it, and it is not unloaded twice.
     const auto unload = [&] {
         if (driver().cuModuleUnload(*module) == CUDA_SUCCESS) return true;
-        devices::reconcile(*device);
+        reconcile(*device);
         return !passes();
     };
     // One that stays is the program's: nobody else could unload it, and it counts against the next request.
     if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
-    reports::refusal(*device, *admission::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
-    devices::reconcile(*device);
+    reports::refusal(*device, *limits::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
+    reconcile(*device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -209,7 +211,7 @@ CUresult load_globals(CUlibrary library, Call call) {
     const bool is_loaded = loaded.contains(key_of(library));
     const CUresult result = load_lazily(library, 0, call);
     Device *device = is_loaded ? nullptr : devices::current();
-    if (device && admission::cap(*device)) devices::reconcile(*device);
+    if (device && limits::cap(*device)) reconcile(*device);
     return result;
 }
 

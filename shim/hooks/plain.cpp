@@ -3,14 +3,17 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "contexts.hpp"
+#include "free_by_pointer.hpp"
+#include "policy/granule.hpp"
+#include "pressure.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {
 namespace {
 
 using allocations::Allocation;
-using allocations::kGranule;
-using allocations::round_up;
+using policy::kGranule;
+using policy::round_up;
 
 // Keeps the charge for what the driver handed out; without host memory for the record, undoes the allocation.
 // `reusable`: a request for exactly as many bytes can be served by it again.
@@ -39,7 +42,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
         trace::allocated(*device, Kind::plain, kept, bytes, 0, true);
         return CUDA_SUCCESS;
     }
-    if (device->pressure.refuses(*device, bytes, callers::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (Pressure::of(*device).refuses(*device, bytes, callers::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
     return charged(
         *device, Kind::plain, round_up(bytes, kGranule), [&] { return driver().cuMemAlloc_v2(pointer, bytes); },
         [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes, true); });

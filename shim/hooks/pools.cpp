@@ -2,7 +2,8 @@
 
 #include "pools.hpp"
 
-#include "process.hpp"
+#include "process_state.hpp"
+#include "reconcile.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {
@@ -65,7 +66,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         }
         if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
     }
-    if (device && result == CUDA_SUCCESS) devices::reconcile(*device);
+    if (device && result == CUDA_SUCCESS) reconcile(*device);
     return result;
 }
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
-#include "admission.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
+#include "in_force.hpp"
 #include "keep_errno.hpp"
+#include "limits.hpp"
 #include "nvml.hpp"
-#include "process.hpp"
+#include "process_state.hpp"
+#include "reconcile.hpp"
 #include "stubs.hpp"
 
 namespace curb::shim {
@@ -43,9 +46,9 @@ Figures told(Device &device, const Shown &shown, Figures truth) noexcept {
     const Bytes unused = std::min(truth.total, policy::added(truth.free, cached));
     const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {truth.total, free};
-    const std::uint64_t age = devices::now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) devices::reconcile(device);
-    return {std::min(truth.total, *shown.cap), std::min(free, admission::room(device, *shown.cap, cached))};
+    const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
+    if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) reconcile(device);
+    return {std::min(truth.total, *shown.cap), std::min(free, limits::room(device, *shown.cap, cached))};
 }
 
 // The device that NVML calls by this handle; null: none of this process's, or curb is not active.

@@ -4,7 +4,7 @@
 
 #include "cache.hpp"
 #include "contexts.hpp"
-#include "process.hpp"
+#include "process_state.hpp"
 
 namespace curb::shim {
 namespace {

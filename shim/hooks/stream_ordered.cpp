@@ -3,6 +3,9 @@
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "captures.hpp"
+#include "free_by_pointer.hpp"
+#include "limits.hpp"
+#include "policy/granule.hpp"
 #include "pools.hpp"
 #include "trace.hpp"
 
@@ -52,7 +55,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     if (result != CUDA_SUCCESS) return result;
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !admission::is_over(*pool.device)) {
+    if (!grew || !limits::is_over(*pool.device)) {
         trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     }
@@ -65,7 +68,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
 template <class Call>
 CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
     Device &device = *pool.device;
-    const Bytes worst = allocations::round_up(bytes, pools::kUnit);
+    const Bytes worst = policy::round_up(bytes, policy::kPoolUnit);
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // what was set aside for it goes back

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "clock.hpp"
 #include "devices.hpp"
 #include "leaked.hpp"
 #include "policy/live_caps.hpp"
@@ -13,6 +14,8 @@ constinit std::atomic<const Snapshot *> detail::snapshot{nullptr};
 constinit std::atomic<bool> detail::limited{false}, detail::caches{false};
 
 namespace {
+
+constinit std::atomic<const config::Source *> from{nullptr};
 
 // Of those who put something in force.
 constinit std::mutex publishing;
@@ -67,7 +70,7 @@ std::vector<policy::GpuIdentity> identities() {
 // The allowance goes on from that of the snapshot before.
 void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Device &device) noexcept {
     const policy::Growth &growth = gpu.terms.growth;
-    if (!before) return gpu.allowance.begin(policy::first_allowance(growth), devices::now_ms());
+    if (!before) return gpu.allowance.begin(policy::first_allowance(growth), now_ms());
     const Allowance &old = before->of(device.ordinal).allowance;
     gpu.allowance.begin(policy::after_edit(growth, old.bytes(), device.ledger.held()), old.last_step_ms());
 }
@@ -107,6 +110,10 @@ in_force::Lines said_of(const policy::Matched &own, const policy::Matched &ceili
 }  // namespace
 
 namespace in_force {
+
+const config::Source &source() noexcept { return *from.load(std::memory_order_acquire); }
+
+void set_source(const config::Source *source) noexcept { from.store(source, std::memory_order_release); }
 
 Lines publish(Version version) {
     if (policy::needs_nvml_index(version.policy)) find_indexes();
@@ -178,7 +185,7 @@ std::vector<int> fall_back() {
     const auto now = process::snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         const Snapshot::Gpu &gpu = now->of(ordinal);
-        if (gpu.allowance.fall_back(gpu.terms.growth, devices::at(ordinal).ledger.held(), devices::now_ms()))
+        if (gpu.allowance.fall_back(gpu.terms.growth, devices::at(ordinal).ledger.held(), now_ms()))
             out.push_back(ordinal);
     }
     return out;

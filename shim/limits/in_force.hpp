@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allowance.hpp"
+#include "config/load.hpp"
 #include "control/messages.hpp"
 #include "policy/policy.hpp"
 #include "readers.hpp"
@@ -98,6 +99,11 @@ inline bool caches() noexcept { return detail::caches.load(std::memory_order_rel
 }  // namespace process
 
 namespace in_force {
+
+// Where the policy came from. Only once active. Thread-safe.
+const config::Source &source() noexcept;
+// Once, before anything is published. `source` is never freed.
+void set_source(const config::Source *source) noexcept;
 
 // Something to log, once the lock is given up.
 struct Line {

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "activity.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
+#include "in_force.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"
-#include "process.hpp"
-#include "worker.hpp"
+#include "queue.hpp"
 
 namespace curb::shim::idle {
 namespace {
@@ -24,9 +26,9 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (!devices::in_use(device)) continue;
-        const auto age = device.meter.last_run(devices::now_ms() - since_ms);
+        const auto age = device.meter.last_run(now_ms() - since_ms);
         if (!age) continue;
-        const std::uint64_t when = devices::now_ms() - *age;
+        const std::uint64_t when = now_ms() - *age;
         if (!last || when > *last) last = when;
     }
     return last;
@@ -36,27 +38,27 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
 constexpr std::uint64_t kBetweenSamplesMs = 1000;
 
 struct State {
-    policy::IdlePeriod period{devices::now_ms()};
-    std::uint64_t sampled_ms = devices::now_ms();
+    policy::IdlePeriod period{now_ms()};
+    std::uint64_t sampled_ms = now_ms();
 
     void look(policy::Duration idle) {
-        const std::uint64_t now = devices::now_ms();
-        if (used.exchange(false, std::memory_order_acq_rel)) period.used(now);
+        const std::uint64_t now = now_ms();
+        if (activity::used.exchange(false, std::memory_order_acq_rel)) period.used(now);
         const std::uint64_t ours_until = released_ms + kShowsMs;
         if (now < ours_until || (now - sampled_ms < kBetweenSamplesMs && !period.due(now, idle))) return;
         if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);
         sampled_ms = now;
         if (!period.due(now, idle)) return;
         period.served();
-        worker::release({"idle for " + policy::format(idle)});
+        release::ask({"idle for " + policy::format(idle)});
     }
 };
 
 }  // namespace
 
 void released() noexcept {
-    used.store(false, std::memory_order_release);
-    released_ms = devices::now_ms();
+    activity::used.store(false, std::memory_order_release);
+    released_ms = now_ms();
 }
 
 std::optional<std::uint64_t> look() noexcept try {

@@ -2,18 +2,10 @@
 // (`release.idle`).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
 namespace curb::shim::idle {
-
-inline constinit std::atomic<bool> used{false};
-
-// The program allocated, freed or launched something. Called at every such call: a load, mostly.
-inline void note_use() noexcept {
-    if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
-}
 
 // A release has ended: what it freed is no use by the program. On the worker.
 void released() noexcept;

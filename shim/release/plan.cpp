@@ -6,18 +6,19 @@
 #include <optional>
 #include <utility>
 
+#include "admission.hpp"
 #include "allocators.hpp"
 #include "captures.hpp"
 #include "control/release_report.hpp"
 #include "devices.hpp"
 #include "idle.hpp"
+#include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
-#include "process.hpp"
 #include "past.hpp"
+#include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
-#include "worker.hpp"
 
 namespace curb::shim::release {
 namespace {
@@ -82,16 +83,8 @@ control::StepReport taken(policy::Step step) {
 // Steps that wait for the end of a capture, a bit each.
 constinit std::atomic<unsigned> postponed{0};
 
-void postpone(const std::vector<control::StepReport> &taken) noexcept {
-    unsigned steps = 0;
-    for (const control::StepReport &one : taken)
-        if (one.reason == kCapture) steps |= 1U << static_cast<unsigned>(one.step);
-    postponed.fetch_or(steps, std::memory_order_seq_cst);
-    if (!captures::any()) no_capture();  // it ended before it could see that something waits for it
-}
-
-}  // namespace
-
+// No graph capture is in progress any more: what was postponed because of one is asked for again. Within the program's
+// call; does not wait.
 void no_capture() noexcept try {
     if (postponed.load(std::memory_order_seq_cst) == 0) return;
     const KeepErrno keep_errno;
@@ -99,10 +92,21 @@ void no_capture() noexcept try {
     std::vector<policy::Step> steps;
     for (const policy::Step step : policy::all_steps())
         if (waiting & 1U << static_cast<unsigned>(step)) steps.push_back(step);
-    if (!steps.empty()) worker::release({"the end of a graph capture", {std::nullopt, std::move(steps)}});
+    if (!steps.empty()) release::ask({"the end of a graph capture", {std::nullopt, std::move(steps)}});
 } catch (...) {
     // Out of host memory: what was postponed waits for the next release.
 }
+
+void postpone(const std::vector<control::StepReport> &taken) noexcept {
+    unsigned steps = 0;
+    for (const control::StepReport &one : taken)
+        if (one.reason == kCapture) steps |= 1U << static_cast<unsigned>(one.step);
+    captures::when_the_last_ends(no_capture);
+    postponed.fetch_or(steps, std::memory_order_seq_cst);
+    if (!captures::any()) no_capture();  // it ended before it could see that something waits for it
+}
+
+}  // namespace
 
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
     std::optional<UnderWay> under_way(std::in_place);
@@ -127,10 +131,10 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
         trace::step(report.steps.back(), report.trigger);
     }
     report.milliseconds = milliseconds_since(start);
-    for (const int ordinal : in_use()) devices::reconcile(devices::at(ordinal));
+    for (const int ordinal : in_use()) reconcile(devices::at(ordinal));
     report.returns_nothing = allocators::returning_nothing();
     postpone(report.steps);
-    process::fall_back();
+    admission::fall_back();
     idle::released();
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));

@@ -118,7 +118,7 @@ process::Changed accept(const config::Loaded &loaded) {
 }
 
 control::Reply read_again(config::Watch &watch) {
-    const config::Source &source = process::source();
+    const config::Source &source = in_force::source();
     watch.catch_up();  // first: what is written between the two reads is new to the watch
     const auto loaded = config::load(source, process::subject);
     control::ReloadReport out;
@@ -179,7 +179,7 @@ void note_unreadable(const config::Diagnostic &trouble) {
 // Reads each new text of the policy file or the ceiling and puts it in force; a bad one is reported and the last good
 // one stays.
 void follow_files() {
-    const config::Source &source = process::source();
+    const config::Source &source = in_force::source();
     std::vector<std::string> files{source.ceiling};
     if (!source.file.empty()) files.push_back(source.file);
     const own_thread::Awake awake;
@@ -228,14 +228,14 @@ void run() {
 
 // Without a policy of its own a process is held by the ceiling alone, if the machine has one or may get one.
 bool may_have_ceiling() {
-    const std::string &file = process::source().ceiling;
+    const std::string &file = in_force::source().ceiling;
     return access(file.substr(0, file.rfind('/')).c_str(), F_OK) == 0;
 }
 
 }  // namespace
 
 void start() noexcept try {
-    if (process::source().file.empty() && !may_have_ceiling()) return;
+    if (in_force::source().file.empty() && !may_have_ceiling()) return;
     make_wakers();
     shared().runs = true;
     if (!own_thread::start(run, "curb-policy")) shared().runs = false;

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 
-#include "admission.hpp"
 #include "cache.hpp"
 #include "devices.hpp"
 #include "idle.hpp"
 #include "last_thread.hpp"
+#include "limits.hpp"
 #include "pools.hpp"
 #include "process.hpp"
+#include "reconcile.hpp"
 #include "signals.hpp"
 #include "trace.hpp"
 
@@ -27,8 +28,8 @@ Next look_at_thresholds() noexcept {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         bool &is_lowered = lowered[static_cast<std::size_t>(ordinal)];
-        if (is_lowered) devices::reconcile(device);  // what the program gave back at its synchronisation shows in this
-        const bool beyond = device.ledger.of(Kind::pools) != 0 && admission::is_beyond(device, *process::snapshot());
+        if (is_lowered) reconcile(device);  // what the program gave back at its synchronisation shows in this
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::is_beyond(device, *process::snapshot());
         if (beyond) pools::lower_thresholds(device);
         if (is_lowered && !beyond) pools::restore_thresholds(device);
         is_lowered = beyond;

@@ -1,12 +1,6 @@
-// The one root of curb in this process: whether it is active, and the policy in force.
-//
-// States: asleep (a program that has not used CUDA: nothing is read, opened or started) -> active (after the first
-// successful cuInit) -> passing (a fork child of an active process: the driver refuses it anyway, and the locks and
-// threads it inherited are dead, so every call goes straight on). Reached without constructors: everything is
-// constinit.
+// The policy of this process: where it came from, and putting it in force.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -18,18 +12,11 @@ namespace curb::shim {
 
 namespace process {
 
-namespace detail {
-enum class State : int { asleep, active, passing };
-extern constinit std::atomic<State> state;
-}  // namespace detail
-
-inline bool active() noexcept { return detail::state.load(std::memory_order_acquire) == detail::State::active; }
-// Where the policy came from. Only once active.
-const config::Source &source() noexcept;
-
-// The driver has been initialised: read the policy, find the devices, start the threads. Once; others pass. False:
-// there is no host memory for it, and nothing has begun; it can be called again.
-bool activate() noexcept;
+// Reads the policy and puts it in force. Once, by startup. `environment` looks one variable up. Throws std::bad_alloc
+// before anything has begun.
+void begin(const char *(*environment)(const char *));
+// Takes the signal that the policy in force names.
+void take_signal() noexcept;
 
 // The process as rules see it: as it was at its first use of CUDA. Later some programs write over their arguments, to
 // show a title, and over the environment behind them. Used by one thread at a time; only once active.
@@ -59,9 +46,6 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
 // On the worker: what a new policy or cap needs the driver for. `look_closely`: the books may not have told yet that
 // more is held than a cap allows.
 void settle(bool look_closely) noexcept;
-
-// Memory was released: the allowances fall back to what is held.
-void fall_back() noexcept;
 
 }  // namespace process
 }  // namespace curb::shim

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <ctime>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,56 +16,49 @@
 #include "cache.hpp"
 #include "callers.hpp"
 #include "devices.hpp"
-#include "follow.hpp"
 #include "keep_errno.hpp"
 #include "last_thread.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
 #include "own_thread.hpp"
 #include "periodic.hpp"
+#include "plan.hpp"
 #include "policy/names.hpp"
 #include "process.hpp"
-#include "server.hpp"
-#include "wakeup.hpp"
+#include "reconcile.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
-constinit Wakeup woken;
-constinit std::atomic<bool> signalled{false};
 constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> busy{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process that the worker belongs to; 0: there is none
 
-// Requests on their way to the worker. Leaked: threads may ask until the process is gone.
+// What other threads leave to the worker. Leaked: they may until the process is gone.
 struct Asked {
     std::mutex mutex;
-    std::vector<release::Request> requests;
     std::vector<std::string> lines;  // for the log
     bool settle = false, look_closely = false;
-    bool measure = false;
+    void (*measured)() noexcept = nullptr;  // to be called once the devices are reconciled; null: nobody asks
 };
 Asked &asked() noexcept { return leaked<Asked>(); }
 
 // Adds what has been asked for since the last look; signals are one request, however many they were. Throws
 // std::bad_alloc before anything is taken.
 void take_requests(std::vector<release::Request> &out) {
-    if (signalled.load(std::memory_order_seq_cst)) {
+    if (signal_came()) {
         release::Request request{policy::signal_name(*process::snapshot()->policy.release.signal)};
         out.reserve(out.size() + 1);
-        if (signalled.exchange(false, std::memory_order_seq_cst)) out.push_back(std::move(request));
+        if (signal_served()) out.push_back(std::move(request));
     }
-    const std::scoped_lock lock(asked().mutex);
-    auto &requests = asked().requests;
-    out.reserve(out.size() + requests.size());
-    out.insert(out.end(), std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end()));
-    requests.clear();
+    release::take_queued(out);
 }
 
 // Until the worker is woken, or for so long.
 void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
-    woken.wait(std::min(milliseconds.value_or(kLongest), kLongest));
+    sleep(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
 void at_exit();
@@ -81,25 +73,26 @@ void end_before_nvml() noexcept {
 // What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
 bool do_what_is_due() {
     std::vector<std::string> lines;
-    bool settle = false, look_closely = false, measure = false;
+    bool settle = false, look_closely = false;
+    void (*measured)() noexcept = nullptr;
     {
         const std::scoped_lock lock(asked().mutex);
         lines.swap(asked().lines);
         settle = std::exchange(asked().settle, false);
         look_closely = std::exchange(asked().look_closely, false);
-        measure = std::exchange(asked().measure, false);
+        measured = std::exchange(asked().measured, nullptr);
     }
     for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
     if (settle) process::settle(look_closely);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
-        if ((!measure && !soon) || !devices::in_use(device)) continue;
-        devices::reconcile(device);
+        if ((!measured && !soon) || !devices::in_use(device)) continue;
+        reconcile(device);
         end_before_nvml();
     }
-    if (measure) server::measured();
-    return settle || measure || !lines.empty();
+    if (measured) measured();
+    return settle || measured || !lines.empty();
 }
 
 // False: the process ends.
@@ -158,18 +151,9 @@ void start() noexcept {
     atexit(at_exit);
     cache::on_first_kept(look);
     own_thread::start(run_releases, "curb-worker");
-    follow::start();
-    server::start();
 }
 
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
-
-void wake() noexcept {
-    signalled.store(true, std::memory_order_seq_cst);
-    woken.post();
-}
-
-void look() noexcept { woken.post(); }
 
 void settle(bool look_closely) noexcept {
     {
@@ -177,21 +161,15 @@ void settle(bool look_closely) noexcept {
         asked().settle = true;
         asked().look_closely |= look_closely;
     }
-    woken.post();
+    look();
 }
 
-void measure() noexcept {
+void measure(void (*done)() noexcept) noexcept {
     {
         const std::scoped_lock lock(asked().mutex);
-        asked().measure = true;
+        asked().measured = done;
     }
-    woken.post();
-}
-
-void measure_soon(Device &device) noexcept {
-    if (!device.measure_soon.load(std::memory_order_relaxed) &&
-        !device.measure_soon.exchange(true, std::memory_order_seq_cst))
-        woken.post();
+    look();
 }
 
 void say(std::string line) noexcept try {
@@ -201,27 +179,9 @@ void say(std::string line) noexcept try {
         if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
         asked().lines.push_back(std::move(line));
     }
-    woken.post();
+    look();
 } catch (...) {
     // Out of host memory: nothing is logged.
-}
-
-bool release(release::Request request) noexcept try {
-    {
-        const std::scoped_lock lock(asked().mutex);
-        // The same once more, for nobody in particular, is served by the one that waits.
-        const auto same = [&](const release::Request &one) {
-            return !one.done && one.trigger == request.trigger && one.what == request.what;
-        };
-        auto &waiting = asked().requests;
-        if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
-        asked().requests.push_back(std::move(request));
-    }
-    woken.post();
-    return true;
-} catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");
-    return false;
 }
 
 }  // namespace curb::shim::worker

@@ -30,10 +30,14 @@
 #include "own_thread.hpp"
 #include "process.hpp"
 #include "published.hpp"
+#include "queue.hpp"
 #include "status.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::server {
+// The devices are reconciled, as worker::measure() was asked.
+void measured() noexcept;
+
 namespace {
 
 using Clock = Connection::Clock;
@@ -296,7 +300,7 @@ Server::Now Server::on(const control::StatusRequest &asked, std::uint64_t client
 Server::Now Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
     if (!begin_question())
         return control::Failure{"too many releases have been asked for that are not done yet; try again"};
-    if (worker::release(
+    if (release::ask(
             {"curb release", asked, [client](const control::ReleaseReport &report) { answered(client, report); }}))
         return std::nullopt;
     drop_question();
@@ -346,7 +350,7 @@ Server::Now Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t c
 
 Server::Now Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
     held_.push_back({client, now + kLook, measurements.load(std::memory_order_seq_cst), std::move(reply)});
-    worker::measure();
+    worker::measure(server::measured);
     return std::nullopt;
 }
 

@@ -11,9 +11,6 @@ namespace curb::shim::server {
 // Starts the thread. Once, by the first successful cuInit.
 void start() noexcept;
 
-// The books have been held against the devices, as worker::measure() was asked to.
-void measured() noexcept;
-
 // In a fork child, whose parent goes on serving. Async-signal-safe.
 void in_fork_child() noexcept;
 

@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "allocators.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
 #include "passed.hpp"
+#include "past.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 #include "refusals.hpp"
-#include "past.hpp"
 #include "room.hpp"
 #include "trace.hpp"
 
@@ -19,7 +20,7 @@ namespace curb::shim::status {
 namespace {
 
 control::PolicyStatus of_policy(const Version &version) {
-    const config::Source &source = process::source();
+    const config::Source &source = in_force::source();
     control::PolicyStatus out;
     out.file = source.file;
     out.cap = source.cap;
@@ -73,8 +74,8 @@ control::Waiting of_wait(const room::Waiting &one, const Snapshot::Gpu &gpu, con
     out.why = one.request.why;
     out.until = out.since + growth.wait.count();
     if (out.why == policy::Obstacle::allowance)
-        out.step = now + static_cast<control::UnixMs>(
-                             policy::until_step(growth, devices::now_ms(), gpu.allowance.last_step_ms()));
+        out.step =
+            now + static_cast<control::UnixMs>(policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()));
     return out;
 }
 

@@ -1,7 +1,7 @@
 // The driver's initialisation, with which curb wakes.
 
+#include "activate.hpp"
 #include "driver.hpp"
-#include "process.hpp"
 
 using namespace curb::shim;
 

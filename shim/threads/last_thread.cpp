@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "control/runtime_dir.hpp"
-#include "worker.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::last_thread {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "keep_errno.hpp"
 #include "real_libc.hpp"
-#include "worker.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::signals {
 namespace {

@@ -8,9 +8,9 @@
 #include "keep_errno.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
-#include "trace.hpp"
 #include "record.hpp"
 #include "state.hpp"
+#include "trace.hpp"
 #include "writer.hpp"
 
 namespace curb::shim::trace {

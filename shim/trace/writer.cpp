@@ -11,14 +11,14 @@
 #include <utility>
 
 #include "devices.hpp"
-#include "own_thread.hpp"
-#include "policy/words.hpp"
-#include "trace.hpp"
 #include "file.hpp"
 #include "lines.hpp"
+#include "own_thread.hpp"
+#include "policy/words.hpp"
 #include "state.hpp"
+#include "trace.hpp"
 #include "wakeup.hpp"
-#include "worker.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::trace::writer {
 namespace {

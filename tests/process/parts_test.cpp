@@ -9,6 +9,7 @@
 
 #include "allocations.hpp"
 #include "catch.hpp"
+#include "policy/granule.hpp"
 #include "pools.hpp"
 #include "sim.h"
 
@@ -106,7 +107,7 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
 
 TEST_CASE("a block for which there is no host memory is in none of its granules", "[own-runtime]") {
     const allocations::Allocation block{&devices::at(0), start(), MiB};
-    constexpr CUdeviceptr kBorder = 1000 * allocations::kGranule;
+    constexpr CUdeviceptr kBorder = 1000 * curb::policy::kGranule;
     const CUdeviceptr across = kBorder - MiB / 2, before = kBorder - MiB;
     int failed = 0;
     for (std::optional<Bytes> opened; !opened; ++failed) {
@@ -114,17 +115,17 @@ TEST_CASE("a block for which there is no host memory is in none of its granules"
         opened = allocations::add(across, block);
         until_no_memory = 0;
         if (opened) {
-            CHECK(*opened == 2 * allocations::kGranule);
+            CHECK(*opened == 2 * curb::policy::kGranule);
             REQUIRE(allocations::forget(across));
             devices::at(0).ledger.charge(Kind::plain, *opened);
             CHECK(allocations::credit(across, block) == *opened);
         }
         allocations::Allocation small = block;
         small.bytes = 4096;
-        CHECK(allocations::add(before, small) == allocations::kGranule);
+        CHECK(allocations::add(before, small) == curb::policy::kGranule);
         REQUIRE(allocations::forget(before));
-        devices::at(0).ledger.charge(Kind::plain, allocations::kGranule);
-        CHECK(allocations::credit(before, small) == allocations::kGranule);
+        devices::at(0).ledger.charge(Kind::plain, curb::policy::kGranule);
+        CHECK(allocations::credit(before, small) == curb::policy::kGranule);
     }
     CHECK(failed > 3);
 }

@@ -3,8 +3,6 @@
 // Only what is imported already is asked, never during a graph capture: what a framework has cached may be what the
 // graph uses (CuPy), or it gives nothing back then (PyTorch).
 
-#include "frameworks.hpp"
-
 #include <array>
 #include <atomic>
 #include <iterator>
@@ -12,14 +10,15 @@
 #include <optional>
 #include <string>
 
+#include "callers.hpp"
 #include "captures.hpp"
+#include "clock.hpp"
 #include "contexts.hpp"
 #include "devices.hpp"
-#include "process.hpp"
 #include "framework_rows.hpp"
+#include "in_force.hpp"
 #include "plan.hpp"
 #include "python.hpp"
-#include "worker.hpp"
 
 namespace curb::shim::release {
 namespace {
@@ -153,12 +152,10 @@ Answer ask(const Python &python, const std::string &ordinals, bool collect) {
     return answer;
 }
 
-constinit std::array<std::atomic<std::uint64_t>, std::size(kFrameworks)> asked_ms{};  // 0: never
-
-void remember(const std::string &asked) noexcept {
-    for (std::size_t i = 0; i < asked_ms.size(); ++i)
-        if ((" " + asked + " ").find(std::string(" ") + kFrameworks[i].name + " ") != std::string::npos)
-            asked_ms[i].store(devices::now_ms(), std::memory_order_relaxed);
+void note_answers(const std::string &asked) noexcept {
+    for (const FrameworkRow &row : kFrameworks)
+        if ((" " + asked + " ").find(std::string(" ") + row.name + " ") != std::string::npos)
+            callers::note_answer(row.name);
 }
 
 // A device's primary context, which is there, kept and made current for a while.
@@ -195,16 +192,6 @@ std::string with_primary_context(int &first) {
 
 }  // namespace
 
-bool answered_just_now(const char *framework) noexcept {
-    constexpr std::uint64_t kJustNow = 2000;
-    for (std::size_t i = 0; i < asked_ms.size(); ++i)
-        if (std::string_view(kFrameworks[i].name) == framework) {
-            const std::uint64_t when = asked_ms[i].load(std::memory_order_relaxed);
-            return when != 0 && devices::now_ms() - when < kJustNow;
-        }
-    return false;
-}
-
 namespace step {
 
 std::string frameworks() {
@@ -225,11 +212,10 @@ std::string frameworks() {
         *answer = ask(python, ordinals, collect);
     };
     const auto late = [] {
-        worker::release(
-            {"Python's lock (GIL), which was waited for", {.steps = std::vector{policy::Step::frameworks}}});
+        release::ask({"Python's lock (GIL), which was waited for", {.steps = std::vector{policy::Step::frameworks}}});
     };
     switch (with_lock(python, work, late)) {
-        case Locked::done: remember(answer->asked); return answer->report;
+        case Locked::done: note_answers(answer->asked); return answer->report;
         case Locked::ended: return "Python is ending";
         case Locked::no_lock: return "deferred: waits for Python's lock (GIL)";
         case Locked::no_end: return "frameworks are still at it after 30 s";

@@ -7,8 +7,8 @@
 
 #include "callers.hpp"
 #include "captures.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
-#include "frameworks.hpp"
 #include "plan.hpp"
 
 namespace curb::shim::release::step {
@@ -20,7 +20,7 @@ std::string pressure() {
     for (const char *framework : known.frameworks) {
         if (!framework) continue;
         any = true;
-        if (answered_just_now(framework))
+        if (callers::answered_just_now(framework))
             asked += (asked.empty() ? "" : " and ") + std::string(framework);
         else
             left = true;
@@ -31,7 +31,7 @@ std::string pressure() {
     bool armed = false;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        if (device.contexts.load(std::memory_order_relaxed) > 0) armed |= device.pressure.arm(devices::now_ms());
+        if (device.contexts.load(std::memory_order_relaxed) > 0) armed |= Pressure::of(device).arm(now_ms());
     }
     return armed ? "waits for the program's next large allocation" : "an allocation was refused just now";
 }

@@ -1,0 +1,114 @@
+// Stream capture, which a release must know of.
+//
+// A capture ends by cuStreamEndCapture on the stream that it began in, with that stream, or with its context. A stream
+// that was forked into it ends nothing, so each capture is recorded with the stream that it began in.
+
+#include "captures.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "busy_count.hpp"
+#include "contexts.hpp"
+#include "leaked.hpp"
+
+namespace curb::shim::captures {
+namespace {
+
+// Never destroyed: threads may capture until the process is gone.
+struct Books {
+    std::mutex mutex;
+    Origins origins;
+};
+Books &books() noexcept { return leaked<Books>(); }
+
+constinit std::atomic<std::size_t> in_progress{0};
+constinit BusyCount synchronising;
+constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
+
+// The context that a stream goes with. Asking it breaks no capture (a case of the contract suite).
+CUcontext owner_of(CUstream stream) noexcept {
+    CUcontext context = nullptr;
+    const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
+    return insist(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+}
+
+bool same(const Origin &a, const Origin &b) noexcept {
+    const bool is_default = a.stream == CU_STREAM_PER_THREAD;
+    return a.stream == b.stream && (!is_default || (a.thread == b.thread && a.context == b.context));
+}
+
+void ended(std::size_t captures) noexcept {
+    if (captures != 0 && in_progress.fetch_sub(captures) == captures) on_last_end.load(std::memory_order_relaxed)();
+}
+
+// Moves the records that match out of the books, at most so many.
+template <class Matches>
+Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
+    Origins out;
+    const std::scoped_lock lock(books().mutex);
+    for (auto one = books().origins.begin(); one != books().origins.end() && out.size() < most;) {
+        const auto next = std::next(one);
+        if (matches(*one)) out.splice(out.end(), books().origins, one);
+        one = next;
+    }
+    return out;
+}
+
+}  // namespace
+
+void when_the_last_ends(void (*call)() noexcept) noexcept { on_last_end.store(call, std::memory_order_relaxed); }
+
+Origin origin_of(CUstream stream) noexcept {
+    return stream == CU_STREAM_PER_THREAD ? Origin{stream, pthread_self(), owner_of_memory()} : Origin{stream, {}, {}};
+}
+
+bool beginning(Origin &origin) noexcept try {
+    if (!origin.context) origin.context = owner_of(origin.stream);
+    {
+        const std::scoped_lock lock(books().mutex);
+        books().origins.push_back(origin);
+    }
+    in_progress.fetch_add(1);
+    // A synchronisation of ours that has been entered but not yet by the driver would break the capture that is about
+    // to begin, so wait for that moment to pass, 2 ms at the most. (One already running in the driver does no harm:
+    // measured on an H200.)
+    synchronising.wait(2);
+    return true;
+} catch (...) {
+    return false;
+}
+
+void has_ended(const Origin &origin) noexcept {
+    ended(taken([&](const Origin &one) { return same(one, origin); }, 1).size());
+}
+
+Destroying::Destroying(CUstream stream) noexcept
+    : here_(taken([=](const Origin &one) { return one.stream == stream; })) {}
+
+Destroying::~Destroying() {
+    if (here_.empty()) return;
+    const std::scoped_lock lock(books().mutex);
+    books().origins.splice(books().origins.end(), here_);
+}
+
+void Destroying::done() noexcept {
+    ended(here_.size());
+    here_.clear();
+}
+
+bool any() noexcept { return in_progress.load() != 0; }
+
+void drop_context(CUcontext context) noexcept {
+    if (any()) ended(taken([=](const Origin &one) { return one.context == context; }).size());
+}
+
+std::optional<CUresult> synchronise_current_context() noexcept {
+    const BusyCount::Guard guard(synchronising);
+    return any() ? std::nullopt : std::optional(driver().cuCtxSynchronize());
+}
+
+}  // namespace curb::shim::captures

@@ -1,0 +1,48 @@
+// How every call that frees memory by its pointer is made.
+#pragma once
+
+#include "activity.hpp"
+#include "allocations.hpp"
+#include "cache.hpp"
+#include "graphs.hpp"
+#include "process_state.hpp"
+#include "room.hpp"
+#include "trace.hpp"
+
+namespace curb::shim {
+
+// Forget the pointer, call the driver, then credit the device that was charged. Pointers that are not known (of pools,
+// imported, foreign, wrong) go to the driver, whose answer is returned.
+// `later`: the memory comes back at a synchronisation of a stream, which curb does not see, so the device is asked.
+template <class Call>
+CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
+    if (!process::active()) return call();
+    const auto allocation = allocations::forget(pointer);
+    if (!allocation) {
+        cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
+        trace::freed_to_pool(pointer);
+        const CUresult result = call();
+        if (result == CUDA_SUCCESS) {
+            activity::note();
+            graphs::freed(pointer);
+            room::changed();  // of a pool, which a trim can now give back
+        }
+        return result;
+    }
+    const Ledger::Operation operation(&allocation->device->ledger);
+    // Where nobody tells what the device has, nobody would tell when it has come back.
+    const bool stays = later && !allocation->device->blind.load(std::memory_order_relaxed);
+    const std::uint64_t moment = trace::moment();
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) {
+        const Bytes credit = allocations::credit(pointer, *allocation, stays);
+        trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
+        if (stays) trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
+    } else {
+        allocations::remember(pointer, *allocation);
+    }
+    if (later) devices::look_again_soon(*allocation->device);
+    return result;
+}
+
+}  // namespace curb::shim

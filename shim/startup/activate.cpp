@@ -1,0 +1,114 @@
+#include "activate.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <new>
+
+#include "allocators.hpp"
+#include "devices.hpp"
+#include "follow.hpp"
+#include "keep_errno.hpp"
+#include "last_thread.hpp"
+#include "log.hpp"
+#include "log_file.hpp"
+#include "process.hpp"
+#include "process_state.hpp"
+#include "server.hpp"
+#include "signals.hpp"
+#include "steer.hpp"
+#include "trace.hpp"
+#include "unwinder.hpp"
+#include "worker.hpp"
+
+namespace curb::shim::process {
+namespace {
+
+constinit std::once_flag once;
+
+// CURB_POLICY as an absolute path, if the program was started with a relative one: by the first cuInit it may have
+// changed its folder. Empty: as the environment has it.
+constinit char policy_at_start[4096] = {};
+
+void note_relative_policy() {
+    const char *path = getenv("CURB_POLICY");
+    if (!path || !*path || *path == '/' || !getcwd(policy_at_start, sizeof policy_at_start)) return;
+    const std::size_t folder = strlen(policy_at_start), name = strlen(path);
+    if (folder + 1 + name >= sizeof policy_at_start) {
+        *policy_at_start = '\0';
+        return;
+    }
+    policy_at_start[folder] = '/';
+    memcpy(policy_at_start + folder + 1, path, name + 1);
+}
+
+const char *environment(const char *name) noexcept {
+    return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
+}
+
+// The one constructor: what has to happen before main.
+__attribute__((constructor)) void at_load() {
+    const KeepErrno keep_errno;
+    log::look_at_stderr();
+    last_thread::watch();
+    note_relative_policy();
+    steer::set_environment(environment);
+}
+
+// In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
+// answers CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose:
+// a destructor could wait for one of those locks.
+void in_fork_child() {
+    const KeepErrno keep_errno;  // of fork; the program may have closed what is closed here
+    state.store(State::passing, std::memory_order_relaxed);
+    worker::in_fork_child();
+    server::in_fork_child();
+    trace::in_fork_child();
+    signals::restore_program_action();
+}
+
+// Throws std::bad_alloc before anything has begun.
+void start() {
+    last_thread::watch();  // in a child that another thread than its parent's first one has forked
+    devices::discover();
+    allocators::read_environment();
+    begin(environment);
+    if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
+    state.store(State::active, std::memory_order_release);
+    worker::start();
+    follow::start();
+    server::start();
+    take_signal();
+}
+
+}  // namespace
+
+bool activate() noexcept {
+    if (state.load(std::memory_order_acquire) != State::asleep) return true;
+    const KeepErrno keep_errno;
+    constexpr int kTries = 20;
+    for (int tries = 0; tries < kTries; ++tries) {
+        try {
+            if (unwinder::load()) {
+                std::call_once(once, start);
+                return true;
+            }
+        } catch (...) {
+        }
+        // Out of host memory, perhaps for a moment.
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
+    }
+    if (unwinder::load())
+        log::write(policy::LogLevel::error,
+                   "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
+    else  // nothing that may throw, the log among it, can be run
+        log::LogFile().write("curb: libgcc_s.so.1 cannot be loaded, so the program cannot use CUDA now\n");
+    return false;
+}
+
+}  // namespace curb::shim::process
