@@ -70,7 +70,10 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
             throw;
         }
     }
-    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool->handle.store(key, std::memory_order_release);
+    // A record of graphs may have been that of a pool, whose handle the driver gives again.
+    CUmemoryPool handle = nullptr;
+    if constexpr (std::is_same_v<Key, CUmemoryPool>) handle = key;
+    pool->handle.store(handle, std::memory_order_release);
     pool->kind = kind;
     pool->device = device;
     pool->charged.store(0, std::memory_order_relaxed);

@@ -172,6 +172,21 @@ SCENARIO_NAMED(pools_of_managed_memory_are_charged) {
     EXPECT_EQ(told_held(), kContext);
 }
 
+SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged) {
+    start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 32 * MiB, pool, nullptr));
+    MUST(cuMemFree_v2(block));
+    MUST(cuMemPoolDestroy(pool));
+    const AllocatingGraph graph(32 * MiB);
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    const CUmemoryPool again = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    EXPECT(again == pool);
+    MUST(cuMemAllocFromPoolAsync(&block, 96 * MiB, again, nullptr));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
 SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
     start();
     std::uint64_t threshold = 12345, told = 0;
