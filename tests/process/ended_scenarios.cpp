@@ -187,6 +187,24 @@ SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_ch
     EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
+SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
+    start();
+    CUdevResource multiprocessors{};
+    CUdevResourceDesc description = nullptr;
+    CUgreenCtx green = nullptr;
+    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
+    const int made = fill([&] {
+        const CUresult result = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+        if (result == CUDA_SUCCESS) MUST(cuGreenCtxDestroy(green));
+        return result;
+    });
+    EXPECT(made > 40);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
 SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
     start();
     std::uint64_t threshold = 12345, told = 0;

@@ -42,8 +42,8 @@ TEST_CASE("what has ended is not charged, and what has its handle is") {
         "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
         "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",
         "a_handle_of_host_memory_holds_no_memory_of_the_device", "a_reset_after_an_error_that_stays_ends_all_charges",
-        "pools_of_managed_memory_are_charged",
-        "a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged");
+        "pools_of_managed_memory_are_charged", "a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged",
+        "green_contexts_stop_at_the_cap");
     const std::string nvml = GENERATE("", "nopids");
     CAPTURE(scenario, nvml);
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
