@@ -9,6 +9,7 @@
 #include "cache.hpp"
 #include "devices.hpp"
 #include "graphs.hpp"
+#include "pools.hpp"
 #include "process.hpp"
 #include "room.hpp"
 #include "trace.hpp"
@@ -54,9 +55,11 @@ void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
 // The driver refused to free it after all, or it is handed out again. False: no host memory for the record.
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
-// Credits the device once the driver has freed it, and returns by how much.
-// `stays`: until the device says otherwise, for the driver gives it back at a synchronisation.
-Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays = false) noexcept;
+// Credits the device once the driver has freed it, and returns by how much. The driver gives some memory back at a
+// synchronisation alone: it stays in the overhead until NVML tells that it has gone, or, where NVML does not, is no
+// room until curb has synchronised.
+enum class Returned { now, when_measured, at_sync };
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned = Returned::now) noexcept;
 
 // The context is gone, and its memory with it.
 void drop_context(CUcontext context) noexcept;
@@ -75,8 +78,10 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!allocation) {
         cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
         trace::freed_to_pool(pointer);
+        pools::FreedBlock block(pointer);
         const CUresult result = call();
         if (result == CUDA_SUCCESS) {
+            block.freed();
             idle::note_use();
             graphs::freed(pointer);
             room::changed();  // of a pool, which a trim can now give back
@@ -84,14 +89,16 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
         return result;
     }
     const Ledger::Operation operation(&allocation->device->ledger);
-    // Where nobody tells what the device has, nobody would tell when it has come back.
-    const bool stays = later && !allocation->device->blind.load(std::memory_order_relaxed);
+    using allocations::Returned;
+    const bool blind = allocation->device->blind.load(std::memory_order_relaxed);
+    const Returned returned = !later ? Returned::now : blind ? Returned::at_sync : Returned::when_measured;
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS) {
-        const Bytes credit = allocations::credit(pointer, *allocation, stays);
+        const Bytes credit = allocations::credit(pointer, *allocation, returned);
         trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
-        if (stays) trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
+        if (returned == Returned::when_measured)
+            trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
     } else {
         allocations::remember(pointer, *allocation);
     }

@@ -53,6 +53,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
     if (!grew || !admission::is_over(*pool.device)) {
+        pools::note_block(pool, *pointer);
         trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     }
@@ -69,6 +70,7 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // what was set aside for it goes back
+        pools::note_block(pool, *pointer);
         trace::allocated(device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     };

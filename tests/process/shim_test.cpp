@@ -43,7 +43,8 @@ TEST_CASE("what has ended is not charged, and what has its handle is") {
         "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",
         "a_handle_of_host_memory_holds_no_memory_of_the_device", "a_reset_after_an_error_that_stays_ends_all_charges",
         "pools_of_managed_memory_are_charged", "a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged",
-        "green_contexts_stop_at_the_cap");
+        "green_contexts_stop_at_the_cap", "a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_are_freed",
+        "what_is_freed_in_a_stream_is_no_room_until_the_driver_has_it_back");
     const std::string nvml = GENERATE("", "nopids");
     CAPTURE(scenario, nvml);
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
