@@ -44,6 +44,9 @@ bool capturing(const Form &form, CUstream stream) noexcept {
 template <class Call>
 CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
                             Call call) {
+    // During a capture nothing is synchronised, so the pool keeps what an undone allocation has made it grow by: then
+    // one such growth may pass the cap, and no other comes on top.
+    if (captures::any() && admission::is_over_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
     const pools::Claim claim(pool, bytes);
     if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);

@@ -10,6 +10,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "pitched_memory_is_charged_by_the_pitch", "managed_memory_is_charged_in_full",
         "stream_ordered_memory_stops_at_the_cap",
         "frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal",
+        "growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up",
         "explicit_pools_are_charged_where_they_live", "a_destroyed_pool_is_held_until_its_last_allocation_is_freed",
         "pool_memory_that_came_back_unseen_is_not_lost_to_the_cap", "mapped_memory_is_held_by_references_and_mappings",
         "host_memory_of_the_mapping_calls_is_not_charged", "imported_memory_is_not_charged_twice",
