@@ -63,6 +63,7 @@ int main(int argc, char **argv) {
             traffic.work(kForEver);
         } else if (line == "quiet") {
             traffic.stop();
+            traffic.synchronize();  // NVML does not tell of managed memory that has not come back yet
             std::cout << "quiet " << traffic.counts().operations() << " " << traffic.counts().wrong << std::endl;
         } else if (line == "empty") {
             traffic.give_everything_back();
