@@ -419,6 +419,12 @@ std::vector<Bytes> charges(const Device &device) {
     return out;
 }
 
+Bytes charged(const Device &device) noexcept {
+    Bytes sum = 0;
+    each_holding(device, [&](const Pool &pool) { sum += pool.charged.load(std::memory_order_relaxed); });
+    return sum;
+}
+
 Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     const RelaxedCapture relaxed;
     std::uint64_t used = 0;

@@ -135,6 +135,8 @@ void look_again(Device &device) noexcept;
 // What each pool of the device that has reserved anything is charged, by the books; not the memory of graphs. May throw
 // std::bad_alloc.
 std::vector<Bytes> charges(const Device &device);
+// What all pools of the device are charged together, those of managed memory and of graphs among them.
+Bytes charged(const Device &device) noexcept;
 // Bytes that the pool has reserved and does not use, for one request alone while the claim lives: two that counted on
 // the same bytes would make the pool grow.
 class Claim {
