@@ -192,10 +192,11 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
     return false;
 }
 
-Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays) noexcept {
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned) noexcept {
     const Bytes freed =
         shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
-    if (stays)
+    if (returned == Returned::at_sync) allocation.device->ledger.returned_at_sync.add(freed);
+    if (returned == Returned::when_measured)
         allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
     else
         allocation.device->ledger.give_back(allocation.kind, freed);

@@ -39,9 +39,11 @@ void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
 // The driver refused to free it after all, or it is handed out again. False: no host memory for the record.
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
-// Credits the device once the driver has freed it, and returns by how much.
-// `stays`: until the device says otherwise, for the driver gives it back at a synchronisation.
-Bytes credit(CUdeviceptr pointer, const Allocation &allocation, bool stays = false) noexcept;
+// Credits the device once the driver has freed it, and returns by how much. The driver gives some memory back at a
+// synchronisation alone: it stays in the overhead until NVML tells that it has gone, or, where NVML does not, is no
+// room until curb has synchronised.
+enum class Returned { now, when_measured, at_sync };
+Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned = Returned::now) noexcept;
 
 // The context is gone, and its memory with it.
 void drop_context(CUcontext context) noexcept;

@@ -25,6 +25,7 @@ struct Registry {
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
     std::unordered_set<Pool *> holding;
+    std::unordered_map<CUdeviceptr, Pool *> blocks;  // of managed pools
     std::list<Pool> records;
     Pool *unused = nullptr;
 };
@@ -35,6 +36,9 @@ Registry &registry() noexcept { return leaked<Registry>(); }
 constinit Recent<CUmemoryPool, Pool> recent;
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
+
+// Whether there are blocks of managed pools, which few programs have.
+constinit std::atomic<bool> any_blocks{false};
 
 // None: the driver does not tell, and what is known of the pool stays.
 std::optional<Bytes> reserved(const Pool &pool) noexcept {
@@ -70,7 +74,10 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
             throw;
         }
     }
-    if constexpr (std::is_same_v<Key, CUmemoryPool>) pool->handle.store(key, std::memory_order_release);
+    // A record of graphs may have been that of a pool, whose handle the driver gives again.
+    CUmemoryPool handle = nullptr;
+    if constexpr (std::is_same_v<Key, CUmemoryPool>) handle = key;
+    pool->handle.store(handle, std::memory_order_release);
     pool->kind = kind;
     pool->device = device;
     pool->charged.store(0, std::memory_order_relaxed);
@@ -171,6 +178,28 @@ void set_charge(Pool &pool) noexcept {
     if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
     if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
+}
+
+// The lock is held.
+void use_again(Pool &pool) noexcept {
+    pool.destroyed = false;
+    pool.next_unused = std::exchange(registry().unused, &pool);
+}
+
+// A block of a managed pool is not in use any more. With the last one of a destroyed pool its charge goes back.
+void block_gone(Pool &pool) noexcept {
+    Bytes left = 0;
+    Device *device = nullptr;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        if (--pool.blocks != 0 || !pool.destroyed) return;
+        left = std::exchange(pool.left, 0);
+        device = pool.device;
+        use_again(pool);
+    }
+    device->ledger.returned_at_sync.add(left);
+    device->ledger.give_back(Kind::managed, left);
+    trace::books(*device, Kind::managed, -static_cast<std::int64_t>(left));
 }
 
 void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
@@ -302,13 +331,52 @@ Left forget(CUmemoryPool handle) noexcept {
     trim(*pool);                      // what is left then is what stays
     const auto stays = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    // NVML does not see managed memory, so it could not tell when that has gone.
-    return {charged, pool->kind == Kind::managed ? 0 : std::min(charged, stays.value_or(charged)), pool};
+    return {charged, std::min(charged, stays.value_or(charged)), pool};
 }
 
-void ended(Pool &pool) noexcept {
+Bytes ended(Pool &pool, Bytes stays) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    pool.next_unused = std::exchange(registry().unused, &pool);
+    if (pool.blocks == 0) {
+        use_again(pool);
+        return 0;
+    }
+    pool.destroyed = true;
+    return pool.left = stays;
+}
+
+void note_block(Pool &pool, CUdeviceptr pointer) noexcept try {
+    if (pool.kind != Kind::managed) return;
+    Pool *before = nullptr;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        const auto [entry, added] = registry().blocks.try_emplace(pointer, &pool);
+        if (!added) before = std::exchange(entry->second, &pool);  // it was freed behind our back
+        ++pool.blocks;
+        any_blocks.store(true, std::memory_order_release);
+    }
+    if (before) block_gone(*before);
+} catch (...) {
+    // No host memory for the record.
+}
+
+FreedBlock::FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
+    if (!any_blocks.load(std::memory_order_acquire)) return;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().blocks.find(pointer);
+    if (found == registry().blocks.end()) return;
+    pool_ = found->second;
+    registry().blocks.erase(found);
+    any_blocks.store(!registry().blocks.empty(), std::memory_order_release);
+}
+
+FreedBlock::~FreedBlock() {
+    if (!pool_) return;
+    note_block(*pool_, pointer_);
+    block_gone(*pool_);  // which note_block() has counted once more
+}
+
+void FreedBlock::freed() noexcept {
+    if (Pool *pool = std::exchange(pool_, nullptr)) block_gone(*pool);
 }
 
 void put_back(Pool &pool) noexcept try {
@@ -349,6 +417,12 @@ std::vector<Bytes> charges(const Device &device) {
             pool->device == &device && pool->kind == Kind::pools && charged != 0)
             out.push_back(charged);
     return out;
+}
+
+Bytes charged(const Device &device) noexcept {
+    Bytes sum = 0;
+    each_holding(device, [&](const Pool &pool) { sum += pool.charged.load(std::memory_order_relaxed); });
+    return sum;
 }
 
 Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {

@@ -71,6 +71,9 @@ struct Pool {
     BusyCount visitors;                // threads that are asking the driver about it
     BusyCount settling;                // threads that are setting `charged`, and have not told the ledger yet
     Threshold threshold;
+    std::size_t blocks = 0;  // of managed memory that are in use; under the lock, as are the next two
+    bool destroyed = false;  // and its last blocks are still in use
+    Bytes left = 0;          // charged for them
 };
 
 // The pool with this handle; null: not known.
@@ -98,8 +101,29 @@ struct Left {
     Pool *pool = nullptr;  // null: it was not known
 };
 Left forget(CUmemoryPool handle) noexcept;
-void ended(Pool &pool) noexcept;
+// Returns how much of the charge is kept in the books: of a managed pool with blocks in use it is `stays`, until the
+// last of them is freed, as NVML does not see managed memory and so cannot tell when it has gone. Else 0.
+Bytes ended(Pool &pool, Bytes stays = 0) noexcept;
 void put_back(Pool &pool) noexcept;
+
+// Notes a block that a managed pool gave. Does nothing for other pools. Without host memory for the record the end of
+// the pool is credited too early.
+void note_block(Pool &pool, CUdeviceptr pointer) noexcept;
+// A block that the program frees, if it is a managed pool's: forgotten before the driver frees it, as afterwards
+// another thread may get the same pointer.
+class FreedBlock {
+  public:
+    explicit FreedBlock(CUdeviceptr pointer) noexcept;
+    FreedBlock(const FreedBlock &) = delete;
+    FreedBlock &operator=(const FreedBlock &) = delete;
+    ~FreedBlock();  // without freed(): the block is known again
+
+    void freed() noexcept;
+
+  private:
+    CUdeviceptr pointer_;
+    Pool *pool_ = nullptr;
+};
 
 // After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
 // traces. Breaks no capture that the allocation itself has not broken, and of graphs' memory none (cases of the
@@ -110,6 +134,8 @@ void look_again(Device &device) noexcept;
 // What each pool of the device that has reserved anything is charged, by the books; not the memory of graphs. May throw
 // std::bad_alloc.
 std::vector<Bytes> charges(const Device &device);
+// What all pools of the device are charged together, those of managed memory and of graphs among them.
+Bytes charged(const Device &device) noexcept;
 // Bytes that the pool has reserved and does not use, for one request alone while the claim lives: two that counted on
 // the same bytes would make the pool grow.
 class Claim {

@@ -110,7 +110,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         // Blocks kept for reuse go before anything else is released, taken or waited for: as much as is missing, and if
         // that did not help, all of them. (A refusal out of hand is of a request that nothing would help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
-            const Bytes missing = shortfall(asked, device.ledger.held(), bytes);
+            const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
             if (cache::give_up(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
         const auto met = [&] {

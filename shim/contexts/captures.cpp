@@ -108,7 +108,12 @@ void drop_context(CUcontext context) noexcept {
 
 std::optional<CUresult> synchronise_current_context() noexcept {
     const BusyCount::Guard guard(synchronising);
-    return any() ? std::nullopt : std::optional(driver().cuCtxSynchronize());
+    if (any()) return std::nullopt;
+    Device *device = devices::current();
+    const Bytes mark = device ? device->ledger.returned_at_sync.mark() : 0;
+    const CUresult result = driver().cuCtxSynchronize();
+    if (device && result == CUDA_SUCCESS) device->ledger.returned_at_sync.synchronised(mark);
+    return result;
 }
 
 }  // namespace curb::shim::captures

@@ -7,15 +7,17 @@ namespace curb::shim {
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen) noexcept {
     // Begun before anything is added: a reconcile must not take what is reserved for what is there.
     begin();
-    Bytes held = held_.load(std::memory_order_relaxed);
+    // Whoever finds it lowered by a free in a stream finds that in `returned_at_sync`.
+    Bytes held = held_.load(std::memory_order_acquire);
     for (;;) {
-        const policy::Verdict verdict = policy::decide(terms, held, bytes);
+        const Bytes taken = this->taken(held);
+        const policy::Verdict verdict = policy::decide(terms, taken, bytes);
         if (verdict != policy::Verdict::grant) {
             end();
-            if (seen) *seen = held;
+            if (seen) *seen = taken;
             return verdict;
         }
-        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_relaxed))
+        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_acquire))
             break;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);

@@ -15,6 +15,7 @@
 #include "policy/decide.hpp"
 #include "policy/kinds.hpp"
 #include "policy/size.hpp"
+#include "returned_at_sync.hpp"
 
 namespace curb::shim {
 
@@ -33,6 +34,9 @@ class Ledger {
     void give_back(Kind kind, Bytes bytes) noexcept;
 
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
+    // What requests have no room for: the same, and what the driver may still hold until it is synchronised.
+    [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
+    ReturnedAtSync returned_at_sync;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
         return kinds_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
     }
@@ -100,6 +104,8 @@ class Ledger {
 
   private:
     static constexpr int kAttempts = 3;
+
+    [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
     // Returns by how much.
     Bytes raise_overhead(Bytes to) noexcept;

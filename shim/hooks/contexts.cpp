@@ -206,9 +206,9 @@ CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
         });
 }
 
-// What makes the primary context if it is not there.
-template <class Call, class Context, class Undo>
-CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo) {
+// What makes the primary context if it is not there. If it is, `otherwise` is called with the device.
+template <class Call, class Otherwise, class Context, class Undo>
+CUresult create_primary(CUdevice ordinal, Call call, Otherwise otherwise, Context context, Undo undo) {
     Device *device = devices::find(ordinal);
     if (!device) return call();
     contexts::New made{.is_primary = true};
@@ -216,11 +216,27 @@ CUresult create_primary(CUdevice ordinal, Call call, Context context, Undo undo)
         made.older = contexts::newest();
         return contexts::primary_is_active(*device).value_or(false);
     };
-    if (is_there()) return call();
+    if (is_there()) return otherwise(*device);
     const FirstTurn turn(*device);
-    if (turn.took_time() && is_there()) return call();
+    if (turn.took_time() && is_there()) return otherwise(*device);
     return create(
         *device, made, call, [&] { return context(*device); }, undo);
+}
+
+// What a green context takes of the device, until its primary context goes (measured on an H200).
+constexpr Bytes kGreen = 6 * policy::MiB;
+
+// `call` makes a green context of a primary context that is there. Its cost is overhead, which the device's figure puts
+// right where NVML tells it.
+template <class Call>
+CUresult create_green(Device &device, Call call) {
+    if (process::snapshot()->unusable) return call();
+    return charged(device, Kind::contexts, kGreen, call, [&](Charge &charge) {
+        charge.keep(kGreen);
+        device.ledger.leave_to_overhead(Kind::contexts, kGreen);
+        trace::books(device, Kind::overhead, static_cast<std::int64_t>(kGreen));
+        return CUDA_SUCCESS;
+    });
 }
 
 // Whether a call that succeeded ends the primary context, or may: the driver is to say whether it is there.
@@ -256,9 +272,9 @@ CUresult destroy(CUcontext context, bool detaches, Call call) {
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
+    const auto call = [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); };
     const CUresult result = create_primary(
-        ordinal, [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); },
-        [&](const Device &) { return *context; },
+        ordinal, call, [&](const Device &) { return call(); }, [&](const Device &) { return *context; },
         [&] {
             driver().cuDevicePrimaryCtxRelease_v2(ordinal);
             *context = nullptr;
@@ -313,8 +329,9 @@ CUresult cuCtxDetach(CUcontext context) {
 }
 // A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
+    const auto call = [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); };
     const CUresult result = create_primary(
-        ordinal, [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); }, contexts::primary_of,
+        ordinal, call, [&](Device &device) { return create_green(device, call); }, contexts::primary_of,
         [&] {
             driver().cuGreenCtxDestroy(*context);
             *context = nullptr;

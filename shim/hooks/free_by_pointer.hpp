@@ -5,6 +5,7 @@
 #include "allocations.hpp"
 #include "cache.hpp"
 #include "graphs.hpp"
+#include "pools.hpp"
 #include "process_state.hpp"
 #include "room.hpp"
 #include "trace.hpp"
@@ -21,8 +22,10 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!allocation) {
         cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
         trace::freed_to_pool(pointer);
+        pools::FreedBlock block(pointer);
         const CUresult result = call();
         if (result == CUDA_SUCCESS) {
+            block.freed();
             activity::note();
             graphs::freed(pointer);
             room::changed();  // of a pool, which a trim can now give back
@@ -30,14 +33,16 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
         return result;
     }
     const Ledger::Operation operation(&allocation->device->ledger);
-    // Where nobody tells what the device has, nobody would tell when it has come back.
-    const bool stays = later && !allocation->device->blind.load(std::memory_order_relaxed);
+    using allocations::Returned;
+    const bool blind = allocation->device->blind.load(std::memory_order_relaxed);
+    const Returned returned = !later ? Returned::now : blind ? Returned::at_sync : Returned::when_measured;
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS) {
-        const Bytes credit = allocations::credit(pointer, *allocation, stays);
+        const Bytes credit = allocations::credit(pointer, *allocation, returned);
         trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
-        if (stays) trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
+        if (returned == Returned::when_measured)
+            trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
     } else {
         allocations::remember(pointer, *allocation);
     }

@@ -48,21 +48,22 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         const pools::Left left = pools::forget(pool);
         result = driver().cuMemPoolDestroy(pool);
         const bool destroyed = result == CUDA_SUCCESS;
+        const Kind kind = left.pool ? left.pool->kind : Kind::pools;
+        const Bytes in_use = left.pool && destroyed ? pools::ended(*left.pool, left.stays) : 0;
         if (device && left.pool) {
-            const Kind kind = left.pool->kind;
             // Where nobody tells what the device has, nobody would tell when it has gone.
-            const bool told = !device->blind.load(std::memory_order_relaxed);
+            const bool told = kind != Kind::managed && !device->blind.load(std::memory_order_relaxed);
             const Bytes stays = destroyed && told ? left.stays : 0;
+            if (destroyed && !told) device->ledger.returned_at_sync.add(left.stays - in_use);
             device->ledger.leave_to_overhead(kind, stays);
-            device->ledger.give_back(kind, left.charged - stays);
-            trace::books(*device, kind, -static_cast<std::int64_t>(left.charged));
+            device->ledger.give_back(kind, left.charged - in_use - stays);
+            trace::books(*device, kind, -static_cast<std::int64_t>(left.charged - in_use));
             trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
         }
-        if (left.pool && destroyed) pools::ended(*left.pool);
         if (left.pool && !destroyed) {
             pools::put_back(*left.pool);
             const RelaxedCapture relaxed;
-            if (device) trace::books(*device, left.pool->kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
+            if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
         }
         if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
     }

@@ -47,6 +47,9 @@ bool capturing(const Form &form, CUstream stream) noexcept {
 template <class Call>
 CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
                             Call call) {
+    // During a capture nothing is synchronised, so the pool keeps what an undone allocation has made it grow by: then
+    // one such growth may pass the cap, and no other comes on top.
+    if (captures::any() && limits::is_over_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
     const pools::Claim claim(pool, bytes);
     if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);
@@ -56,6 +59,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
     if (!grew || !limits::is_over(*pool.device)) {
+        pools::note_block(pool, *pointer);
         trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     }
@@ -72,6 +76,7 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // what was set aside for it goes back
+        pools::note_block(pool, *pointer);
         trace::allocated(device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     };

@@ -25,7 +25,8 @@ bool is_over_cap(const Device &device) noexcept {
 
 bool is_over(const Device &device) noexcept {
     const policy::Terms now = terms(device, *process::snapshot());
-    return !policy::fits(now, policy::limit(now), device.ledger.held(), 1) || device.ledger.held() > now.beside_others;
+    const Bytes held = device.ledger.taken();
+    return !policy::fits(now, policy::limit(now), held, 1) || held > now.beside_others;
 }
 
 bool is_beyond(Device &device, const Snapshot &now) noexcept {

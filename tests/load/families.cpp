@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <initializer_list>
 
@@ -178,15 +179,20 @@ CUresult take_captured(const Place &, unsigned, Block &block) {
 }
 
 // A capture that is still under way; with a stream forked into it and destroyed it cannot succeed any more.
-CUresult take_open_capture(const Place &, unsigned, Block &block) {
+CUresult begin_capture(Block &block) {
     return no_refusal(first_error({cuStreamCreate(&block.stream, CU_STREAM_NON_BLOCKING),
                                    cuStreamBeginCapture_v2(block.stream, CU_STREAM_CAPTURE_MODE_RELAXED),
                                    cuMemAllocAsync(&block.pointer, block.bytes, block.stream)}));
 }
-CUresult take_broken_capture(const Place &place, unsigned random, Block &block) {
+CUresult take_open_capture(const Place &, unsigned, Block &block) {
+    const std::shared_lock lock(captures());
+    return begin_capture(block);
+}
+CUresult take_broken_capture(const Place &, unsigned, Block &block) {
+    const std::shared_lock lock(captures());
     CUstream forked = nullptr;
     CUevent fork = nullptr;
-    return first_error({take_open_capture(place, random, block), cuStreamCreate(&forked, CU_STREAM_NON_BLOCKING),
+    return first_error({begin_capture(block), cuStreamCreate(&forked, CU_STREAM_NON_BLOCKING),
                         cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), cuEventRecord(fork, block.stream),
                         cuStreamWaitEvent(forked, fork, 0), cuEventDestroy_v2(fork), cuStreamDestroy_v2(forked)});
 }
@@ -212,8 +218,11 @@ CUresult give_context(const Place &, unsigned random, const Block &block) {
     return first_error({result, cuCtxDestroy_v2(block.context)});
 }
 
-// A green context, and a block that is allocated in it, which is the primary context's.
+// A green context, and a block that is allocated in it, which is the primary context's. What it takes itself stays
+// until that one goes, so only the first ones are made: many would fill the cap for good.
 CUresult take_green(const Place &place, unsigned, Block &block) {
+    static std::atomic<int> left{32};
+    if (left.fetch_sub(1, std::memory_order_relaxed) <= 0) return cuMemAlloc_v2(&block.pointer, block.bytes);
     CUdevResource all{}, group{};
     unsigned groups = 1;
     CUdevResourceDesc description = nullptr;
@@ -224,8 +233,11 @@ CUresult take_green(const Place &place, unsigned, Block &block) {
     if (const CUresult result = cuGreenCtxCreate(&block.green, description, place.device, CU_GREEN_CTX_DEFAULT_STREAM))
         return result;
     CUcontext context = nullptr;
-    return no_refusal(first_error({cuCtxFromGreenCtx(&context, block.green), cuCtxPushCurrent_v2(context),
-                                   cuMemAlloc_v2(&block.pointer, block.bytes), cuCtxPopCurrent_v2(nullptr)}));
+    if (const CUresult result = first_error({cuCtxFromGreenCtx(&context, block.green), cuCtxPushCurrent_v2(context)}))
+        return no_refusal(result);
+    const CUresult result = cuMemAlloc_v2(&block.pointer, block.bytes), popped = cuCtxPopCurrent_v2(nullptr);
+    const CUresult ended = result == CUDA_SUCCESS ? popped : first_error({popped, cuGreenCtxDestroy(block.green)});
+    return ended == CUDA_SUCCESS ? result : no_refusal(ended);
 }
 
 CUresult take_module(const Place &, unsigned, Block &block) {
@@ -251,79 +263,79 @@ CUresult free_in_stream(const Place &place, unsigned random, const Block &block)
 }
 
 constexpr Family kFamilies[] = {
-    {"plain", 8, Kind::any, EndsWith::its_context,
+    {"plain", 80, Kind::any, EndsWith::its_context,
      [](const Place &, unsigned, Block &block) { return cuMemAlloc_v2(&block.pointer, block.bytes); }, free_plainly},
-    {"plain, freed in a stream", 2, Kind::any, EndsWith::its_context,
+    {"plain, freed in a stream", 20, Kind::any, EndsWith::its_context,
      [](const Place &, unsigned, Block &block) { return cuMemAlloc_v2(&block.pointer, block.bytes); },
      [](const Place &place, unsigned random, const Block &block) {
          return cuMemFreeAsync(block.pointer, stream(place, random));
      }},
-    {"pitch", 2, Kind::any, EndsWith::its_context, take_pitch, free_plainly},
-    {"async", 6, Kind::stream_ordered, EndsWith::nothing,
+    {"pitch", 20, Kind::any, EndsWith::its_context, take_pitch, free_plainly},
+    {"async", 60, Kind::stream_ordered, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return cuMemAllocAsync(&block.pointer, block.bytes, stream(place, random));
      },
      free_in_stream},
-    {"pool", 4, Kind::stream_ordered, EndsWith::nothing,
+    {"pool", 40, Kind::stream_ordered, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return cuMemAllocFromPoolAsync(&block.pointer, block.bytes, place.pools[random / 8 % Place::kPools],
                                         stream(place, random));
      },
      free_in_stream},
-    {"mapping", 2, Kind::any, EndsWith::nothing, take_mapping, give_mapping},
-    {"managed", 1, Kind::managed, EndsWith::its_context,
+    {"mapping", 20, Kind::any, EndsWith::nothing, take_mapping, give_mapping},
+    {"managed", 10, Kind::managed, EndsWith::its_context,
      [](const Place &, unsigned, Block &block) {
          return cuMemAllocManaged(&block.pointer, block.bytes, CU_MEM_ATTACH_GLOBAL);
      },
      free_plainly},
-    {"host", 1, Kind::any, EndsWith::its_context,
+    {"host", 10, Kind::any, EndsWith::its_context,
      [](const Place &, unsigned random, Block &block) {
          return random % 2 ? cuMemAllocHost_v2(&block.host, block.bytes % (64 * kKiB) + 1)
                            : cuMemHostAlloc(&block.host, block.bytes % (64 * kKiB) + 1, 0);
      },
      [](const Place &, unsigned, const Block &block) { return cuMemFreeHost(block.host); }},
-    {"array", 2, Kind::any, EndsWith::its_context, take_array,
+    {"array", 20, Kind::any, EndsWith::its_context, take_array,
      [](const Place &, unsigned, const Block &block) { return cuArrayDestroy(block.array); }},
-    {"mipmap", 1, Kind::any, EndsWith::its_context, take_mipmap,
+    {"mipmap", 10, Kind::any, EndsWith::its_context, take_mipmap,
      [](const Place &, unsigned, const Block &block) { return cuMipmappedArrayDestroy(block.mipmap); }},
-    {"graph", 1, Kind::any, EndsWith::nothing, take_graph, give_graph},
-    {"captured graph", 0, Kind::any, EndsWith::nothing, take_captured, give_graph},
-    {"pool of its own", 0, Kind::stream_ordered, EndsWith::nothing,
+    {"graph", 10, Kind::any, EndsWith::nothing, take_graph, give_graph},
+    {"captured graph", 10, Kind::any, EndsWith::nothing, take_captured, give_graph},
+    {"pool of its own", 10, Kind::stream_ordered, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_PINNED,
                                    {CU_MEM_LOCATION_TYPE_DEVICE, place.device});
      },
      give_own_pool},
-    {"host pool", 0, Kind::any, EndsWith::nothing,
+    {"host pool", 10, Kind::any, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          block.bytes = block.bytes % (64 * kKiB) + 1;
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_PINNED, {CU_MEM_LOCATION_TYPE_HOST, 0});
      },
      give_own_pool},
-    {"managed pool", 0, Kind::managed, EndsWith::nothing,
+    {"managed pool", 10, Kind::managed, EndsWith::nothing,
      [](const Place &place, unsigned random, Block &block) {
          return take_from_own_pool(place, random, block, CU_MEM_ALLOCATION_TYPE_MANAGED,
                                    {CU_MEM_LOCATION_TYPE_DEVICE, place.device});
      },
      give_own_pool},
-    {"imported from a pool", 0, Kind::stream_ordered, EndsWith::nothing, take_imported_from_pool,
+    {"imported from a pool", 10, Kind::stream_ordered, EndsWith::nothing, take_imported_from_pool,
      give_imported_from_pool},
-    {"imported mapping", 0, Kind::any, EndsWith::nothing, take_imported_mapping, give_mapping_of_two_handles},
-    {"retained mapping", 0, Kind::any, EndsWith::nothing, take_retained_mapping, give_mapping_of_two_handles},
-    {"context", 0, Kind::contexts, EndsWith::nothing, take_context, give_context},
-    {"module", 0, Kind::code, EndsWith::its_context, take_module, unload},
-    {"launched kernel", 0, Kind::code, EndsWith::its_context, take_launched, unload},
-    {"kept block", 0, Kind::any, EndsWith::its_context,
+    {"imported mapping", 10, Kind::any, EndsWith::nothing, take_imported_mapping, give_mapping_of_two_handles},
+    {"retained mapping", 10, Kind::any, EndsWith::nothing, take_retained_mapping, give_mapping_of_two_handles},
+    {"context", 10, Kind::contexts, EndsWith::nothing, take_context, give_context},
+    {"module", 10, Kind::code, EndsWith::its_context, take_module, unload},
+    {"launched kernel", 10, Kind::code, EndsWith::its_context, take_launched, unload},
+    {"kept block", 10, Kind::any, EndsWith::its_context,
      [](const Place &, unsigned, Block &block) {
          return first_error({cuMemAlloc_v2(&block.pointer, block.bytes), cuMemFree_v2(block.pointer)});
      },
      [](const Place &, unsigned, const Block &) { return CUDA_SUCCESS; }},
-    {"green context", 0, Kind::any, EndsWith::primary_context, take_green,
+    {"green context", 10, Kind::any, EndsWith::primary_context, take_green,
      [](const Place &, unsigned, const Block &block) {
-         return first_error({cuMemFree_v2(block.pointer), cuGreenCtxDestroy(block.green)});
+         return first_error({cuMemFree_v2(block.pointer), block.green ? cuGreenCtxDestroy(block.green) : CUDA_SUCCESS});
      }},
-    {"open capture", 0, Kind::any, EndsWith::its_context, take_open_capture, give_open_capture},
-    {"broken capture", 0, Kind::any, EndsWith::its_context, take_broken_capture, give_open_capture},
+    {"open capture", 1, Kind::open_capture, EndsWith::its_context, take_open_capture, give_open_capture},
+    {"broken capture", 1, Kind::open_capture, EndsWith::its_context, take_broken_capture, give_open_capture},
 };
 
 }  // namespace

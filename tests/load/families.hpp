@@ -51,6 +51,7 @@ enum class Kind {
     managed,         // which keeps a process from being suspended
     code,            // whose size curb knows only once it is loaded
     contexts,        // of which few have room
+    open_capture,    // which fails when a thread waits for the context, as that call does
 };
 
 // What ends a block, beside the program that gives it back.
@@ -58,8 +59,7 @@ enum class EndsWith { nothing, its_context, primary_context };
 
 struct Family {
     const char *name;
-    unsigned
-        weight;  // how often, beside the others; 0: in cells of lifetimes_test alone, not at random among many threads
+    unsigned weight;  // how often at random, beside the others
     Kind kind;
     EndsWith ends_with;
     // With the context of the place current. `random` chooses among streams and pools. CUDA_ERROR_OUT_OF_MEMORY: a

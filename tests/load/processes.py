@@ -13,13 +13,21 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder 
 from simulated import Machine, Process  # noqa: E402
 
 
+def is_simulated(descriptor: str) -> bool:
+    """What backs memory that can be exported is a file of the simulated driver."""
+    try:
+        return os.readlink(descriptor).startswith("/memfd:curb-sim")
+    except FileNotFoundError:
+        return False
+
+
 def of_process(pid: int) -> dict[str, int]:
     """What it has of the host: threads, descriptors, resident memory in KiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     field = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
     return {
         "threads": int(field["Threads"]),
-        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "descriptors": sum(not is_simulated(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")),
         "resident": int(field["VmRSS"]),
     }
 

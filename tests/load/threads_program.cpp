@@ -92,8 +92,6 @@ int main(int argc, char **argv) {
     if (!pools) without.push_back(load::Kind::stream_ordered);
     // Its size is known only once it is loaded, and by NVML alone.
     if (!pools || !nvml) without.push_back(load::Kind::code);
-    // What is left of a managed pool that was destroyed is in no figure.
-    if (pools_end) without.push_back(load::Kind::managed);
     // Without NVML its cost is measured by the device's free memory, which other threads change meanwhile.
     if (!nvml) without.push_back(load::Kind::contexts);
     load::Traffic traffic({.threads = static_cast<unsigned>(number(6)),
@@ -102,8 +100,6 @@ int main(int argc, char **argv) {
                            .seed = number(3),
                            .without = without,
                            .pools_end = pools_end});
-    const auto first = load::status();
-    const std::uint64_t at_first = curb_sim_held(0);
     for (std::uint64_t round = 0; round < rounds && wrong == 0; ++round) {
         {
             const Beside beside(cap);
@@ -117,11 +113,13 @@ int main(int argc, char **argv) {
     traffic.give_everything_back();
     control::ask(getpid(), policy::ReleaseRequest(), kPatience);  // of what curb keeps for reuse
     compare(traffic, pools_end);
+    // Green contexts have left memory to the primary one.
+    say(curb_sim_held(0) == curb_sim_held_for(0, "context"), "held with everything free", curb_sim_held(0),
+        curb_sim_held_for(0, "context"));
+    say(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS, "resets", 0, 1);
     const auto last = load::status();
-    say(curb_sim_held(0) == at_first, "held at the end by the driver", curb_sim_held(0), at_first);
-    for (std::size_t kind = 0; first && last && kind < policy::kKinds; ++kind)
-        say(last->kinds[kind] == first->kinds[kind], policy::kind_text(static_cast<policy::Kind>(kind)),
-            last->kinds[kind], first->kinds[kind]);
+    say(curb_sim_held(0) == 0, "held at the end by the driver", curb_sim_held(0), 0);
+    say(last && last->held == 0, "held at the end by the books", last ? last->held : ~0ULL, 0);
     const auto &counts = traffic.counts();
     say(counts.wrong == 0, "calls with another error than a refusal", counts.wrong, 0);
     std::printf("%llu %llu %llu %llu\n", static_cast<unsigned long long>(counts.operations()),

@@ -34,7 +34,7 @@ class Traffic {
     // They end by themselves.
     void wait();
     void stop();
-    // Between wait() or stop() and work(): waits for all work of the devices.
+    // Between wait() or stop() and work(): ends open captures, and waits for all work of the devices.
     void synchronize();
     // The same times: gives every block back, and lets pools keep nothing.
     void give_everything_back();
@@ -61,6 +61,7 @@ class Traffic {
     void expect(CUresult result, const char *what, const char *family = "");
     std::vector<Place> own_places(bool pools);
     void leave(const std::vector<Place> &places);
+    void end_open_captures();
 
     How how_;
     std::vector<Place> shared_;  // by device: what all threads use

@@ -172,6 +172,80 @@ SCENARIO_NAMED(pools_of_managed_memory_are_charged) {
     EXPECT_EQ(told_held(), kContext);
 }
 
+SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged) {
+    start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 32 * MiB, pool, nullptr));
+    MUST(cuMemFree_v2(block));
+    MUST(cuMemPoolDestroy(pool));
+    const AllocatingGraph graph(32 * MiB);
+    MUST(cuGraphLaunch(graph.executable, nullptr));
+    const CUmemoryPool again = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    EXPECT(again == pool);
+    MUST(cuMemAllocFromPoolAsync(&block, 96 * MiB, again, nullptr));
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
+    start();
+    CUdevResource multiprocessors{};
+    CUdevResourceDesc description = nullptr;
+    CUgreenCtx green = nullptr;
+    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
+    const int made = fill([&] {
+        const CUresult result = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+        if (result == CUDA_SUCCESS) MUST(cuGreenCtxDestroy(green));
+        return result;
+    });
+    EXPECT(made > 40);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    EXPECT_EQ(told_held(), curb_sim_held(0));
+}
+
+SCENARIO_NAMED(a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_are_freed) {
+    constexpr std::uint64_t kBytes = 64 * MiB;
+    start();
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr first = 0, second = 0, third = 0;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    MUST(cuMemAllocFromPoolAsync(&first, kBytes, pool, nullptr));
+    MUST(cuMemAllocFromPoolAsync(&second, kBytes, pool, nullptr));
+    MUST(cuMemAllocFromPoolAsync(&third, kBytes, pool, nullptr));
+    MUST(cuMemFree_v2(third));
+    MUST(cuMemPoolDestroy(pool));
+    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    MUST(cuMemFreeAsync(first, nullptr));
+    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    curb_sim_fail_next("cuMemFreeAsync", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuMemFreeAsync(second, nullptr), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    MUST(cuMemFreeAsync(second, nullptr));
+    EXPECT_EQ(told_held(), kContext);
+    // The driver still has it, until it is synchronised.
+    EXPECT_EQ(curb_sim_held_for(0, "managed"), 2 * kBytes);
+    CUdeviceptr block = 0;
+    fill([&] {
+        const CUresult result = cuMemAlloc_v2(&block, 32 * MiB);
+        EXPECT(curb_sim_held(0) + curb_sim_held_for(0, "managed") <= kCap);
+        return result;
+    });
+}
+
+SCENARIO_NAMED(what_is_freed_in_a_stream_is_no_room_until_the_driver_has_it_back) {
+    start();
+    std::vector<CUdeviceptr> blocks;
+    fill([&] { return cuMemAlloc_v2(&blocks.emplace_back(), 32 * MiB); });
+    blocks.pop_back();
+    for (const CUdeviceptr one : blocks) MUST(cuMemFreeAsync(one, nullptr));
+    EXPECT(fill([&] { return cuMemAlloc_v2(&blocks.front(), 32 * MiB); }) >= static_cast<int>(blocks.size()));
+}
+
 SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
     start();
     std::uint64_t threshold = 12345, told = 0;

@@ -64,6 +64,27 @@ SCENARIO_NAMED(pitched_memory_is_charged_by_the_pitch) {
     fill([&] { return cuMemAllocPitch_v2(&pointer, &pitch, 60'000, 1000, 4); });
 }
 
+SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up) {
+    start();
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    keep_everything(pool);
+    std::vector<CUdeviceptr> blocks(12);
+    for (CUdeviceptr &block : blocks) MUST(cuMemAllocFromPoolAsync(&block, 16 * MiB, pool, nullptr));
+    for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFreeAsync(blocks[i], nullptr));
+    CUdeviceptr block = 0;
+    fill([&] { return cuMemAlloc_v2(&block, 2 * MiB); });
+    CUstream captured = nullptr;
+    MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    // What is idle is in pieces of 16 MiB: the pool grows by each that it cannot serve from an undone one.
+    for (int i = 0; i < 40; ++i) cuMemAllocFromPoolAsync(&block, 24 * MiB, pool, nullptr);
+    EXPECT(curb_sim_high(0) <= kCap + 32 * MiB);
+    CUgraph graph = nullptr;
+    MUST(cuStreamEndCapture(captured, &graph));
+    EXPECT_EQ(cuMemAlloc_v2(&block, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_held(0) <= kCap);
+}
+
 SCENARIO_NAMED(managed_memory_is_charged_in_full) {
     start();
     CUdeviceptr pointer = 0;

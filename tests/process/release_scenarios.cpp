@@ -59,6 +59,21 @@ SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
 }
 
 // release.idle: 300ms.
+SCENARIO_NAMED(a_release_trims_a_pool_of_managed_memory) {  // the same
+    start();
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr block = 0;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    keep_everything(pool);
+    MUST(cuMemAllocFromPoolAsync(&block, kPooled, pool, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));
+    EXPECT_EQ(curb_sim_held_for(0, "managed"), kPooled);
+    EXPECT(within(milliseconds(10'000), [] { return curb_sim_held_for(0, "managed") == 0; }));
+}
+
 SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
     start();
     leave_in_pool();

@@ -15,6 +15,10 @@ TEST_CASE("an idle process gives back what it does not use, once in each idle pe
     CHECK(count(outcome.err, "on idle for 300ms") == 2);
 }
 
+TEST_CASE("a release gives back what pools of managed memory do not use") {
+    succeeds(Job().policy(kIdle).run("a_release_trims_a_pool_of_managed_memory"));
+}
+
 TEST_CASE("a process that allocates, launches or has a kernel running is not idle") {
     const std::string scenario =
         GENERATE("a_process_that_uses_the_gpu_is_not_idle", "a_process_whose_kernel_runs_on_is_not_idle");

@@ -10,6 +10,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "pitched_memory_is_charged_by_the_pitch", "managed_memory_is_charged_in_full",
         "stream_ordered_memory_stops_at_the_cap",
         "frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal",
+        "growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up",
         "explicit_pools_are_charged_where_they_live", "a_destroyed_pool_is_held_until_its_last_allocation_is_freed",
         "pool_memory_that_came_back_unseen_is_not_lost_to_the_cap", "mapped_memory_is_held_by_references_and_mappings",
         "host_memory_of_the_mapping_calls_is_not_charged", "imported_memory_is_not_charged_twice",
@@ -43,7 +44,9 @@ TEST_CASE("what has ended is not charged, and what has its handle is") {
         "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
         "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",
         "a_handle_of_host_memory_holds_no_memory_of_the_device", "a_reset_after_an_error_that_stays_ends_all_charges",
-        "pools_of_managed_memory_are_charged");
+        "pools_of_managed_memory_are_charged", "a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged",
+        "green_contexts_stop_at_the_cap", "a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_are_freed",
+        "what_is_freed_in_a_stream_is_no_room_until_the_driver_has_it_back");
     const std::string nvml = GENERATE("", "nopids");
     CAPTURE(scenario, nvml);
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));

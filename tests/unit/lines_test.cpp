@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "file.hpp"
 #include "lines_of.hpp"
 #include "temp_dir.hpp"
-#include "file.hpp"
 
 using namespace curb;
 using control::trace::Event;

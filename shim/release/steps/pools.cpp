@@ -13,8 +13,6 @@
 namespace curb::shim::release::step {
 namespace {
 
-Bytes reserved(const Device &device) noexcept { return device.ledger.of(Kind::pools) + device.ledger.of(Kind::graphs); }
-
 // Waits for the work of the device's contexts. False: a capture is in progress.
 bool finish_work(const Device &device) noexcept {
     const auto all = contexts::on(device);
@@ -39,10 +37,10 @@ std::string pools() {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         shim::pools::look_again(device);
-        if (reserved(device) == 0) continue;
+        if (shim::pools::charged(device) == 0) continue;
         any = true;
         shim::pools::trim(device);
-        if (reserved(device) == 0) continue;
+        if (shim::pools::charged(device) == 0) continue;
         finished = finish_work(device) && finished;
         shim::pools::trim(device);
     }
