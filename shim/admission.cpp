@@ -41,7 +41,9 @@ policy::Terms terms(const Device &device, const Snapshot &now) noexcept {
 }
 
 // The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
-bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out) noexcept {
+// `measured`: the request has just held the books against the device.
+bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
+                  bool measured = false) noexcept {
     look(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable || !gpu.limited()) return false;
@@ -64,7 +66,8 @@ bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: worker::measure_soon(device); break;
             case policy::Measure::now:
-                devices::reconcile(device);
+                if (measured) break;
+                devices::reconcile_unless_fresh(device);
                 asked = true;
                 break;
         }
@@ -125,7 +128,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         const policy::Growth &growth = gpu.terms.growth;
         policy::Terms asked;
         // A cap that was lowered meanwhile holds for this request too.
-        if (look_closely(device, now, bytes, asked) && detail::snapshot.load(std::memory_order_acquire) != &now)
+        if (look_closely(device, now, bytes, asked, released) &&
+            detail::snapshot.load(std::memory_order_acquire) != &now)
             continue;
         const bool grows = growth.start.has_value();
         const std::uint64_t until_step =

@@ -26,6 +26,10 @@ struct Device {
     std::atomic<Bytes> reach{policy::kUnbounded};  // what it holds and what is free of the device, together
     std::atomic<std::uint64_t> reach_ms{0};        // when that was last asked
     std::atomic<bool> changed{false};              // the driver may have taken or given back memory of its own since
+    std::atomic<bool> grown{false};                // of that: it may have taken some
+    std::atomic<int> measuring{0};                 // threads that measure it for a request near the cap
+    std::atomic<int> measuring_growth{0};          // threads that measure it since it may have grown
+    std::atomic<std::uint64_t> figure_us{0};       // when the latest measurement that has ended was begun
     std::atomic<bool> blind{true};       // NVML does not see this process: overhead is what contexts were seen
                                          // to take from the device at their creation
     std::atomic<int> contexts{0};        // live ones that were seen being made
@@ -68,6 +72,9 @@ Device *find(CUdevice device) noexcept;
 bool in_use(const Device &device) noexcept;
 // Sets pools and overhead of the ledger to the device's own figures. Leaves errno.
 void reconcile(Device &device) noexcept;
+// The same for a request near the cap, unless another thread does so at this moment: then the figure before is as good,
+// if it is less than a millisecond old and nothing that curb saw has changed since.
+void reconcile_unless_fresh(Device &device) noexcept;
 // Whether of a device in use that was so long ago that whoever asks for the books may be told too little: without a
 // limit nothing else looks.
 bool are_old() noexcept;
@@ -79,6 +86,8 @@ inline Bytes within_reach(const Device &device) noexcept { return device.reach.l
 // The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
 // decision.
 void look_again_soon(Device &device) noexcept;
+// The same where it can only have given back.
+void look_for_returned_soon(Device &device) noexcept;
 // A context of the device was made or has gone. The latter: true if it was the last one.
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;
