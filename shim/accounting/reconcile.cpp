@@ -9,20 +9,45 @@
 
 namespace curb::shim {
 
-void reconcile(Device &device) noexcept {
+namespace {
+
+void reconcile(Device &device, int attempts) noexcept {
     const KeepErrno keep_errno;
+    const std::uint64_t began_us = now_us();
     device.measured_ms.store(now_ms(), std::memory_order_relaxed);
     device.changed.store(false, std::memory_order_relaxed);
+    // Counted first: a thread that no longer sees `grown` sees that it is being measured.
+    device.measuring_growth.fetch_add(1, std::memory_order_seq_cst);
+    const bool grown =
+        device.grown.load(std::memory_order_relaxed) && device.grown.exchange(false, std::memory_order_seq_cst);
+    if (!grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
     const bool measured = device.ledger.reconcile(
         [&]() noexcept {
             pools::look_again(device);
             return device.meter.held_by_process();
         },
-        [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); });
+        [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);
     if (measured)
         device.blind.store(false, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)
         device.blind.store(true, std::memory_order_relaxed);
+    device.figure_us.store(began_us, std::memory_order_relaxed);
+    if (grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+void reconcile(Device &device) noexcept { reconcile(device, Ledger::kAttempts); }
+
+void reconcile_unless_fresh(Device &device) noexcept {
+    constexpr std::uint64_t kFreshUs = 1000;
+    const bool alone = device.measuring.fetch_add(1, std::memory_order_seq_cst) == 0;
+    const bool is_fresh = !device.grown.load(std::memory_order_seq_cst) &&
+                          device.measuring_growth.load(std::memory_order_seq_cst) == 0 &&
+                          now_us() - device.figure_us.load(std::memory_order_relaxed) < kFreshUs;
+    // Among others one attempt is enough: it raises the overhead, and a refusal is measured once more.
+    if (alone || !is_fresh) reconcile(device, alone ? Ledger::kAttempts : 1);
+    device.measuring.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void measure_reach(Device &device) noexcept {

@@ -19,7 +19,9 @@ namespace {
 using policy::Verdict;
 
 // The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
-bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out) noexcept {
+// `measured`: the request has just had the device reconciled.
+bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
+                  bool measured = false) noexcept {
     limits::fill(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable || !gpu.limited()) return false;
@@ -42,7 +44,8 @@ bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;
             case policy::Measure::now:
-                reconcile(device);
+                if (measured) break;
+                reconcile_unless_fresh(device);
                 asked = true;
                 break;
         }
@@ -97,7 +100,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
         const policy::Growth &growth = gpu.terms.growth;
         policy::Terms asked;
         // A cap that was lowered meanwhile holds for this request too.
-        if (look_closely(device, now, bytes, asked) && detail::snapshot.load(std::memory_order_acquire) != &now)
+        if (look_closely(device, now, bytes, asked, released) &&
+            detail::snapshot.load(std::memory_order_acquire) != &now)
             continue;
         const bool grows = growth.start.has_value();
         const std::uint64_t until_step = grows ? policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()) : 0;

@@ -80,7 +80,12 @@ void measure_soon(Device &device) noexcept {
         worker::look();
 }
 
-void look_again_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
+void look_again_soon(Device &device) noexcept {
+    device.grown.store(true, std::memory_order_relaxed);
+    device.changed.store(true, std::memory_order_relaxed);
+}
+
+void look_for_returned_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
 
 void context_made(Device &device) noexcept {
     device.contexts.fetch_add(1, std::memory_order_relaxed);

@@ -25,6 +25,10 @@ struct Device {
     std::atomic<Bytes> reach{policy::kUnbounded};  // what it holds and what is free of the device, together
     std::atomic<std::uint64_t> reach_ms{0};        // when that was last asked
     std::atomic<bool> changed{false};              // the driver may have taken or given back memory of its own since
+    std::atomic<bool> grown{false};                // of that: it may have taken some
+    std::atomic<int> measuring{0};                 // threads that measure it for a request near the cap
+    std::atomic<int> measuring_growth{0};          // threads that measure it since it may have grown
+    std::atomic<std::uint64_t> figure_us{0};       // when the latest measurement that has ended was begun
     std::atomic<bool> blind{true};       // NVML does not see this process: overhead is what contexts were seen
                                          // to take from the device at their creation
     std::atomic<int> contexts{0};        // live ones that were seen being made
@@ -74,6 +78,8 @@ void measure_soon(Device &device) noexcept;
 // The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
 // decision.
 void look_again_soon(Device &device) noexcept;
+// The same where it can only have given back.
+void look_for_returned_soon(Device &device) noexcept;
 // A context of the device was made or has gone. The latter: true if it was the last one.
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;

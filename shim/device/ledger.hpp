@@ -66,16 +66,18 @@ class Ledger {
         Ledger *ledger_;
     };
 
+    static constexpr int kAttempts = 3;
     // Sets the overhead from `measure`, which returns the device's figure for this process (none: not to be had) and is
     // called while no operation is under way. With operations under way the overhead is only ever raised: memory is
     // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low. Not
     // to be called within an operation of one's own, which would never be quiet. `changed` is told by how much the
     // overhead has changed, if it has. False: nothing could be measured.
     template <class Measure, class Changed>
-    bool reconcile(Measure measure, Changed changed) noexcept {
-        for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
+        for (int attempt = 0; attempt < attempts; ++attempt) {
             const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
             const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
+            if (attempt > 0 && !quiet_before) return true;  // another figure would tell no more than the first
             const Bytes charged_before = visible();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
@@ -103,8 +105,6 @@ class Ledger {
     void leave_to_overhead(Kind kind, Bytes bytes) noexcept;
 
   private:
-    static constexpr int kAttempts = 3;
-
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
     // Returns by how much.

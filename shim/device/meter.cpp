@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "driver.hpp"
-#include "keep_errno.hpp"
 #include "nvml.hpp"
 
 namespace curb::shim {
@@ -75,29 +74,28 @@ nvmlDevice_t Meter::device() noexcept {
 
 std::optional<int> Meter::index() noexcept {
     if (const auto known = known_index()) return known;
-    const auto index = read(Figure::index);
+    const auto index = nvml_thread::ask(*this, Figure::index, 0);
     if (!index) return std::nullopt;
     index_.store(static_cast<int>(*index), std::memory_order_relaxed);
     return static_cast<int>(*index);
 }
 
-std::optional<Bytes> Meter::held_by_process() noexcept { return read(Figure::held); }
+std::optional<Bytes> Meter::held_by_process() noexcept { return nvml_thread::ask(*this, Figure::held, 0); }
 
 std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) noexcept {
-    return read(Figure::last_run, since_ms);
+    return nvml_thread::ask(*this, Figure::last_run, since_ms);
 }
 
-std::optional<Bytes> Meter::used_by_all() noexcept { return read(Figure::used); }
+std::optional<Bytes> Meter::used_by_all() noexcept { return nvml_thread::ask(*this, Figure::used, 0); }
 
 std::optional<Bytes> Meter::free() noexcept {
-    if (const auto free = read(Figure::free)) return free;
+    if (const auto free = nvml_thread::ask(*this, Figure::free, 0)) return free;
     std::size_t bytes = 0, total = 0;
     if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
     return std::nullopt;
 }
 
 std::optional<std::uint64_t> Meter::read(Figure figure, std::uint64_t since_ms) noexcept try {
-    const KeepErrno keep_errno;
     switch (figure) {
         case Figure::index: return read_index();
         case Figure::held: return read_held();

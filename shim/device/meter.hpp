@@ -3,13 +3,16 @@
 // Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 
 #include "cuda_abi.h"
+#include "nvml_thread.hpp"
 #include "policy/size.hpp"
 
 struct nvmlDevice_st;
@@ -17,6 +20,9 @@ struct nvmlDevice_st;
 namespace curb::shim {
 
 using policy::Bytes;
+
+enum class Figure : std::uint8_t { index, held, used, free, last_run };
+inline constexpr std::size_t kFigures = 5;
 
 // One device as NVML sees it.
 class Meter {
@@ -56,9 +62,11 @@ class Meter {
     // NVML's handle of the device; null: NVML is not there.
     nvmlDevice_st *device() noexcept;
 
+    // Asks NVML on the calling thread, which may hang in it. nullopt if NVML does not tell the figure.
+    std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms) noexcept;
+    nvml_thread::Question &question(Figure figure) noexcept { return questions_[static_cast<std::size_t>(figure)]; }
+
   private:
-    enum class Figure : std::uint8_t { index, held, used, free, last_run };
-    std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms = 0) noexcept;
     std::optional<std::uint64_t> read_index() const noexcept;
     std::optional<std::uint64_t> read_held();
     std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);
@@ -68,6 +76,7 @@ class Meter {
     Bytes total_ = ~Bytes{0};
     std::atomic<nvmlDevice_st *> device_{nullptr};
     std::atomic<int> index_{-1};
+    std::array<nvml_thread::Question, kFigures> questions_;
 };
 
 }  // namespace curb::shim

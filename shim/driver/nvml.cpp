@@ -55,9 +55,10 @@ void try_later() noexcept {
     pause_ms.store(std::min(2 * pause, kLatestMs), std::memory_order_relaxed);
 }
 
+}  // namespace
+
 // Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here
 // for a thread that waits there. Two threads may load it at once; the library counts.
-// False if NVML is not there, or has just failed: it is tried again later.
 bool can_be_asked() noexcept {
     if (usable.load(std::memory_order_acquire)) return true;
     if (!is_due()) return false;
@@ -73,7 +74,12 @@ bool can_be_asked() noexcept {
     return true;
 }
 
-}  // namespace
+void wait_for_loader() noexcept {
+    if (void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD))
+        dlclose(library);
+    else
+        dlerror();
+}
 
 const Functions *functions() noexcept {
     if (usable.load(std::memory_order_acquire)) return &the_functions;

@@ -15,8 +15,13 @@ struct Functions {
     decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // may be missing
 };
 
-// Loads and initialises NVML if that is not done. Null: it is not there or does not work; it is tried again after a
-// while.
+// Loads NVML, if that is not done. False if it is not there, or has just failed: it is tried again later.
+bool can_be_asked() noexcept;
+
+// Returns once no other thread holds the loader's lock.
+void wait_for_loader() noexcept;
+
+// Initialises it as well. Null: NVML is not there, or does not work.
 const Functions *functions() noexcept;
 
 // The function of this name in the NVML that the program has loaded; null: it has none, or NVML lacks it.

@@ -348,7 +348,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     const auto call = [&] { return driver().cuGreenCtxDestroy(context); };
     const CUresult result = known.device ? end_primary(known.device->ordinal, Ends::perhaps, call) : call();
     if (result != CUDA_SUCCESS && (known.device || known.context)) contexts::green_made(context, known);
-    if (known.device) devices::look_again_soon(*known.device);
+    if (known.device) devices::look_for_returned_soon(*known.device);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {

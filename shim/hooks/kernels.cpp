@@ -226,7 +226,7 @@ template <class Call>
 CUresult unload(Call call) {
     kernels::forget();
     const CUresult result = call();
-    if (Device *device = devices::current()) devices::look_again_soon(*device);
+    if (Device *device = devices::current()) devices::look_for_returned_soon(*device);
     return result;
 }
 

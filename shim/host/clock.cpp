@@ -19,4 +19,10 @@ std::uint64_t now_ms() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
+std::uint64_t now_us() noexcept {
+    timespec now{};
+    clock_gettime_of_libc(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
+
 }  // namespace curb::shim

@@ -406,21 +406,21 @@ SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
         MUST(cuLibraryGetKernel(&kernel, library, "k"));
     };
     const auto ask = [&] {
-        const std::uint64_t before = curb_sim_nvml_asked();
+        const unsigned before = curb_sim_process_lists();
         CUfunction other = nullptr;
         MUST(cuKernelGetFunction(&other, kernel));
         if (!function) function = other;
         MUST(cuFuncLoad(function));
         MUST(cuLibraryGetModule(&module, library));
         MUST(cuLibraryGetGlobal(&start_of, &bytes, library, "global"));
-        return curb_sim_nvml_asked() - before;
+        return curb_sim_process_lists() - before;
     };
     load();
     // Near the cap, where each decision is by a fresh figure.
     std::vector<CUdeviceptr> blocks;
     for (CUdeviceptr block = 0; cuMemAlloc_v2(&block, 2 * MiB) == CUDA_SUCCESS;) blocks.push_back(block);
     EXPECT(ask() > 0);
-    std::uint64_t again = 0;
+    unsigned again = 0;
     for (int i = 0; i < 100; ++i) again += ask();
     EXPECT(again < 10);  // the worker may measure meanwhile
     MUST(cuLibraryUnload(library));

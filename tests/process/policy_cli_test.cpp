@@ -92,6 +92,14 @@ TEST_CASE("A policy check says valid, or every error with its place") {
     CHECK(doubted.out == odd + ": valid\n");
     CHECK_THAT(doubted.err, contains(odd + ":2:17: /log/file: warning: \"~/curb.log\" names a file in a folder '~'"));
     CHECK_THAT(curb({"policy", "check", "--json", odd}).out, contains("\"warnings\":[{"));
+    for (const auto &[pattern, doubt] :
+         {std::pair{"^python.*$", "looks like a regular expression"}, {"python[3", "has a '[' that is never closed"}}) {
+        const std::string rule = dir.write(
+            "rule.json", R"({"version": 1, "rules": [{"match": {"exe": ")" + std::string(pattern) + R"("}}]})");
+        const Outcome warned = curb({"policy", "check", rule});
+        CHECK(warned.status == 0);
+        CHECK_THAT(warned.err, contains("/rules/0/match/exe: warning: \"" + std::string(pattern) + "\" " + doubt));
+    }
 }
 
 TEST_CASE("A policy check takes each way to name a GPU, but none in two spellings") {

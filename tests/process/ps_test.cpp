@@ -1,6 +1,8 @@
 // `curb ps` on processes of the simulated driver: what it shows is held against that driver's own books.
 #include <sys/stat.h>
 
+#include <fstream>
+
 #include "simulated.hpp"
 
 namespace {
@@ -191,6 +193,23 @@ TEST_CASE("a suspended process is said to be") {
                                                                contains("in host memory until it is resumed"));
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK(row(rows(machine), program, "0").at("state") == "running");
+}
+
+TEST_CASE("a request that waits is shown, by ps, doctor and metrics") {
+    const Machine machine;
+    const fs::path policy = machine.folder() / "waits.json";
+    std::ofstream(policy) << R"({ "version": 1, "gpu": { "*": { "cap": "4GiB", "growth":
+        { "start": "640MiB", "step": "1GiB", "every": "1h", "wait": "10m" } } } })";
+    Program program(machine, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy.string()}});
+    REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", program).empty(); }));
+    REQUIRE(program.answers("hold 32") == "held");
+    REQUIRE(program.answers("ask") == "ok");
+    const auto doctor = [&] { return machine.curb({"doctor", program.id()}).out; };
+    const auto is_shown = [&] { return doctor().find("it waits on cuda:0 for 64 MiB since ") != std::string::npos; };
+    REQUIRE(within(20s, is_shown));
+    CHECK_THAT(doctor(), contains("it met the allowance; the next growth step is due in "));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("requests that wait") && contains("64 MiB since "));
+    CHECK_THAT(machine.curb({"metrics"}).out, contains("\ncurb_waiting_bytes{"));
 }
 
 TEST_CASE("a forked child of a capped process is not taken for one") {

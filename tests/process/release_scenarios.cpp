@@ -1,12 +1,15 @@
 // When releases happen by themselves, and what is left undone until it can be done: idle time, a lowered cap, captures.
 // The policy of each scenario is set by release_shim_test.cpp.
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "live.hpp"
 
@@ -299,4 +302,96 @@ SCENARIO_NAMED(nvml_is_asked_again_after_a_failure) {  // CURB_SIM_NVML=late; LO
         return log_says("the device says " + std::to_string(kContext));
     };
     EXPECT(within(std::chrono::seconds(20), is_measured));
+}
+
+namespace {
+
+// Near the cap of 1 GiB, where each request is measured. Returns what is allocated.
+std::uint64_t go_near_the_cap() {
+    constexpr std::uint64_t kTaken = 320 * MiB;
+    CUdeviceptr block = 0;
+    start();
+    MUST(cuMemAlloc_v2(&block, kTaken));
+    return kTaken;
+}
+
+milliseconds time_of_an_allocation() {
+    CUdeviceptr block = 0;
+    const auto begin = Clock::now();
+    MUST(cuMemAlloc_v2(&block, 2 * MiB));
+    return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+}
+
+}  // namespace
+
+SCENARIO_NAMED(nvml_that_hangs_holds_up_no_thread_for_long_and_is_used_again_later) {  // cap 1 GiB; LOG
+    constexpr milliseconds kLimit(8000);  // 2 s, on a machine that may be busy
+    constexpr unsigned kThreads = 8;
+    const std::uint64_t taken = go_near_the_cap() + (kThreads + 1) * 2 * MiB;
+    CUcontext context = nullptr;
+    MUST(cuCtxGetCurrent(&context));
+    curb_sim_set_nvml_hangs(1);
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < kThreads; ++i)
+        threads.emplace_back([&] {
+            MUST(cuCtxSetCurrent(context));
+            EXPECT(time_of_an_allocation() < kLimit);
+        });
+    for (std::thread &thread : threads) thread.join();
+    EXPECT(log_says("NVML does not answer"));
+    EXPECT(time_of_an_allocation() < milliseconds(1000));  // nobody waits any more
+    CUdeviceptr block = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&block, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(told_held(), kContext + taken);
+    curb_sim_set_nvml_hangs(0);
+    EXPECT(within(std::chrono::seconds(20), [] { return log_says("NVML answers again"); }));
+    const auto is_measured = [&] {
+        kill(getpid(), SIGUSR1);
+        return log_says("the device says " + std::to_string(kContext + taken));
+    };
+    EXPECT(within(std::chrono::seconds(20), is_measured));
+}
+
+SCENARIO_NAMED(a_process_and_its_child_end_while_a_thread_waits_for_nvml) {  // cap 1 GiB
+    go_near_the_cap();
+    curb_sim_set_nvml_hangs(1);
+    CUcontext context = nullptr;
+    MUST(cuCtxGetCurrent(&context));
+    std::thread([=] {
+        cuCtxSetCurrent(context);
+        time_of_an_allocation();
+    }).detach();
+    std::this_thread::sleep_for(milliseconds(300));  // it waits for 2 s
+    const auto begin = Clock::now();
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr block = 0;
+        std::exit(cuMemAlloc_v2(&block, 2 * MiB) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(Clock::now() - begin < milliseconds(1200));
+}
+
+SCENARIO_NAMED(threads_that_wait_for_nvml_share_its_answers) {  // cap 1 GiB
+    constexpr unsigned kThreads = 16;
+    go_near_the_cap();
+    CUcontext context = nullptr;
+    MUST(cuCtxGetCurrent(&context));
+    std::atomic<unsigned> ready{0};
+    const unsigned before = curb_sim_process_lists();
+    curb_sim_set_nvml_hangs(1);
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < kThreads; ++i)
+        threads.emplace_back([&] {
+            MUST(cuCtxSetCurrent(context));
+            ++ready;
+            time_of_an_allocation();
+        });
+    EXPECT(within(std::chrono::seconds(5), [&] { return ready == kThreads; }));
+    std::this_thread::sleep_for(milliseconds(300));
+    curb_sim_set_nvml_hangs(0);
+    for (std::thread &thread : threads) thread.join();
+    EXPECT(curb_sim_process_lists() - before <= kThreads / 2);
 }

@@ -1,6 +1,10 @@
 // libcurb.so in front of real processes on the simulated driver: each case starts a scenario program of its own, as a
 // user would, and judges it by its exit status and by what it wrote.
 
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
 #include "job.hpp"
 
 TEST_CASE("each family of memory is held to the cap, with books that agree with the driver's") {
@@ -290,6 +294,39 @@ TEST_CASE("without NVML a context is taken to cost what one does, which is said 
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("NVML cannot be used: a context on cuda:0 is taken to cost 518 MiB"));
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
+}
+
+TEST_CASE("NVML that hangs from the start holds up no call for long, and the cap holds all the same") {
+    const std::string call = GENERATE("init", "processes", "memory");
+    CAPTURE(call);
+    const Outcome outcome = Job()
+                                .cap("1GiB")
+                                .with("CURB_SIM_NVML", "hangs:" + call)
+                                .for_at_most(40)
+                                .run("where_nvml_cannot_see_the_process_the_context_still_counts");
+    succeeds(outcome);
+    CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
+}
+
+TEST_CASE("NVML that hangs for a while holds up no thread for long, and is used again later") {
+    Job job;
+    const std::string log = (job.folder() / "curb.log").string();
+    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } }, "log": { "level": "info", "file": ")" + log +
+               R"(" } })");
+    succeeds(job.with("LOG", log).run("nvml_that_hangs_holds_up_no_thread_for_long_and_is_used_again_later"));
+    std::ifstream file(log);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    CHECK(count(text, "NVML does not answer; until it does") == 1);
+}
+
+TEST_CASE("threads that wait for NVML share its answers") {
+    succeeds(Job().cap("1GiB").run("threads_that_wait_for_nvml_share_its_answers"));
+}
+
+TEST_CASE("a process and its child end at once while a thread waits for NVML") {
+    const auto begin = std::chrono::steady_clock::now();
+    succeeds(Job().cap("1GiB").for_at_most(40).run("a_process_and_its_child_end_while_a_thread_waits_for_nvml"));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
 }
 
 TEST_CASE("figures of NVML that no device can have are not believed") {

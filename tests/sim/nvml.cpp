@@ -59,6 +59,15 @@ bool is_instance(nvmlDevice_t handle) {
            std::end(instances);
 }
 
+constinit std::atomic<bool> hangs{false};  // set by tests
+constinit std::atomic<unsigned> process_lists{0};
+
+// A failed GPU holds NVML up in the kernel: CURB_SIM_NVML=hangs:CALL names the call that never returns.
+void may_hang(const char *call) {
+    const bool forever = environment_is("CURB_SIM_NVML", (std::string("hangs:") + call).c_str());
+    while (forever || hangs.load(std::memory_order_relaxed)) ::usleep(1000);
+}
+
 nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
 // Most calls: under the lock, of a GPU or its instance, with somewhere to write the answer.
@@ -105,6 +114,7 @@ std::vector<ProcessHolding> processes_of(int gpu) {
 #define NVML_EXPORT extern "C" __attribute__((visibility("default")))
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
+    may_hang("init");
     const std::lock_guard lock(state);
     static bool failed = false;
     if (environment_is("CURB_SIM_NVML", "late") && !std::exchange(failed, true)) return NVML_ERROR_UNKNOWN;
@@ -199,6 +209,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInf
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+    may_hang("memory");
     return of_gpu(handle, memory, [=](int gpu) {
         const DeviceMemory now = machine()->memory(gpu);
         *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
@@ -223,11 +234,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMem
 
 namespace {
 
-std::atomic<uint64_t> asked{0};
-
 // `count` comes in as the room in `out` and goes out as how many there are.
 nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
-    asked.fetch_add(1, std::memory_order_relaxed);
     return of_gpu(handle, count, [=](int gpu) {
         if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;
         const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
@@ -253,8 +261,8 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
 
 }  // namespace
 
-NVML_EXPORT uint64_t curb_sim_nvml_asked() { return asked.load(std::memory_order_relaxed); }
-
+NVML_EXPORT void curb_sim_set_nvml_hangs(int does) { hangs.store(does != 0, std::memory_order_relaxed); }
+NVML_EXPORT unsigned curb_sim_process_lists(void) { return process_lists.load(std::memory_order_relaxed); }
 NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
 
 // One sample for each process that holds something, as of this moment. As with the real one, none is NOT_FOUND, and of
@@ -285,6 +293,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                  nvmlProcessInfo_t *out) {
+    process_lists.fetch_add(1, std::memory_order_relaxed);
+    may_hang("processes");
     return list(handle, count, out, true);
 }
 

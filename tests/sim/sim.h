@@ -12,10 +12,10 @@
  *   CURB_SIM_HANDLES=reuse|fresh
  *                              reuse, the default: as the driver does, the handle of a type that was freed last is the next
  *                              one's; fresh: no handle comes again, so that a stale one is always found out
- *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd
+ *   CURB_SIM_NVML=nopids|broken|late|absurd|crowd|hangs:init|hangs:processes|hangs:memory
  *                              nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
  *                              late: not at the first attempt; absurd: every process holds 2^60 bytes; crowd: it counts
- *                              40 million processes
+ *                              40 million processes; hangs:CALL: that call never returns
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees its one instance: cuDeviceGetUuid_v2 tells the
  *                              instance's UUID, cuDeviceGetUuid its GPU's; NVML finds the instance by "MIG-…", and of
  *                              the GPU, "GPU-…", it tells no process's memory
@@ -116,9 +116,10 @@ const char *curb_sim_failed(uint64_t *calls);
 
 /* Of libnvidia-ml.so.1: what this process is said to use of its devices from now on, in percent (0 at the start). */
 void curb_sim_set_utilization(unsigned percent);
-
-/* Of libnvidia-ml.so.1: how often this process has asked for the processes of a device. */
-uint64_t curb_sim_nvml_asked(void);
+/* Of the same: its calls do not return, from now on or until it is set to 0. */
+void curb_sim_set_nvml_hangs(int does);
+/* Of the same: how often this process has asked for the processes of a device. */
+unsigned curb_sim_process_lists(void);
 
 /* The machine that this process's simulated driver uses (a curb::sim::Machine *), for libnvidia-ml in the same process.
    Null before the first cuInit. Not for tests. */
