@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests" / "common"))
 from curb_help import commands_of, misuse  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -222,7 +222,7 @@ class Documents(unittest.TestCase):
 
     def test_policies_that_are_shown_are_valid(self):
         for document, text in blocks("jsonc"):
-            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/policy-doc holds them
+            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/documents holds them
                 continue
             with self.subTest(document=document.name, policy=text):
                 run = subprocess.run([CURB, "policy", "check", "-"], input=text, capture_output=True, text=True, check=False)

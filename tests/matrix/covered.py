@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run of tests has covered of the pure layers: scripts/cover_table.py GCOV BUILD
+"""What a run of tests has covered of the pure layers: covered.py GCOV BUILD
 
 GCOV is the gcov of the compiler that built BUILD. Prints the lines that nothing has run, a table with a row for each
 layer, and reports the lowest percentage, rounded down. Ends with 1 where that is below the figure.
@@ -15,9 +15,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "matrix"))
-import matrix  # noqa: E402
+import matrix
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 LAYERS = ("policy", "config", "control")
 AT_ONCE = 40
