@@ -10,11 +10,11 @@ from figure import svg  # noqa: E402
 from lab import Unavailable, of_toolkit  # noqa: E402
 from machine import ROOT, describe  # noqa: E402
 from nvml import Device, NvmlError  # noqa: E402
-from report import markdown_table  # noqa: E402
+from report import markdown_table, write_raw  # noqa: E402
 from session import end_all, ending, event_of  # noqa: E402
 
 # fmt: off
 __all__ = [
     "ROOT", "Device", "NvmlError", "Unavailable", "describe", "end_all", "ending", "event_of", "markdown_table",
-    "of_toolkit", "svg",
+    "of_toolkit", "svg", "write_raw",
 ]

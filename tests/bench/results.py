@@ -1,4 +1,4 @@
-"""What was measured, as a table, as Markdown, as JSON and as pictures."""
+"""What was measured, as a table, as a short page in Markdown; all of it, as JSON and as pictures, compressed under raw/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import plot
-from gpu_tests import Device, describe, markdown_table
+from gpu_tests import Device, describe, markdown_table, write_raw
 from pairs import Spread
 from running import Result
 from subjects import DIRECT, Subject
@@ -72,12 +72,17 @@ def _ratio_text(ratio: Spread | None) -> str:
     return f"{ratio.median:,.{digits}f} ({ratio.low:,.{digits}f} to {ratio.high:,.{digits}f})"
 
 
+def _target(result: Result) -> str:
+    target = result.row.target
+    return target.text if target and result.driver in target.drivers else ""
+
+
 def cells(result: Result) -> list[str]:
     row, figure = result.row, result.figure
     against = row.against or "" if result.subject == result.against else result.against
     lane = row.lane if result.subject == result.against else result.subject
     met = {None: "", True: "yes", False: "no"}[result.met]
-    target = row.target.text if row.target and result.driver in row.target.drivers else ""
+    target = _target(result)
     if figure is None:
         return [row.name, lane, against, "", "—", "", "", "", target, ""]
     added = "" if figure.added_ns is None or result.group.rates else time_text(figure.added_ns.median)
@@ -110,54 +115,68 @@ def _remarks(results: Sequence[Result]) -> list[str]:
     return [f"{text} ({'; '.join(dict.fromkeys(names))})" for text, names in rows.items()]
 
 
-def markdown(
-    results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], pictures: dict[str, str]
-) -> str:
-    lines = [
-        f"# What a cap costs: {about['machine']}, {about['date']}",
-        "",
-        "Made by `scripts/bench`; [how it is measured](../PERFORMANCE.md#how-it-is-measured). *There* and *here* are medians of",
-        "the samples of what is compared with and of the subject; *ratio* and *added* are medians of pairs taken in turns.",
-        "Ratios are of times, and of rates where operations per second are told. *Direct* are the driver's own functions",
-        "in the same process; bare's ratio to them, and that of a program to another bare one, are controls, and have to be 1.",
-        "",
-        ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
-        "",
-        *(f"- {subject.name}: {subject.says}" for subject in subjects),
-    ]
+def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Sequence[Path]) -> str:
+    """The rows that have a target, or all if none has; beside each the ratios of the others that were measured with it."""
+    files = ", ".join(f"[{path.name}](raw/{path.name})" for path in raw)
+    lines = [*_head(about, subjects), "", f"All rows and remarks, samples, pictures (`xz -dc FILE`): {files}."]
+    for driver, says in DRIVERS.items():
+        some = [result for result in results if result.driver == driver]
+        with_target = [result for result in some if _target(result)] or some
+        if not some:
+            continue
+        rows = [[*cells(result), _others(result, some)] for result in with_target]
+        lines += ["", f"## On {says}", "", *markdown_table([(*_HEAD, "other ratios"), *rows])]
+    return "\n".join(lines) + "\n"
+
+
+def _others(result: Result, some: Sequence[Result]) -> str:
+    beside = [one for one in some if one.row.name == result.row.name and not _target(one) and one is not result]
+    ratios = [(cells(one)[1], one.figure.ratio) for one in beside if one.figure and one.figure.ratio]
+    return ", ".join(f"{lane} {_ratio_text(ratio).partition(' ')[0]}" for lane, ratio in ratios)
+
+
+def markdown(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject]) -> str:
+    """All rows and all remarks."""
+    lines = _head(about, subjects)
     for driver, says in DRIVERS.items():
         some = [result for result in results if result.driver == driver]
         if not some:
             continue
-        lines += ["", f"## On {says}", ""]
-        if driver in pictures:
-            lines += [f"![{says}]({pictures[driver]})", ""]
-        lines += markdown_table([_HEAD, *(cells(result) for result in some)])
+        lines += ["", f"## On {says}", "", *markdown_table([_HEAD, *(cells(result) for result in some)])]
         if remarks := _remarks(some):
             lines += ["", *(f"- {remark}" for remark in remarks)]
     return "\n".join(lines) + "\n"
 
 
+def _head(about: dict[str, str], subjects: Sequence[Subject]) -> list[str]:
+    return [
+        f"# What a cap costs: {about['machine']}, {about['date']}",
+        "",
+        "By `scripts/bench`: [how it is measured](../PERFORMANCE.md#how-it-is-measured), [the columns](README.md).",
+        "",
+        ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
+        "",
+        *(f"- {subject.name}: {subject.says}" for subject in subjects),
+    ]
+
+
 def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], out: Path) -> list[Path]:
-    out.mkdir(parents=True, exist_ok=True)
     slug = "".join(c if c.isalnum() else "-" for c in about["machine"].lower()).strip("-")
     stem = f"bench-{about['date']}-{slug}"
-    pictures = {}
-    written = []
-    for driver, says in DRIVERS.items():
-        if drawn := plot.beside([result for result in results if result.driver == driver], f"On {says}"):
-            path = out / f"{stem}-{driver}.svg"
-            path.write_text(drawn)
-            pictures[driver] = path.name
-            written.append(path)
-    (out / f"{stem}.md").write_text(markdown(results, about, subjects, pictures))
     record = {
         "machine": about,
         "subjects": {subject.name: subject.says for subject in subjects},
         "rows": [_record(result) for result in results],
     }
-    (out / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
-    return [out / f"{stem}.md", out / f"{stem}.json", *written]
+    raw = [
+        write_raw(out, f"{stem}.md", markdown(results, about, subjects)),
+        write_raw(out, f"{stem}.json", json.dumps(record, indent=1) + "\n"),
+    ]
+    for driver, says in DRIVERS.items():
+        if drawn := plot.beside([result for result in results if result.driver == driver], f"On {says}"):
+            raw.append(write_raw(out, f"{stem}-{driver}.svg", drawn))
+    (out / f"{stem}.md").write_text(page(results, about, subjects, raw))
+    return [out / f"{stem}.md", *raw]
 
 
 def _record(result: Result) -> dict[str, Any]:
@@ -173,7 +192,7 @@ def _record(result: Result) -> dict[str, Any]:
         "rates": result.group.rates,
         **_rounded(figure),
         "casts": _rounded(list(result.casts)),
-        "target": result.row.target.text if result.row.target and result.driver in result.row.target.drivers else None,
+        "target": _target(result) or None,
         "met": result.met,
         "cannot": result.why or None,
         "notes": list(result.notes),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The manual pages, as two readers of them see them: man_test.py BUILD
 
-That they say what curb says is scripts/man --check.
+That they say what curb says is scripts/documents --check.
 """
 
 import os

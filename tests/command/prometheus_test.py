@@ -193,7 +193,8 @@ class Scraped(unittest.TestCase):
         self.assertNotIn("level=error", (self.logs / "node").read_text())
 
     def test_the_documents_queries_are_understood_and_find_what_they_are_for(self):
-        queries = re.findall(r"^```promql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+        blocks = re.findall(r"^```promql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+        queries = [re.sub(r"^#.*\n", "", query) for block in blocks for query in block.split("\n\n")]
         self.assertGreater(len(queries), 8)
         answers = {}
         for query in queries:

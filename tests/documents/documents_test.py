@@ -3,6 +3,7 @@
 
 Every line of a block ```sh is in RUN, and is run as it stands there by bash, in a folder of its own and on the simulated
 driver, or in NOT_RUN with the reason. `curb …` in the running text has to name commands and options that there are.
+Links have to lead somewhere, and the paths that ARCHITECTURE and CONTRIBUTING name have to be there.
 """
 
 import os
@@ -16,7 +17,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests" / "common"))
 from curb_help import commands_of, misuse  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -87,6 +88,32 @@ def shown():
             if command:
                 lines.setdefault(command, document.name)
     return lines
+
+
+def anchors(text):
+    """The headings, as GitHub spells them in links."""
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)", outside_blocks(text), re.MULTILINE)}
+
+
+def dead_links():
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
+            target = document.parent / link if link else document
+            if ":" in link:
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+                yield f"{document.relative_to(ROOT)}: {link}#{anchor}"
+
+
+def dead_paths():
+    """Paths in code that begin with a folder of the project, and are not there."""
+    for document in (ROOT / "docs/ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"):
+        for path in re.findall(r"`([^`\s]+/[^`\s]*)[^`\n]*`", document.read_text()):
+            folder, _, rest = re.sub(r"\b[A-Z]{4,}\b", "*", path).partition("/")  # NAME.cpp
+            if not rest or not folder or folder == "build" or not (ROOT / folder).is_dir():
+                continue
+            if not any(next((ROOT / folder).glob(one), None) for one in (rest, f"{rest}.*", f"include/{folder}/{rest}")):
+                yield f"{document.name}: {path}"
 
 
 class Sandbox:
@@ -187,9 +214,15 @@ class Documents(unittest.TestCase):
         for name in sorted(named):
             self.assertTrue(os.access(ROOT / name, os.X_OK), f"{name} is no program")
 
+    def test_links_lead_somewhere(self):
+        self.assertEqual(list(dead_links()), [])
+
+    def test_paths_that_are_named_are_there(self):
+        self.assertEqual(list(dead_paths()), [])
+
     def test_policies_that_are_shown_are_valid(self):
         for document, text in blocks("jsonc"):
-            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/policy-doc holds them
+            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/documents holds them
                 continue
             with self.subTest(document=document.name, policy=text):
                 run = subprocess.run([CURB, "policy", "check", "-"], input=text, capture_output=True, text=True, check=False)

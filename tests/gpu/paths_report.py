@@ -14,13 +14,12 @@ Columns = dict[str, dict[str, Found]]
 """Label of the column -> name of the path -> what was found."""
 
 _EXPLANATION = f"""\
-Made by `scripts/gpu-test paths`. One program a path, under a cap of {CAP_MIB:,} MiB: up to 24 pieces of 256 MiB, or as the row
-says, all kept. *Peak* is the most MiB that NVML showed for the process from outside, context included; for managed memory,
-which is in no process's figure, by how much the device's use rose. A path passes when its peak is at most {CAP_MIB + 2:,} MiB,
-everything was served that has room, the refusal is the driver's own `CUDA_ERROR_OUT_OF_MEMORY`, and a memset, a kernel and
-the path itself work afterwards. The array of a library may pass the cap once, by itself: it is loaded lazily, and nothing
-tells its size before; the next one is refused. *Books* is by how much curb's own account was off from the device's figure, at the cap or
-after the frees, whichever was worse; it may be 16 MiB or 1 %.
+By `scripts/gpu-test paths`: one program a path, under a cap of {CAP_MIB:,} MiB, up to 24 pieces of 256 MiB, or as the row says, all
+kept. *Peak*: the most MiB that NVML showed for the process, context included; for managed memory, the rise of the device's use.
+A path passes if its peak is at most {CAP_MIB + 2:,} MiB, all that had room was served, the refusal is the driver's own
+`CUDA_ERROR_OUT_OF_MEMORY`, and a memset, a kernel and the path itself work afterwards. A library's array may exceed the cap once:
+it is loaded lazily, and its size is not known before. *Books*: by how much curb's account differs from the device's figure, at the
+cap or after the frees (the worse); at most 16 MiB or 1 %.
 """
 
 _READ_ON = "HAMi-core, vgpu-manager and the limit that MPS has: read on an H100 under the same cap on 2026-11-21, not run here."
@@ -78,7 +77,9 @@ def beside(columns: Columns) -> list[str]:
     labels = list(columns)
     rows = [("path", *labels, *_READ_HEAD)]
     for path in PATHS:
-        if any(path.name in column for column in columns.values()):
+        # curb's own peaks stand in its table.
+        compared = path.row in _READ or len(columns) > 1
+        if compared and any(path.name in column for column in columns.values()):
             ran = [_peak(columns[label].get(path.name)) for label in labels]
             rows.append((path.name, *ran, *_READ.get(path.row, ("",) * len(_READ_HEAD))))
     return report.markdown_table(rows)

@@ -1,4 +1,4 @@
-"""The results as a table for the terminal, as Markdown and as JSON."""
+"""The results as a table for the terminal, as a short page in Markdown, and as JSON, compressed under raw/."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from pathlib import Path
 
 from row import CAP_MIB, Row
 
+try:
+    import lzma
+except ImportError:  # a Python that was built without liblzma: raw files stay as they are
+    lzma = None
+
 _HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
-_EXPLANATION = f"""\
-Made by `scripts/gpu-test`. The cap is {CAP_MIB} MiB (the handler cases: 1,024; growth: 8,192;
-keep_free: 10,240 for each job; tensorflow: 8,192, and the peak is that of the runs under it; steer: none;
-two GPUs: each its own, and the peak is that of both together; matrix: 32 GiB, and no figure is judged, for its programs
-run at the same time). *Peak* is the most that NVML showed for the process from outside, context included, and must not exceed the cap by more than 2 MiB.
-*Gave back* is by how much that figure fell after SIGUSR1, and *in* how long from the signal until NVML showed the last of it.
-"""
+_EXPLANATION = f"By `scripts/gpu-test`, under a cap of {CAP_MIB:,} MiB unless [the columns' legend](README.md) says otherwise.\n"
 
 
 @dataclass
@@ -42,19 +41,27 @@ def write(result: Result, folder: Path, kind: str) -> list[Path]:
     written = write_files(result.machine, folder, kind, json.dumps(content, indent=1), _markdown(result))
     for row in result.rows:
         for name, text in row.figures.items():
-            written.append(folder / _figure_file(result.machine, name))
-            written[-1].write_text(text)
+            file = _figure_file(result.machine, name)
+            written.append(write_raw(folder, file, text) if file.endswith(".html") else folder / file)
+            if not file.endswith(".html"):
+                written[-1].write_text(text)
     return written
 
 
 def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, as_markdown: str) -> list[Path]:
-    """Both files, named after the day and the GPU."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes both files, named after the day and the GPU."""
     base = _base(machine, kind)
-    written = [folder / f"{base}.json", folder / f"{base}.md"]
-    written[0].write_text(as_json + "\n")
-    written[1].write_text(as_markdown)
-    return written
+    raw = write_raw(folder, f"{base}.json", as_json + "\n")
+    (folder / f"{base}.md").write_text(as_markdown)
+    return [folder / f"{base}.md", raw]
+
+
+def write_raw(folder: Path, name: str, text: str) -> Path:
+    """Writes what a page is made from into FOLDER/raw/NAME.xz. `xz -dc` shows it."""
+    path = folder / "raw" / (f"{name}.xz" if lzma else name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME) if lzma else text.encode())
+    return path
 
 
 def _base(machine: dict[str, str], kind: str) -> str:
@@ -65,6 +72,11 @@ def _base(machine: dict[str, str], kind: str) -> str:
 def _figure_file(machine: dict[str, str], name: str) -> str:
     stem, dot, ending = name.partition(".")
     return f"{_base(machine, stem)}.{ending if dot else 'svg'}"
+
+
+def _figure_link(machine: dict[str, str], case: str, name: str) -> str:
+    file = _figure_file(machine, name)
+    return f"[{case}](raw/{file}.xz)" if file.endswith(".html") else f"![{case}]({file})"
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -87,16 +99,12 @@ def _markdown(result: Result) -> str:
         lines += ["", "## What is wrong", ""]
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
     for row in result.rows:
-        figures = [
-            f"{'' if '.' in name else '!'}[{row.name}]({_figure_file(machine, name)})" for name in row.figures
-        ]
-        if row.section or figures:
-            lines += ["", f"## {row.name}", "", *figures, *([""] if row.section and figures else []), *row.section]
-    logs = [(row.name, row.details.get("log")) for row in result.rows if row.details.get("log")]
-    if logs:
-        lines += ["", "## What curb said of the releases", ""]
-        lines += [f"* {name}: `{log}`" for name, log in logs]
-    lines += ["", "## How closely it was watched", "", _sampling(result.rows), ""]
+        figures = [_figure_link(machine, row.name, name) for name in row.figures]
+        # What programs printed is long: it stands in the JSON alone.
+        section = [] if row.section[:1] == ["```"] else row.section
+        if section or figures:
+            lines += ["", f"## {row.name}", "", *figures, *([""] if section and figures else []), *section]
+    lines += ["", _sampling(result.rows), ""]
     return "\n".join(lines)
 
 
@@ -113,14 +121,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _sampling(rows: list[Row]) -> str:
     watched = [row.sampling for row in rows if row.sampling.get("samples")]
     if not watched:
-        return "Nothing was watched."
+        return "No process was watched through NVML."
     samples = sum(s["samples"] for s in watched)
     late = sum(s["later_than_5_ms"] for s in watched)
     return (
-        f"{samples:,} samples; {min(s['median_ms'] for s in watched)} to {max(s['median_ms'] for s in watched)} ms apart "
+        f"NVML: {samples:,} samples, {min(s['median_ms'] for s in watched)} to {max(s['median_ms'] for s in watched)} ms apart "
         f"(median of each case), {late:,} of them more than 5 ms after the one before, at worst "
-        f"{max(s['worst_ms'] for s in watched)} ms: NVML answers late while the driver is busy with a context or a large "
-        "allocation."
+        f"{max(s['worst_ms'] for s in watched)} ms."
     )
 
 

@@ -34,9 +34,9 @@ class Row:
     sampling: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     section: list[str] = field(default_factory=list)
-    """Markdown lines of its own in the results."""
+    """Markdown lines of its own in the results: in the page if they do not begin with ```, and in the JSON."""
     figures: dict[str, str] = field(default_factory=dict)
-    """SVG texts by name, each written to a file of its own beside the results; pages, if the name ends with .html."""
+    """SVG texts by name, each written to a file of its own beside the results; a page, under raw/, if the name ends with .html."""
     seconds: float = 0.0
 
     def expect(self, right: bool, otherwise: str) -> None:
@@ -67,4 +67,4 @@ class Row:
         self.note = f"{self.note}; {text}" if self.note else text
 
     def json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("section", "figures")}
+        return {name: value for name, value in asdict(self).items() if name != "figures"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """curb on a real GPU: every framework at the cap, growth, steering, releases, live edits, signals, and what it all costs.
 
-Runs the cases of `CASES` in order, judges each, prints a table, and writes it as JSON and as Markdown. One failing case
+Runs the cases of `CASES` in order, judges each, prints a table, and writes it as Markdown and as JSON. One failing case
 never stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
 """
 

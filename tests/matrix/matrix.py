@@ -1,9 +1,14 @@
-"""What a test of the matrix (rows.def) has to reach, and how it says what it has: matrix.hpp for Python."""
+"""What a test of the matrix (rows.def) has to reach, and how it reports what it has reached: matrix.hpp for Python.
+
+matrix.py FOLDER: prints what the tests of a run have reported. FOLDER is what CURB_MATRIX named while they ran. Ends with
+1 if a figure is missed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,3 +50,24 @@ def reported(folder: Path) -> dict[str, int]:
         row.name: sum(int(line) for file in folder.glob(f"{row.name}.*") for line in file.read_text().split())
         for row in ROWS
     }
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print("usage: matrix.py FOLDER", file=sys.stderr)
+        return 2
+    counts = reported(Path(sys.argv[1]))
+    missed = []
+    print(f"{'':>2}  {'counted':>11}  {'at least':>11}")
+    for row in ROWS:
+        count, least = counts[row.name], row.figures[NIGHTLY]
+        short = "" if count >= least else "  MISSED"
+        missed += [row.name] if short else []
+        print(f"{row.number:>2}  {count:>11,}  {least:>11,}  {row.text}{short}")
+    if missed:
+        print(f"missed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
