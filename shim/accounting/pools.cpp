@@ -38,7 +38,6 @@ constinit Recent<CUmemoryPool, Pool> recent;
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
 // Whether there are blocks of managed pools, which few programs have.
-constinit std::atomic<bool> any_blocks{false};
 
 // None: the driver does not tell, and what is known of the pool stays.
 std::optional<Bytes> reserved(const Pool &pool) noexcept {
@@ -344,40 +343,35 @@ Bytes ended(Pool &pool, Bytes stays) noexcept {
     return pool.left = stays;
 }
 
-void note_block(Pool &pool, CUdeviceptr pointer) noexcept try {
-    if (pool.kind != Kind::managed) return;
+void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
     Pool *before = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
         const auto [entry, added] = registry().blocks.try_emplace(pointer, &pool);
         if (!added) before = std::exchange(entry->second, &pool);  // it was freed behind our back
         ++pool.blocks;
-        any_blocks.store(true, std::memory_order_release);
+        detail::any_blocks.store(true, std::memory_order_release);
     }
     if (before) block_gone(*before);
 } catch (...) {
     // No host memory for the record.
 }
 
-FreedBlock::FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
-    if (!any_blocks.load(std::memory_order_acquire)) return;
+void FreedBlock::find() noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(pointer);
+    const auto found = registry().blocks.find(pointer_);
     if (found == registry().blocks.end()) return;
     pool_ = found->second;
     registry().blocks.erase(found);
-    any_blocks.store(!registry().blocks.empty(), std::memory_order_release);
+    detail::any_blocks.store(!registry().blocks.empty(), std::memory_order_release);
 }
 
-FreedBlock::~FreedBlock() {
-    if (!pool_) return;
-    note_block(*pool_, pointer_);
-    block_gone(*pool_);  // which note_block() has counted once more
+void FreedBlock::put_back() noexcept {
+    detail::note_managed_block(*pool_, pointer_);
+    block_gone(*pool_);  // which was counted once more
 }
 
-void FreedBlock::freed() noexcept {
-    if (Pool *pool = std::exchange(pool_, nullptr)) block_gone(*pool);
-}
+void FreedBlock::end() noexcept { block_gone(*std::exchange(pool_, nullptr)); }
 
 void put_back(Pool &pool) noexcept try {
     const std::scoped_lock lock(registry().mutex);

@@ -106,21 +106,38 @@ Left forget(CUmemoryPool handle) noexcept;
 Bytes ended(Pool &pool, Bytes stays = 0) noexcept;
 void put_back(Pool &pool) noexcept;
 
+namespace detail {
+inline constinit std::atomic<bool> any_blocks{false};  // of managed pools
+void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
+}  // namespace detail
+
 // Notes a block that a managed pool gave. Does nothing for other pools. Without host memory for the record the end of
 // the pool is credited too early.
-void note_block(Pool &pool, CUdeviceptr pointer) noexcept;
+inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
+    if (pool.kind == Kind::managed) detail::note_managed_block(pool, pointer);
+}
 // A block that the program frees, if it is a managed pool's: forgotten before the driver frees it, as afterwards
 // another thread may get the same pointer.
 class FreedBlock {
   public:
-    explicit FreedBlock(CUdeviceptr pointer) noexcept;
+    explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
+        if (detail::any_blocks.load(std::memory_order_acquire)) find();
+    }
     FreedBlock(const FreedBlock &) = delete;
     FreedBlock &operator=(const FreedBlock &) = delete;
-    ~FreedBlock();  // without freed(): the block is known again
+    ~FreedBlock() {  // without freed(): the block is known again
+        if (pool_) put_back();
+    }
 
-    void freed() noexcept;
+    void freed() noexcept {
+        if (pool_) end();
+    }
 
   private:
+    void find() noexcept;
+    void put_back() noexcept;
+    void end() noexcept;
+
     CUdeviceptr pointer_;
     Pool *pool_ = nullptr;
 };

@@ -109,7 +109,7 @@ void drop_context(CUcontext context) noexcept {
 std::optional<CUresult> synchronise_current_context() noexcept {
     const BusyCount::Guard guard(synchronising);
     if (any()) return std::nullopt;
-    Device *device = devices::current();
+    Device *device = ReturnedAtSync::ever() ? devices::current() : nullptr;
     const Bytes mark = device ? device->ledger.returned_at_sync.mark() : 0;
     const CUresult result = driver().cuCtxSynchronize();
     if (device && result == CUDA_SUCCESS) device->ledger.returned_at_sync.synchronised(mark);

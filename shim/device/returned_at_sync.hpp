@@ -15,8 +15,14 @@ class ReturnedAtSync {
   public:
     using Bytes = policy::Bytes;
 
+    // Whether there has been any, of any device.
+    static bool ever() noexcept { return ever_.load(std::memory_order_acquire); }
+
     // After the free, before its bytes are credited.
-    void add(Bytes bytes) noexcept { added_.fetch_add(bytes, std::memory_order_acq_rel); }
+    void add(Bytes bytes) noexcept {
+        ever_.store(true, std::memory_order_release);
+        added_.fetch_add(bytes, std::memory_order_acq_rel);
+    }
     [[nodiscard]] Bytes now() const noexcept {
         // In this order: what is added in between makes the sum too high, and never wraps it.
         const Bytes synchronised = synchronised_.load(std::memory_order_acquire);
@@ -31,6 +37,7 @@ class ReturnedAtSync {
     }
 
   private:
+    static inline constinit std::atomic<bool> ever_{false};
     std::atomic<Bytes> added_{0}, synchronised_{0};
 };
 
