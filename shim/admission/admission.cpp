@@ -73,7 +73,7 @@ constexpr std::uint64_t kLookAgainMs = 20;
 
 // Holds a request until something has changed, for `milliseconds` at the most. The snapshot is let go of meanwhile.
 template <class Part>
-void hold(room::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
+void hold(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
           const reports::Met &met, std::uint64_t milliseconds = kLookAgainMs) noexcept {
     if (!wait.began()) reports::waiting(device, gpu, bytes, met);
     if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, met, wait);
@@ -89,7 +89,7 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
-bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
     bool released = false;
     int from_cache = 0;  // how often the request has had room out of the cache
     for (;;) {
@@ -136,7 +136,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
                 }
                 if (gpu.allowance.step(growth, now_ms())) {
                     reports::allowance(device, "may now hold", gpu.allowance.bytes());
-                    room::changed();
+                    wait_queue::changed();
                 }
                 break;
             case Verdict::wait:
@@ -150,7 +150,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept 
     }
 }
 
-bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept {
+bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
     const KeepErrno keep_errno;
     if (bytes > device.total) {  // programs probe for free memory with sizes that no device has
         reports::device_full(device, kind, bytes);
@@ -177,7 +177,7 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) n
 }
 
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
-    room::Wait wait;
+    wait_queue::Wait wait;
     const auto has_room = [&] {
         if (wait.began()) reports::waited(device, kind, bytes, wait);
         return true;

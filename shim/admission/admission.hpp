@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "devices.hpp"
-#include "room.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim {
 
@@ -41,11 +41,11 @@ namespace admission {
 // after releasing what can be released on the spot; by a growth step, if one is due; after waiting as long as the
 // policy allows, `wait` being the time of the whole request. Never waits for another thread of ours. True: reserved,
 // and a Charge is due.
-bool reserve(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept;
+bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
 
 // The driver had no memory although the policy grants it: others have filled the device. Waits until so much may be
 // there, as long as the policy allows. False: the time is up.
-bool wait_for_device(Device &device, Kind kind, Bytes bytes, room::Wait &wait) noexcept;
+bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
 
 // The same for a context of about `bytes`, which nothing but keep_free holds back before it is made.
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept;
@@ -71,7 +71,7 @@ void fall_back() noexcept;
 // CUDA_ERROR_OUT_OF_MEMORY. `reserved`: the caller has reserved it already.
 template <class Call, class Record>
 CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record, bool reserved = false) {
-    room::Wait wait;
+    wait_queue::Wait wait;
     do {
         if (!std::exchange(reserved, false) && !admission::reserve(device, kind, worst, wait))
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -160,7 +160,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &m
 }
 
 void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met,
-                const room::Wait &wait) noexcept {
+                const wait_queue::Wait &wait) noexcept {
     report(waited_once, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
@@ -169,7 +169,7 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met
     });
 }
 
-void waited(const Device &device, Kind kind, Bytes bytes, const room::Wait &wait) noexcept try {
+void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept try {
     trace::granted(device, kind, bytes, wait.milliseconds());
     if (!log::enabled(policy::LogLevel::info)) return;
     const KeepErrno keep_errno;

@@ -10,7 +10,7 @@
 #include "devices.hpp"
 #include "in_force.hpp"
 #include "policy/obstacle.hpp"
-#include "room.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim::reports {
 
@@ -37,8 +37,9 @@ void pressed(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &m
 // to 2 GiB").
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept;
 // That a request has waited for a second, and for what. The first time it is a warning, then a line at level info.
-void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met, const room::Wait &wait) noexcept;
-void waited(const Device &device, Kind kind, Bytes bytes, const room::Wait &wait) noexcept;
+void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met,
+                const wait_queue::Wait &wait) noexcept;
+void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept;
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept;
 
 // What became of caps that were set from outside: "curb cap: cuda:0 cap 8 GiB -> 6 GiB". May throw std::bad_alloc.

@@ -13,9 +13,9 @@
 #include "leaked.hpp"
 #include "limits.hpp"
 #include "process_state.hpp"
-#include "room.hpp"
 #include "shelf.hpp"
 #include "trace.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim::cache {
 namespace detail {
@@ -190,7 +190,7 @@ bool keep(CUdeviceptr pointer) noexcept {
     activity::note();
     arm();
     trim(device);
-    room::changed();  // whoever waits can have it
+    wait_queue::changed();  // whoever waits can have it
     return true;
 }
 

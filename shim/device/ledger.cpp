@@ -1,6 +1,6 @@
 #include "ledger.hpp"
 
-#include "room.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim {
 
@@ -32,7 +32,7 @@ void Ledger::charge(Kind kind, Bytes bytes) noexcept {
 void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
-    room::changed();
+    wait_queue::changed();
 }
 
 std::int64_t Ledger::set_overhead(Bytes bytes) noexcept {
@@ -54,7 +54,7 @@ Bytes Ledger::raise_overhead(Bytes to) noexcept {
 std::int64_t Ledger::change_overhead(Bytes to) noexcept {
     const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(to, std::memory_order_acq_rel);
     held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
-    if (to < before) room::changed();
+    if (to < before) wait_queue::changed();
     return static_cast<std::int64_t>(to - before);
 }
 

@@ -107,7 +107,7 @@ class FirstTurn {
 // A device without room for a context is waited for, as long as the policy says.
 template <class Call>
 CUresult patiently(Device &device, Call call) {
-    room::Wait wait;
+    wait_queue::Wait wait;
     CUresult result = CUDA_SUCCESS;
     do {
         result = call();

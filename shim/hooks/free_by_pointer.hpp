@@ -7,8 +7,8 @@
 #include "graphs.hpp"
 #include "pools.hpp"
 #include "process_state.hpp"
-#include "room.hpp"
 #include "trace.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim {
 
@@ -28,7 +28,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
             block.freed();
             activity::note();
             graphs::freed(pointer);
-            room::changed();  // of a pool, which a trim can now give back
+            wait_queue::changed();  // of a pool, which a trim can now give back
         }
         return result;
     }

@@ -21,7 +21,7 @@ namespace {
 // `call` gives the graph its memory, if it has not got it: one attempt. `full`: the driver had none, on this device or
 // another.
 template <class Call>
-CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Call call) {
+CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &full, Call call) {
     // One for each device, which are 64 at the most; room for them all before anything is reserved.
     const std::unique_ptr<std::optional<Charge>[]> charges(new (std::nothrow) std::optional<Charge>[needs.size()]);
     if (!charges) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -54,7 +54,7 @@ CUresult take_once(const graphs::Needs &needs, room::Wait &wait, bool &full, Cal
 
 template <class Call>
 CUresult take(const graphs::Needs &needs, Call call) {
-    room::Wait wait;
+    wait_queue::Wait wait;
     for (;;) {
         bool full = false;
         const CUresult result = take_once(needs, wait, full, call);

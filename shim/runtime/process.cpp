@@ -19,9 +19,9 @@
 #include "queue.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
-#include "room.hpp"
 #include "signals.hpp"
 #include "trace.hpp"
+#include "wait_queue.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -97,7 +97,7 @@ void say_what_changed(const config::Loaded &now, const Changed &changed) {
 // Whoever waits for room looks again. More held than a cap allows, as far as the books tell: it is released at once,
 // also by a release that is under way.
 void tell_of_new_terms() {
-    room::changed();
+    wait_queue::changed();
     bool over = false;
     for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
         over = limits::is_over_cap(devices::at(ordinal));

@@ -13,8 +13,8 @@
 #include "pools.hpp"
 #include "process.hpp"
 #include "refusals.hpp"
-#include "room.hpp"
 #include "trace.hpp"
+#include "wait_queue.hpp"
 
 namespace curb::shim::status {
 namespace {
@@ -64,7 +64,7 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     return out;
 }
 
-control::Waiting of_wait(const room::Waiting &one, const Snapshot::Gpu &gpu, control::UnixMs now) {
+control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot::Gpu &gpu, control::UnixMs now) {
     const policy::Growth &growth = gpu.terms.growth;
     control::Waiting out;
     out.gpu = one.request.ordinal;
@@ -81,7 +81,7 @@ control::Waiting of_wait(const room::Waiting &one, const Snapshot::Gpu &gpu, con
 
 void add_waits(control::Status &out, const Snapshot &in_force) {
     const control::UnixMs now = control::unix_now();
-    for (const room::Waiting &one : room::waiting()) {
+    for (const wait_queue::Waiting &one : wait_queue::waiting()) {
         ++out.gpus[static_cast<std::size_t>(one.request.ordinal)].waiting;
         if (out.waits.size() < control::kMostWaits)
             out.waits.push_back(of_wait(one, in_force.of(one.request.ordinal), now));

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "room.hpp"
+#include "wait_queue.hpp"
 
 using namespace curb::shim;
 using namespace std::chrono_literals;
 
-void curb::shim::room::changed() noexcept {}  // nobody waits here
+void curb::shim::wait_queue::changed() noexcept {}  // nobody waits here
 
 TEST_CASE(
     "What is left to the overhead while another thread looks at the device stays held until the device has it back") {

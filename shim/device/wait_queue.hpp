@@ -13,7 +13,7 @@
 #include "policy/obstacle.hpp"
 #include "policy/size.hpp"
 
-namespace curb::shim::room {
+namespace curb::shim::wait_queue {
 
 // Memory came back, an allowance grew or the policy was edited: whoever waits looks again. Costs one load while nobody
 // waits. Thread-safe.
@@ -73,4 +73,4 @@ struct Waiting {
 // All that wait, the longest first. Thread-safe; may throw std::bad_alloc.
 std::vector<Waiting> waiting();
 
-}  // namespace curb::shim::room
+}  // namespace curb::shim::wait_queue

@@ -1,4 +1,4 @@
-#include "room.hpp"
+#include "wait_queue.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "devices.hpp"
 #include "wakeup.hpp"
 
-namespace curb::shim::room {
+namespace curb::shim::wait_queue {
 
 namespace {
 
@@ -104,4 +104,4 @@ std::vector<Waiting> waiting() {
     return out;
 }
 
-}  // namespace curb::shim::room
+}  // namespace curb::shim::wait_queue
