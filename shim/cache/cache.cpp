@@ -10,10 +10,10 @@
 #include "clock.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
+#include "kept_blocks.hpp"
 #include "leaked.hpp"
 #include "limits.hpp"
 #include "process_state.hpp"
-#include "shelf.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
 
@@ -24,7 +24,7 @@ constinit std::atomic<std::size_t> kept{0};
 
 namespace {
 
-using Block = Shelf::Block;
+using Block = KeptBlocks::Block;
 constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 
 // Whether sweep() is to come again by itself, and what wakes whoever calls it.
@@ -32,8 +32,8 @@ constinit std::atomic<bool> armed{false};
 constinit std::atomic<void (*)()> waker{nullptr};
 
 // Never destroyed: threads may free memory until the process is gone.
-Shelf &shelf_of(const Device &device) noexcept {
-    return leaked<std::array<Shelf, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
+KeptBlocks &kept_blocks_of(const Device &device) noexcept {
+    return leaked<std::array<KeptBlocks, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
 }
 
 void count(Device &device, bool more) noexcept {
@@ -80,11 +80,11 @@ void arm() noexcept {
     if (wake && !armed.load(std::memory_order_seq_cst) && !armed.exchange(true, std::memory_order_seq_cst)) wake();
 }
 
-// On the shelf from here on. False: it is not, and in the books as the program's.
+// Among the kept blocks from here on. False: it is not, and in the books as the program's.
 bool put(Device &device, const Block &block) noexcept {
     allocations::keep(block.pointer, block.allocation);
     count(device, true);
-    if (shelf_of(device).put(block)) return true;
+    if (kept_blocks_of(device).put(block)) return true;
     count(device, false);
     allocations::use_again(block.pointer, block.allocation);
     allocations::remember(block.pointer, block.allocation);
@@ -100,8 +100,8 @@ bool is_gone(CUdeviceptr pointer) noexcept {
     return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE;
 }
 
-// Frees a block that has been taken from the shelf; the caller is in RelaxedCapture and visits its context. How many
-// bytes of the device came back. None: the driver has refused, and the block is kept on, as the youngest.
+// Frees a block that has been taken from the kept blocks; the caller is in RelaxedCapture and visits its context. How
+// many bytes of the device came back. None: the driver has refused, and the block is kept on, as the youngest.
 std::optional<Bytes> free_now(const Block &block) noexcept {
     Device &device = *block.allocation.device;
     count(device, false);
@@ -123,8 +123,8 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
 
 // Frees the oldest block that was freed by then. False: there is none, or it could not be freed.
 bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept {
-    Shelf::Visit visit;
-    const auto block = shelf_of(device).take_oldest(latest_ms, visit);
+    KeptBlocks::Visit visit;
+    const auto block = kept_blocks_of(device).take_oldest(latest_ms, visit);
     const auto came_back = block ? free_now(*block) : std::nullopt;
     freed += came_back.value_or(0);
     return came_back.has_value();
@@ -149,7 +149,7 @@ CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
     if (!usable(device, bytes)) return 0;
     const contexts::Visit visit(owner_of_memory());
     if (!visit || failed()) return 0;
-    const auto block = shelf_of(device).take(visit.id(), bytes);
+    const auto block = kept_blocks_of(device).take(visit.id(), bytes);
     if (!block) return 0;
     if (!allocations::remember(block->pointer, block->allocation)) {
         const RelaxedCapture relaxed;
@@ -199,8 +199,8 @@ bool detail::give_up(CUdeviceptr pointer) noexcept {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
-        Shelf::Visit visit;
-        const auto block = shelf_of(device).take_at(pointer, visit);
+        KeptBlocks::Visit visit;
+        const auto block = kept_blocks_of(device).take_at(pointer, visit);
         if (!block) continue;
         const RelaxedCapture relaxed;
         free_now(*block);
@@ -222,7 +222,7 @@ void drop_context(CUcontext context) noexcept {
     if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        shelf_of(device).take_all_of(context, [&](const Block &block) {
+        kept_blocks_of(device).take_all_of(context, [&](const Block &block) {
             count(device, false);
             allocations::use_again(block.pointer, block.allocation);
             const Bytes freed = allocations::credit(block.pointer, block.allocation);
@@ -261,7 +261,7 @@ std::optional<std::uint64_t> sweep() noexcept {
             Bytes freed = 0;
             while (now >= idle && free_oldest(device, now - idle, freed)) {
             }
-            if (const auto oldest = shelf_of(device).oldest_ms()) {
+            if (const auto oldest = kept_blocks_of(device).oldest_ms()) {
                 const std::uint64_t due = *oldest + idle, later = now_ms();
                 const std::uint64_t wait = std::max<std::uint64_t>(due > later ? due - later : 0, 1);
                 next = std::min(next.value_or(wait), wait);

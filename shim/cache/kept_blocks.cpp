@@ -1,10 +1,10 @@
-#include "shelf.hpp"
+#include "kept_blocks.hpp"
 
 #include <iterator>
 
 namespace curb::shim {
 
-bool Shelf::put(const Block &block) noexcept try {
+bool KeptBlocks::put(const Block &block) noexcept try {
     const std::scoped_lock lock(mutex_);
     if (contexts::id_of(block.allocation.context) != block.context) return false;
     // Sizes that come and go keep their place, up to a point.
@@ -24,7 +24,7 @@ bool Shelf::put(const Block &block) noexcept try {
     return false;
 }
 
-Shelf::Block Shelf::remove(Entries::iterator entry, Pointers &alike) noexcept {
+KeptBlocks::Block KeptBlocks::remove(Entries::iterator entry, Pointers &alike) noexcept {
     const Entry &there = entry->second;
     const Block block = there.block;
     spare_.clear();
@@ -34,19 +34,19 @@ Shelf::Block Shelf::remove(Entries::iterator entry, Pointers &alike) noexcept {
     return block;
 }
 
-Shelf::Block Shelf::remove(Entries::iterator entry) noexcept {
+KeptBlocks::Block KeptBlocks::remove(Entries::iterator entry) noexcept {
     const Block &block = entry->second.block;
     return remove(entry, by_size_.find({block.context, block.allocation.bytes})->second);
 }
 
-std::optional<Shelf::Block> Shelf::take(contexts::Id context, Bytes bytes) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take(contexts::Id context, Bytes bytes) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto alike = by_size_.find({context, bytes});
     if (alike == by_size_.end() || alike->second.empty()) return std::nullopt;
     return remove(entries_.find(alike->second.back()), alike->second);
 }
 
-std::optional<Shelf::Block> Shelf::take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept {
     const std::scoped_lock lock(mutex_);
     for (const CUdeviceptr pointer : by_age_) {
         const auto entry = entries_.find(pointer);
@@ -58,7 +58,7 @@ std::optional<Shelf::Block> Shelf::take_oldest(std::uint64_t latest_ms, Visit &v
     return std::nullopt;
 }
 
-std::optional<Shelf::Block> Shelf::take_at(CUdeviceptr pointer, Visit &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Visit &visit) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto entry = entries_.find(pointer);
     if (entry == entries_.end()) return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<Shelf::Block> Shelf::take_at(CUdeviceptr pointer, Visit &visit) no
     return remove(entry);
 }
 
-std::optional<std::uint64_t> Shelf::oldest_ms() noexcept {
+std::optional<std::uint64_t> KeptBlocks::oldest_ms() noexcept {
     const std::scoped_lock lock(mutex_);
     if (by_age_.empty()) return std::nullopt;
     return entries_.find(by_age_.front())->second.block.since_ms;

@@ -24,7 +24,7 @@ struct KeptBlock {
     std::uint64_t since_ms = 0;  // when it was freed
 };
 
-class Shelf {
+class KeptBlocks {
   public:
     using Block = KeptBlock;
     using Visit = std::optional<contexts::Visit>;
