@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "allocators.hpp"
+#include "bypass.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
-#include "passed.hpp"
 #include "past.hpp"
 #include "pools.hpp"
 #include "process.hpp"

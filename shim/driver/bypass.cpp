@@ -6,7 +6,7 @@
 // call of its own, so that nobody waits for more than one object. References are read where the loader has written
 // them. Other memory of a library is read through /proc/self/mem, which answers an error where the program has unmapped
 // or protected it.
-#include "passed.hpp"
+#include "bypass.hpp"
 
 #include <fcntl.h>
 #include <link.h>
