@@ -9,7 +9,7 @@
 #include "clock.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
-#include "past.hpp"
+#include "history.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 #include "refusals.hpp"

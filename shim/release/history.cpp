@@ -1,4 +1,4 @@
-#include "past.hpp"
+#include "history.hpp"
 
 #include <atomic>
 #include <mutex>
