@@ -29,8 +29,8 @@
 #include "own_socket.hpp"
 #include "own_thread.hpp"
 #include "process.hpp"
-#include "published.hpp"
 #include "queue.hpp"
+#include "socket_file.hpp"
 #include "status.hpp"
 #include "worker.hpp"
 
@@ -180,7 +180,7 @@ void Server::open(const control::Places &places) {
     OwnSocket woken;
     if (!OwnSocket::pair(woken, *wakes)) return none(std::strerror(errno));
     std::string why;
-    OwnSocket listening = published::listen(*folder, why);
+    OwnSocket listening = socket_file::listen(*folder, why);
     if (!listening) return none(why);
     woken_ = std::move(woken);
     listening_ = std::move(listening);
@@ -207,7 +207,7 @@ void Server::stop(const std::string &why) {
     clients_.clear();
     listening_ = {};
     woken_ = {};
-    published::withdraw();
+    socket_file::withdraw();
     log::write(LogLevel::warning, why + ": curb release no longer reaches this process");
 }
 
@@ -422,7 +422,7 @@ void measured() noexcept {
 void start() noexcept try {
     // Here, because the program's other threads may change the environment later.
     around = new control::Places(control::places());
-    published::until_exit();
+    socket_file::until_exit();
     told();
     own_thread::start(serve, "curb-control");
 } catch (...) {
@@ -430,7 +430,7 @@ void start() noexcept try {
 }
 
 void in_fork_child() noexcept {
-    published::in_fork_child();
+    socket_file::in_fork_child();
     OwnSocket::close_in_fork_child();
 }
 

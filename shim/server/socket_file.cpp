@@ -1,4 +1,4 @@
-#include "published.hpp"
+#include "socket_file.hpp"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 
 #include "leaked.hpp"
 
-namespace curb::shim::published {
+namespace curb::shim::socket_file {
 namespace {
 
 constexpr int kBacklog = 128;  // clients that wait to be taken in
@@ -96,4 +96,4 @@ void withdraw() noexcept {
 
 void in_fork_child() noexcept { owner.store(0, std::memory_order_relaxed); }
 
-}  // namespace curb::shim::published
+}  // namespace curb::shim::socket_file

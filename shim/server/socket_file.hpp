@@ -7,7 +7,7 @@
 #include "control/runtime_dir.hpp"
 #include "own_socket.hpp"
 
-namespace curb::shim::published {
+namespace curb::shim::socket_file {
 
 // Has it deleted at the end of the process. Once, before anything else here; may throw std::bad_alloc, as listen().
 void until_exit();
@@ -21,4 +21,4 @@ void withdraw() noexcept;
 // In a fork child: the file stays its parent's. Async-signal-safe.
 void in_fork_child() noexcept;
 
-}  // namespace curb::shim::published
+}  // namespace curb::shim::socket_file
