@@ -10,6 +10,7 @@
 #include <new>
 
 #include "allocators.hpp"
+#include "before_main.hpp"
 #include "devices.hpp"
 #include "follow.hpp"
 #include "keep_errno.hpp"
@@ -20,7 +21,6 @@
 #include "process_state.hpp"
 #include "server.hpp"
 #include "signals.hpp"
-#include "steer.hpp"
 #include "trace.hpp"
 #include "unwinder.hpp"
 #include "worker.hpp"
@@ -56,7 +56,7 @@ __attribute__((constructor)) void at_load() {
     log::look_at_stderr();
     last_thread::watch();
     note_relative_policy();
-    steer::set_environment(environment);
+    before_main::set_environment(environment);
 }
 
 // In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver

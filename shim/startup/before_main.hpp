@@ -1,7 +1,7 @@
 // The environment that a policy sets before main, for frameworks that read from it how they allocate.
 #pragma once
 
-namespace curb::shim::steer {
+namespace curb::shim::before_main {
 
 // Sets what is unset and leaves what is set. Called once, by the constructor, while there is one thread. A program
 // whose policy does not mention frameworks pays for a search of the file's text, and for one variable if that mentions
@@ -9,4 +9,4 @@ namespace curb::shim::steer {
 // up.
 void set_environment(const char *(*environment)(const char *)) noexcept;
 
-}  // namespace curb::shim::steer
+}  // namespace curb::shim::before_main

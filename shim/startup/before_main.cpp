@@ -1,4 +1,4 @@
-#include "steer.hpp"
+#include "before_main.hpp"
 
 #include <fcntl.h>
 #include <sys/auxv.h>
@@ -15,7 +15,7 @@
 #include "policy/steer.hpp"
 #include "unwinder.hpp"
 
-namespace curb::shim::steer {
+namespace curb::shim::before_main {
 namespace {
 
 // What the text of a policy file mentions. A key with \u in it could spell anything: it counts as `frameworks`.
@@ -104,4 +104,4 @@ void set_environment(const char *(*environment)(const char *)) noexcept try {
     // Out of host memory before main: the program will meet that itself.
 }
 
-}  // namespace curb::shim::steer
+}  // namespace curb::shim::before_main
