@@ -10,11 +10,11 @@
 
 #include "clock.hpp"
 #include "devices.hpp"
+#include "futex_event.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "nvml.hpp"
 #include "own_thread.hpp"
-#include "wakeup.hpp"
 
 namespace curb::shim::nvml_thread {
 namespace {
@@ -41,7 +41,7 @@ enum Stage : std::uint32_t {
 constinit std::atomic<std::uint32_t> stage{no_thread};  // a futex
 constinit std::atomic<bool> is_late{false};  // the thread does not get the loader's lock, or there is no thread
 
-constinit Wakeup woken;
+constinit FutexEvent woken;
 constinit std::atomic<bool> has_answered{false};
 constinit std::atomic<bool> hangs{false};
 constinit std::atomic<bool> in_call{false};

@@ -10,7 +10,7 @@
 
 #include "clock.hpp"
 #include "devices.hpp"
-#include "wakeup.hpp"
+#include "futex_event.hpp"
 
 namespace curb::shim::wait_queue {
 

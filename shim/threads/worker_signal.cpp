@@ -2,12 +2,12 @@
 
 #include <atomic>
 
-#include "wakeup.hpp"
+#include "futex_event.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
-constinit Wakeup woken;
+constinit FutexEvent woken;
 constinit std::atomic<bool> signalled{false};
 
 }  // namespace

@@ -12,12 +12,12 @@
 
 #include "devices.hpp"
 #include "file.hpp"
+#include "futex_event.hpp"
 #include "lines.hpp"
 #include "own_thread.hpp"
 #include "policy/words.hpp"
 #include "state.hpp"
 #include "trace.hpp"
-#include "wakeup.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::trace::writer {
@@ -29,7 +29,7 @@ constexpr std::uint64_t kBetweenLooksMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
 constexpr std::chrono::seconds kBetweenTries{1};        // of a disk that was full
 
-constinit Wakeup woken;
+constinit FutexEvent woken;
 constinit std::atomic<pid_t> runs_in{0};  // the process that the thread belongs to; 0: there is none
 constinit std::atomic<std::uint64_t> flushes_asked{0};
 constinit std::atomic<std::uint64_t> flushes_done{0};

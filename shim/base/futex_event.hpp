@@ -34,7 +34,7 @@ inline void futex_wake(std::atomic<std::uint32_t> &word, int threads) noexcept {
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
 }
 
-class Wakeup {
+class FutexEvent {
   public:
     // Async-signal-safe; leaves errno.
     void post() noexcept {
