@@ -11,11 +11,11 @@
 
 #include "cache.hpp"
 #include "devices.hpp"
-#include "follow.hpp"
 #include "limits.hpp"
 #include "log.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
+#include "policy_watcher.hpp"
 #include "queue.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
@@ -148,7 +148,7 @@ void begin(const char *(*environment)(const char *)) {
     }
     if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
     say(in_force::publish({policy::Policy{}, "", false, true, control::unix_now()}));
-    follow::cannot_be_used(loaded.error());
+    policy_watcher::cannot_be_used(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
                source->none()

@@ -22,12 +22,12 @@
 #include "connection.hpp"
 #include "control/runtime_dir.hpp"
 #include "devices.hpp"
-#include "follow.hpp"
 #include "keep_errno.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
+#include "policy_watcher.hpp"
 #include "process.hpp"
 #include "queue.hpp"
 #include "socket_file.hpp"
@@ -343,9 +343,9 @@ Server::Now Server::on(const control::CapRequest &asked, std::uint64_t client, C
 
 Server::Now Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t client, Clock::time_point /*now*/) {
     if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
-    if (follow::reload([client](const control::Reply &reply) { answered(client, reply); })) return std::nullopt;
+    if (policy_watcher::reload([client](const control::Reply &reply) { answered(client, reply); })) return std::nullopt;
     drop_question();
-    return control::Failure{follow::nothing_to_read()};
+    return control::Failure{policy_watcher::nothing_to_read()};
 }
 
 Server::Now Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {

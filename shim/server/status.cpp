@@ -8,8 +8,8 @@
 #include "bypass.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
-#include "follow.hpp"
 #include "history.hpp"
+#include "policy_watcher.hpp"
 #include "pools.hpp"
 #include "process.hpp"
 #include "refusals.hpp"
@@ -28,7 +28,7 @@ control::PolicyStatus of_policy(const Version &version) {
     out.rule = version.rule;
     out.unusable = version.unusable;
     out.since = version.since;
-    out.error = follow::fault();
+    out.error = policy_watcher::fault();
     return out;
 }
 

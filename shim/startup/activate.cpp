@@ -12,11 +12,11 @@
 #include "allocators.hpp"
 #include "before_main.hpp"
 #include "devices.hpp"
-#include "follow.hpp"
 #include "keep_errno.hpp"
 #include "last_thread.hpp"
 #include "log.hpp"
 #include "log_file.hpp"
+#include "policy_watcher.hpp"
 #include "process.hpp"
 #include "process_state.hpp"
 #include "server.hpp"
@@ -80,7 +80,7 @@ void start() {
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);
     worker::start();
-    follow::start();
+    policy_watcher::start();
     server::start();
     take_signal();
 }

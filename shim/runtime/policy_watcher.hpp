@@ -8,7 +8,7 @@
 #include "config/load.hpp"
 #include "control/messages.hpp"
 
-namespace curb::shim::follow {
+namespace curb::shim::policy_watcher {
 
 // Starts the thread, if there is anything to follow. Once, by the first successful cuInit.
 void start() noexcept;
@@ -25,4 +25,4 @@ void cannot_be_used(const config::Diagnostics &why) noexcept;
 // Why the newest text of a file is not in force; empty: it is. May throw std::bad_alloc.
 std::string fault();
 
-}  // namespace curb::shim::follow
+}  // namespace curb::shim::policy_watcher

@@ -1,4 +1,4 @@
-#include "follow.hpp"
+#include "policy_watcher.hpp"
 
 #include <unistd.h>
 
@@ -20,7 +20,7 @@
 #include "process.hpp"
 #include "shortened.hpp"
 
-namespace curb::shim::follow {
+namespace curb::shim::policy_watcher {
 namespace {
 
 using policy::LogLevel;
@@ -270,4 +270,4 @@ std::string fault() {
     return shared().unreadable.begin()->second;
 }
 
-}  // namespace curb::shim::follow
+}  // namespace curb::shim::policy_watcher
