@@ -64,8 +64,8 @@ Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
 // Whether the caller gives back what it caches when it is refused once, and asks again: what it then lacks may be what
 // it had. The one release that a thread within its framework's allocator can do.
 bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
-    if (kind == Kind::plain) return Pressure::of(device).refuses_growth(device, bytes, callers::Way::runtime);
-    return kind == Kind::vmm && Pressure::of(device).refuses_growth(device, bytes, callers::Way::direct);
+    if (kind == Kind::plain) return Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::runtime);
+    return kind == Kind::vmm && Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::direct);
 }
 
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.

@@ -19,15 +19,15 @@ namespace {
 
 // Less is not worth a refusal. Of cuMemCreate only more: PyTorch probes for what the device can do with a single
 // granule, and takes a refusal for a no.
-bool is_enough(Bytes bytes, callers::Way way) noexcept {
+bool is_enough(Bytes bytes, caller_match::Way way) noexcept {
     constexpr Bytes kGranule = 2 * policy::MiB;
-    return way == callers::Way::direct ? bytes > kGranule : bytes >= kGranule;
+    return way == caller_match::Way::direct ? bytes > kGranule : bytes >= kGranule;
 }
 
-bool may_refuse(Bytes bytes, callers::Way way) noexcept {
+bool may_refuse(Bytes bytes, caller_match::Way way) noexcept {
     if (!is_enough(bytes, way) || captures::any()) return false;
-    const char *framework = callers::calling(way);
-    return framework && !callers::answered_just_now(framework);
+    const char *framework = caller_match::calling(way);
+    return framework && !caller_match::answered_just_now(framework);
 }
 
 int this_thread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
@@ -67,7 +67,7 @@ bool Pressure::arm(std::uint64_t now_ms) noexcept {
     return true;
 }
 
-bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
+bool Pressure::look(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
     const std::uint64_t now_ms = shim::now_ms();
     if (spared_.load(std::memory_order_acquire) == this_thread()) {
@@ -81,7 +81,7 @@ bool Pressure::look(Device &device, Bytes bytes, callers::Way way) noexcept {
     return false;
 }
 
-bool Pressure::refuses_growth(Device &device, Bytes bytes, callers::Way way) noexcept {
+bool Pressure::refuses_growth(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
     const auto in_use = process::snapshot();
     const auto &steps = *in_use->policy.release.steps;

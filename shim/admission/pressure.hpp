@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "callers.hpp"
+#include "caller_match.hpp"
 #include "devices.hpp"
 #include "policy/size.hpp"
 
@@ -29,15 +29,15 @@ class Pressure {
 
     // Whether this allocation, of the calling thread and not yet decided on, is refused for pressure. Every allocation
     // that can be the second attempt of one that was refused comes by here.
-    [[nodiscard]] bool refuses(Device &device, Bytes bytes, callers::Way way) noexcept {
+    [[nodiscard]] bool refuses(Device &device, Bytes bytes, caller_match::Way way) noexcept {
         return (armed_until_.load(std::memory_order_relaxed) != 0 || spared_.load(std::memory_order_relaxed) != 0) &&
                look(device, bytes, way);
     }
     // Whether it is refused before a growth step is taken for it: armed or not, if the policy has the step.
-    [[nodiscard]] bool refuses_growth(Device &device, Bytes bytes, callers::Way way) noexcept;
+    [[nodiscard]] bool refuses_growth(Device &device, Bytes bytes, caller_match::Way way) noexcept;
 
   private:
-    bool look(Device &device, Bytes bytes, callers::Way way) noexcept;
+    bool look(Device &device, Bytes bytes, caller_match::Way way) noexcept;
     // Nobody is refused now: an answer is awaited, or has just come.
     [[nodiscard]] bool rests(std::uint64_t now_ms) noexcept;
     // Makes this thread the one that is refused. False: another one is.

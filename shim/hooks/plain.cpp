@@ -42,7 +42,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
         trace::allocated(*device, Kind::plain, kept, bytes, 0, true);
         return CUDA_SUCCESS;
     }
-    if (Pressure::of(*device).refuses(*device, bytes, callers::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (Pressure::of(*device).refuses(*device, bytes, caller_match::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
     return charged(
         *device, Kind::plain, round_up(bytes, kGranule), [&] { return driver().cuMemAlloc_v2(pointer, bytes); },
         [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes, true); });

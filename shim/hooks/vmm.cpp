@@ -46,7 +46,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
                          ? devices::find(properties->location.id)
                          : nullptr;
     if (!device) return create();
-    if (Pressure::of(*device).refuses(*device, bytes, callers::Way::direct)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (Pressure::of(*device).refuses(*device, bytes, caller_match::Way::direct)) return CUDA_ERROR_OUT_OF_MEMORY;
     return charged(*device, Kind::vmm, bytes, create, [&](Charge &charge) {
         if (vmm::created(*handle, *device, bytes)) {
             charge.keep(bytes);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cache.hpp"
-#include "callers.hpp"
+#include "caller_match.hpp"
 #include "devices.hpp"
 #include "keep_errno.hpp"
 #include "last_thread.hpp"
@@ -113,7 +113,7 @@ bool look_once(std::vector<release::Request> &waiting) {
 }
 
 void run_releases() {
-    callers::look();  // growth steps go by it before any release has looked
+    caller_match::inspect_libraries();  // growth steps go by it before any release has looked
     std::vector<release::Request> waiting;
     for (bool goes_on = true; goes_on;) {
         try {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "callers.hpp"
+#include "caller_match.hpp"
 #include "captures.hpp"
 #include "clock.hpp"
 #include "contexts.hpp"
@@ -155,7 +155,7 @@ Answer ask(const Python &python, const std::string &ordinals, bool collect) {
 void note_answers(const std::string &asked) noexcept {
     for (const FrameworkRow &row : kFrameworks)
         if ((" " + asked + " ").find(std::string(" ") + row.name + " ") != std::string::npos)
-            callers::note_answer(row.name);
+            caller_match::note_answer(row.name);
 }
 
 // A device's primary context, which is there, kept and made current for a while.

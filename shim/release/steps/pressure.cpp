@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "callers.hpp"
+#include "caller_match.hpp"
 #include "captures.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
@@ -14,13 +14,13 @@
 namespace curb::shim::release::step {
 
 std::string pressure() {
-    const callers::Known known = callers::look();
+    const caller_match::Known known = caller_match::inspect_libraries();
     std::string asked;
     bool any = false, left = false;
     for (const char *framework : known.frameworks) {
         if (!framework) continue;
         any = true;
-        if (callers::answered_just_now(framework))
+        if (caller_match::answered_just_now(framework))
             asked += (asked.empty() ? "" : " and ") + std::string(framework);
         else
             left = true;

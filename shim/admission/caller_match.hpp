@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace curb::shim::callers {
+namespace curb::shim::caller_match {
 
 // By which way frameworks come to the driver.
 enum class Way : std::uint8_t {
@@ -22,7 +22,7 @@ struct Known {
 
 // Looks for them. Takes the loader's lock, so only on the worker: a thread of the program may hold that while it waits
 // for an allocator's.
-Known look() noexcept;
+Known inspect_libraries() noexcept;
 
 // The framework has been asked, and has given back what it caches. Thread-safe.
 void note_answer(std::string_view framework) noexcept;
@@ -34,4 +34,4 @@ bool answered_just_now(const char *framework) noexcept;
 // is not held while libraries are initialised.
 const char *calling(Way way) noexcept;
 
-}  // namespace curb::shim::callers
+}  // namespace curb::shim::caller_match

@@ -1,4 +1,4 @@
-#include "callers.hpp"
+#include "caller_match.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -17,7 +17,7 @@
 #include "range.hpp"
 #include "real_libc.hpp"
 
-namespace curb::shim::callers {
+namespace curb::shim::caller_match {
 namespace {
 
 // A counter that a library exports, of something whose use would change its answer.
@@ -172,7 +172,7 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
 
 }  // namespace
 
-Known look() noexcept {
+Known inspect_libraries() noexcept {
     auto *now = new (std::nothrow) Loaded;
     if (!now) return {{}, "out of host memory"};
     dl_iterate_phdr(note, now);
@@ -226,4 +226,4 @@ bool answered_just_now(const char *framework) noexcept {
     return false;
 }
 
-}  // namespace curb::shim::callers
+}  // namespace curb::shim::caller_match
