@@ -390,7 +390,7 @@ Bytes raise(Pool &pool) noexcept {
     return raised;
 }
 
-void look_again(Device &device) noexcept {
+void reconcile(Device &device) noexcept {
     // Threads that set a charge are two calls of the driver away from telling the ledger; until then a request would be
     // refused for memory that another thread has just released. A child of fork would wait for ever for what its
     // parent's threads were doing.
@@ -443,7 +443,7 @@ Bytes trim(Device &device) noexcept {
         if (before == 0 || trim(pool) != CUDA_SUCCESS) return;
         freed += before - std::min(before, reserved(pool).value_or(before));
     });
-    look_again(device);
+    reconcile(device);
     return freed;
 }
 

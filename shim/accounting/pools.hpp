@@ -147,7 +147,7 @@ class FreedBlock {
 // contract suite); after anything else the caller is in RelaxedCapture.
 Bytes raise(Pool &pool) noexcept;
 // Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
-void look_again(Device &device) noexcept;
+void reconcile(Device &device) noexcept;
 // What each pool of the device that has reserved anything is charged, by the books; not the memory of graphs. May throw
 // std::bad_alloc.
 std::vector<Bytes> charges(const Device &device);

@@ -23,7 +23,7 @@ void reconcile(Device &device, int attempts) noexcept {
     if (!grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
     const bool measured = device.ledger.reconcile(
         [&]() noexcept {
-            pools::look_again(device);
+            pools::reconcile(device);
             return device.meter.held_by_process();
         },
         [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);

@@ -20,8 +20,8 @@ using policy::Verdict;
 
 // The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
 // `measured`: the request has just had the device reconciled.
-bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
-                  bool measured = false) noexcept {
+bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
+                      bool measured = false) noexcept {
     limits::fill(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable || !gpu.limited()) return false;
@@ -32,8 +32,8 @@ bool look_closely(Device &device, const Snapshot &now, Bytes bytes, policy::Term
     const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
     bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
-        policy::look_around_again(room_under(out.beside_others), bytes,
-                                  age(device.reach_ms.load(std::memory_order_relaxed)))) {
+        policy::measure_reach_again(room_under(out.beside_others), bytes,
+                                    age(device.reach_ms.load(std::memory_order_relaxed)))) {
         measure_reach(device);
         asked = true;
     }
@@ -85,7 +85,7 @@ void hold(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Sna
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     policy::Terms asked;
-    look_closely(device, *process::snapshot(), bytes, asked);
+    measure_if_stale(device, *process::snapshot(), bytes, asked);
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
@@ -100,7 +100,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
         const policy::Growth &growth = gpu.terms.growth;
         policy::Terms asked;
         // A cap that was lowered meanwhile holds for this request too.
-        if (look_closely(device, now, bytes, asked, released) &&
+        if (measure_if_stale(device, now, bytes, asked, released) &&
             detail::snapshot.load(std::memory_order_acquire) != &now)
             continue;
         const bool grows = growth.start.has_value();
@@ -205,7 +205,7 @@ bool refuses_code(Device &device, Bytes by) noexcept {
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
-    look_closely(device, *process::snapshot(), 0, seen);
+    measure_if_stale(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
     reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});

@@ -77,15 +77,15 @@ bool are_old() noexcept {
 void measure_soon(Device &device) noexcept {
     if (!device.measure_soon.load(std::memory_order_relaxed) &&
         !device.measure_soon.exchange(true, std::memory_order_seq_cst))
-        worker::look();
+        worker::wake_up();
 }
 
-void look_again_soon(Device &device) noexcept {
+void measure_before_decision(Device &device) noexcept {
     device.grown.store(true, std::memory_order_relaxed);
     device.changed.store(true, std::memory_order_relaxed);
 }
 
-void look_for_returned_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
+void measure_returned_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
 
 void context_made(Device &device) noexcept {
     device.contexts.fetch_add(1, std::memory_order_relaxed);

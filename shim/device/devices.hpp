@@ -77,9 +77,9 @@ inline Bytes within_reach(const Device &device) noexcept { return device.reach.l
 void measure_soon(Device &device) noexcept;
 // The driver may have taken or given back memory of its own: where it matters, the device is measured before the next
 // decision.
-void look_again_soon(Device &device) noexcept;
+void measure_before_decision(Device &device) noexcept;
 // The same where it can only have given back.
-void look_for_returned_soon(Device &device) noexcept;
+void measure_returned_soon(Device &device) noexcept;
 // A context of the device was made or has gone. The latter: true if it was the last one.
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;

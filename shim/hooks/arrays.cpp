@@ -116,7 +116,7 @@ CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy de
         }
         charge.keep(size.kept);
         trace::allocated(device, Kind::arrays, reinterpret_cast<std::uint64_t>(*handle), size.least, size.kept);
-        if (size.kept != size.worst) devices::look_again_soon(device);
+        if (size.kept != size.worst) devices::measure_before_decision(device);
         return CUDA_SUCCESS;
     });
 }

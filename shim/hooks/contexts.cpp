@@ -338,7 +338,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
         contexts::green_made(*context, {device, nullptr});
-        devices::look_again_soon(*device);
+        devices::measure_before_decision(*device);
     }
     return result;
 }
@@ -348,7 +348,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     const auto call = [&] { return driver().cuGreenCtxDestroy(context); };
     const CUresult result = known.device ? end_primary(known.device->ordinal, Ends::perhaps, call) : call();
     if (result != CUDA_SUCCESS && (known.device || known.context)) contexts::green_made(context, known);
-    if (known.device) devices::look_for_returned_soon(*known.device);
+    if (known.device) devices::measure_returned_soon(*known.device);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {

@@ -46,7 +46,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     } else {
         allocations::remember(pointer, *allocation);
     }
-    if (later) devices::look_for_returned_soon(*allocation->device);
+    if (later) devices::measure_returned_soon(*allocation->device);
     return result;
 }
 

@@ -177,7 +177,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
     const CUresult result = driver().cuDeviceGraphMemTrim(ordinal);
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
         pools::graphs_trimmed();
-        pools::look_again(*device);
+        pools::reconcile(*device);
     }
     return result;
 }

@@ -118,7 +118,7 @@ CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
     if (result == CUDA_SUCCESS) settled.add(key);
-    devices::look_again_soon(*device);
+    devices::measure_before_decision(*device);
     return result;
 }
 
@@ -137,7 +137,7 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
     const CUresult result =
         change_stack(device, limit, before, [&] { return driver().cuCtxSetLimit(CU_LIMIT_STACK_SIZE, limit); });
     if (result == CUDA_SUCCESS && limit < before) kernels::forget();
-    devices::look_again_soon(device);
+    devices::measure_before_decision(device);
     return result;
 }
 
@@ -201,7 +201,7 @@ CUresult load_lazily(const void *handle, Bytes by, Call call) {
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
     if (result == CUDA_SUCCESS) loaded.add(key);
-    devices::look_again_soon(*device);
+    devices::measure_before_decision(*device);
     return result;
 }
 
@@ -226,7 +226,7 @@ template <class Call>
 CUresult unload(Call call) {
     kernels::forget();
     const CUresult result = call();
-    if (Device *device = devices::current()) devices::look_for_returned_soon(*device);
+    if (Device *device = devices::current()) devices::measure_returned_soon(*device);
     return result;
 }
 

@@ -74,7 +74,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     const CUresult result = driver().cuMemPoolTrimTo(pool, keep);
     if (result == CUDA_SUCCESS && process::active())
-        if (Device *device = pools::owner(pool)) pools::look_again(*device);
+        if (Device *device = pools::owner(pool)) pools::reconcile(*device);
     return result;
 }
 

@@ -41,7 +41,7 @@ struct State {
     policy::IdlePeriod period{now_ms()};
     std::uint64_t sampled_ms = now_ms();
 
-    void look(policy::Duration idle) {
+    void poll(policy::Duration idle) {
         const std::uint64_t now = now_ms();
         if (activity::used.exchange(false, std::memory_order_acq_rel)) period.used(now);
         const std::uint64_t ours_until = released_ms + kShowsMs;
@@ -61,7 +61,7 @@ void released() noexcept {
     released_ms = now_ms();
 }
 
-std::optional<std::uint64_t> look() noexcept try {
+std::optional<std::uint64_t> poll() noexcept try {
     auto &state = leaked<std::optional<State>>();
     const auto after = process::snapshot()->policy.release.idle;
     if (!after) {
@@ -69,7 +69,7 @@ std::optional<std::uint64_t> look() noexcept try {
         return std::nullopt;
     }
     if (!state) state.emplace();
-    state->look(*after);
+    state->poll(*after);
     return policy::IdlePeriod::between_looks_ms(*after);
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: this idle period goes without a release");

@@ -12,6 +12,6 @@ void released() noexcept;
 
 // Looks what the process did since the last look, and asks for a release when it is due. Returns how many milliseconds
 // from now it wants to look again; none: the policy asks for none. On the worker.
-std::optional<std::uint64_t> look() noexcept;
+std::optional<std::uint64_t> poll() noexcept;
 
 }  // namespace curb::shim::idle

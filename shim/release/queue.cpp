@@ -31,7 +31,7 @@ bool ask(Request request) noexcept try {
         if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
         waiting.push_back(std::move(request));
     }
-    worker::look();
+    worker::wake_up();
     return true;
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");

@@ -48,7 +48,7 @@ Next sooner(Next a, Next b) noexcept {
 Next run() noexcept {
     trace::say_trouble();
     if (signals::program_has_set()) process::signal_was_set();
-    return sooner(sooner(cache::sweep(), idle::look()), sooner(look_at_thresholds(), last_thread::look_again()));
+    return sooner(sooner(cache::sweep(), idle::poll()), sooner(look_at_thresholds(), last_thread::poll()));
 }
 
 }  // namespace curb::shim::periodic

@@ -7,7 +7,8 @@
 
 namespace curb::shim::periodic {
 
-// Does what is due now. Returns in how many milliseconds it wants to be called again; none: only after worker::look().
+// Does what is due now. Returns in how many milliseconds it wants to be called again; none: only after
+// worker::wake_up().
 std::optional<std::uint64_t> run() noexcept;
 
 }  // namespace curb::shim::periodic

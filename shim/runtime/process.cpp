@@ -223,9 +223,9 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
     return control::Failure{"no host memory"};  // short enough to need none
 }
 
-void settle(bool look_closely) noexcept try {
+void settle(bool measure_if_stale) noexcept try {
     cache::enforce();
-    if (!look_closely) return;
+    if (!measure_if_stale) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (!limits::cap(device)) continue;

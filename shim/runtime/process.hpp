@@ -43,9 +43,9 @@ Changed enforce(const config::Loaded &loaded);
 
 // The same with caps in the place of the policy's. By the control thread, so nothing in it waits.
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;
-// On the worker: what a new policy or cap needs the driver for. `look_closely`: the books may not have told yet that
-// more is held than a cap allows.
-void settle(bool look_closely) noexcept;
+// On the worker: what a new policy or cap needs the driver for. `measure_if_stale`: the books may not have told yet
+// that more is held than a cap allows.
+void settle(bool measure_if_stale) noexcept;
 
 }  // namespace process
 }  // namespace curb::shim

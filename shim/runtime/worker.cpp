@@ -39,7 +39,7 @@ constinit std::atomic<pid_t> runs_in{0};  // the process that the worker belongs
 struct Asked {
     std::mutex mutex;
     std::vector<std::string> lines;  // for the log
-    bool settle = false, look_closely = false;
+    bool settle = false, measure_if_stale = false;
     void (*measured)() noexcept = nullptr;  // to be called once the devices are reconciled; null: nobody asks
 };
 Asked &asked() noexcept { return leaked<Asked>(); }
@@ -73,17 +73,17 @@ void end_before_nvml() noexcept {
 // What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
 bool do_what_is_due() {
     std::vector<std::string> lines;
-    bool settle = false, look_closely = false;
+    bool settle = false, measure_if_stale = false;
     void (*measured)() noexcept = nullptr;
     {
         const std::scoped_lock lock(asked().mutex);
         lines.swap(asked().lines);
         settle = std::exchange(asked().settle, false);
-        look_closely = std::exchange(asked().look_closely, false);
+        measure_if_stale = std::exchange(asked().measure_if_stale, false);
         measured = std::exchange(asked().measured, nullptr);
     }
     for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
-    if (settle) process::settle(look_closely);
+    if (settle) process::settle(measure_if_stale);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
@@ -149,19 +149,19 @@ void at_exit() {
 void start() noexcept {
     runs_in.store(getpid(), std::memory_order_relaxed);
     atexit(at_exit);
-    cache::on_first_kept(look);
+    cache::on_first_kept(wake_up);
     own_thread::start(run_releases, "curb-worker");
 }
 
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
-void settle(bool look_closely) noexcept {
+void settle(bool measure_if_stale) noexcept {
     {
         const std::scoped_lock lock(asked().mutex);
         asked().settle = true;
-        asked().look_closely |= look_closely;
+        asked().measure_if_stale |= measure_if_stale;
     }
-    look();
+    wake_up();
 }
 
 void measure(void (*done)() noexcept) noexcept {
@@ -169,7 +169,7 @@ void measure(void (*done)() noexcept) noexcept {
         const std::scoped_lock lock(asked().mutex);
         asked().measured = done;
     }
-    look();
+    wake_up();
 }
 
 void say(std::string line) noexcept try {
@@ -179,7 +179,7 @@ void say(std::string line) noexcept try {
         if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
         asked().lines.push_back(std::move(line));
     }
-    look();
+    wake_up();
 } catch (...) {
     // Out of host memory: nothing is logged.
 }

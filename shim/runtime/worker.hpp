@@ -13,7 +13,7 @@ void start() noexcept;
 void in_fork_child() noexcept;
 
 // What a new policy or cap needs the driver for is to be done (process::settle).
-void settle(bool look_closely) noexcept;
+void settle(bool measure_if_stale) noexcept;
 
 // Reconciles every device in use, and calls `done` on the worker. `done` is the same in all calls.
 void measure(void (*done)() noexcept) noexcept;

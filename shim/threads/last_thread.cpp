@@ -25,7 +25,7 @@ constinit pthread_key_t key{};
 // Run by pthread_exit, and not by exit or a return from main. The thread is not gone yet.
 void on_leaving(void * /*set*/) {
     left.store(true, std::memory_order_seq_cst);
-    worker::look();
+    worker::wake_up();
 }
 
 // Its threads, the first one included, as /proc counts them in the links of a folder: without a descriptor, because
@@ -48,14 +48,14 @@ void watch() noexcept {
     pthread_setspecific(key, &key);
 }
 
-std::optional<std::uint64_t> look_again() noexcept {
+std::optional<std::uint64_t> poll() noexcept {
     if (!left.load(std::memory_order_seq_cst)) return std::nullopt;
     return kBetweenLooksMs;
 }
 
 void end_if_alone() noexcept {
     const auto own = static_cast<std::size_t>(ours.load(std::memory_order_seq_cst));
-    if (!look_again() || threads() != own + 1) return;
+    if (!poll() || threads() != own + 1) return;
     // The first thread may still be at its destructors.
     if (!control::first_thread_has_ended(getpid())) return;
     // As it would be in a thread of the program's: what exit runs may wait for signals.

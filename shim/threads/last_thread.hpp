@@ -11,7 +11,7 @@ namespace curb::shim::last_thread {
 void watch() noexcept;
 
 // How soon end_if_alone() is to be called again, in milliseconds; none: the first thread has not left.
-std::optional<std::uint64_t> look_again() noexcept;
+std::optional<std::uint64_t> poll() noexcept;
 
 // On the worker. Ends the process by exit(0), as its last thread would, if all but ours have ended.
 void end_if_alone() noexcept;

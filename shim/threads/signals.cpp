@@ -31,7 +31,7 @@ constinit std::atomic<std::uint64_t> interrupting_signals{0}, left_alone{0};
 constinit std::atomic<bool> has_set{false};
 void tell_worker() noexcept {
     has_set.store(true, std::memory_order_relaxed);
-    worker::look();
+    worker::wake_up();
 }
 
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }

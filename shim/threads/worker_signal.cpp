@@ -17,7 +17,7 @@ void wake() noexcept {
     woken.post();
 }
 
-void look() noexcept { woken.post(); }
+void wake_up() noexcept { woken.post(); }
 
 void sleep(std::uint64_t milliseconds) noexcept { woken.wait(milliseconds); }
 

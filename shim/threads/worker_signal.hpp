@@ -8,7 +8,7 @@ namespace curb::shim::worker {
 // The release signal came. Async-signal-safe: posts a futex and nothing else. Leaves errno.
 void wake() noexcept;
 // Something may be due now, or sooner than before. Async-signal-safe. Leaves errno.
-void look() noexcept;
+void wake_up() noexcept;
 
 // For the worker. Sleeps until it is woken, at most `milliseconds`.
 void sleep(std::uint64_t milliseconds) noexcept;

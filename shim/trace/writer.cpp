@@ -47,7 +47,7 @@ void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
         state().ended = ended;
         if (ended) detail::recording.store(false, std::memory_order_relaxed);
     }
-    worker::look();
+    worker::wake_up();
 }
 
 // The trace that is being written.

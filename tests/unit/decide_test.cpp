@@ -222,9 +222,9 @@ TEST_CASE("near the cap the device is asked as soon as the driver may have taken
 }
 
 TEST_CASE("what others leave free is asked again for large requests, near the end of it, and every other millisecond") {
-    CHECK_FALSE(look_around_again(10 * GiB, 2 * MiB, 1));
-    CHECK(look_around_again(10 * GiB, 2 * MiB, 2));
-    CHECK(look_around_again(10 * GiB, 64 * MiB, 0));
-    CHECK_FALSE(look_around_again(64 * MiB, 64 * MiB - 1, 0));
-    CHECK(look_around_again(64 * MiB - 1, 1, 0));
+    CHECK_FALSE(measure_reach_again(10 * GiB, 2 * MiB, 1));
+    CHECK(measure_reach_again(10 * GiB, 2 * MiB, 2));
+    CHECK(measure_reach_again(10 * GiB, 64 * MiB, 0));
+    CHECK_FALSE(measure_reach_again(64 * MiB, 64 * MiB - 1, 0));
+    CHECK(measure_reach_again(64 * MiB - 1, 1, 0));
 }

@@ -106,7 +106,7 @@ constexpr Measure measure_again(Bytes room, std::uint64_t age_ms, bool changed) 
 // How old the figure of what is free of the device may be for a request of `bytes` that would leave `room` until others
 // have less than is kept for them. What others do shows in nothing else, so far from it is asked as often as near; only
 // small requests (of a pool: 1 us each on the bare driver) go by an earlier look.
-constexpr bool look_around_again(Bytes room, Bytes bytes, std::uint64_t age_ms) noexcept {
+constexpr bool measure_reach_again(Bytes room, Bytes bytes, std::uint64_t age_ms) noexcept {
     return room < Staleness::kLast || bytes >= Staleness::kLast || age_ms >= Staleness::kNearMs;
 }
 

@@ -36,7 +36,7 @@ std::string pools() {
     bool any = false, finished = true;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
-        shim::pools::look_again(device);
+        shim::pools::reconcile(device);
         if (shim::pools::charged(device) == 0) continue;
         any = true;
         shim::pools::trim(device);
