@@ -61,8 +61,8 @@ bool finished(CUcontext owner, contexts::Id id) noexcept {
     if (!current) return false;  // the driver is to say whether it frees without one
     // The thread's own is what its free would wait for, also while another thread destroys it.
     if (owner == current) return captures::synchronise_current_context() == CUDA_SUCCESS;
-    const contexts::Visit visit(owner);
-    const contexts::OnTop context(owner);
+    const contexts::Pin visit(owner);
+    const contexts::Current context(owner);
     return visit.id() == id && context && captures::synchronise_current_context() == CUDA_SUCCESS;
 }
 
@@ -107,7 +107,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     count(device, false);
     allocations::use_again(block.pointer, block.allocation);
     const Ledger::Operation operation(&device.ledger);
-    const contexts::OnTop context(block.allocation.context);
+    const contexts::Current context(block.allocation.context);
     const auto freed_it = [&] {
         return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer);
     };
@@ -123,7 +123,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
 
 // Frees the oldest block that was freed by then. False: there is none, or it could not be freed.
 bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept {
-    KeptBlocks::Visit visit;
+    KeptBlocks::Pin visit;
     const auto block = kept_blocks_of(device).take_oldest(latest_ms, visit);
     const auto came_back = block ? free_now(*block) : std::nullopt;
     freed += came_back.value_or(0);
@@ -147,7 +147,7 @@ void trim(Device &device) noexcept {
 CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
     const KeepErrno keep_errno;
     if (!usable(device, bytes)) return 0;
-    const contexts::Visit visit(owner_of_memory());
+    const contexts::Pin visit(owner_of_memory());
     if (!visit || failed()) return 0;
     const auto block = kept_blocks_of(device).take(visit.id(), bytes);
     if (!block) return 0;
@@ -199,7 +199,7 @@ bool detail::give_up(CUdeviceptr pointer) noexcept {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
-        KeptBlocks::Visit visit;
+        KeptBlocks::Pin visit;
         const auto block = kept_blocks_of(device).take_at(pointer, visit);
         if (!block) continue;
         const RelaxedCapture relaxed;

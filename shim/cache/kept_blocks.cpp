@@ -46,7 +46,7 @@ std::optional<KeptBlocks::Block> KeptBlocks::take(contexts::Id context, Bytes by
     return remove(entries_.find(alike->second.back()), alike->second);
 }
 
-std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms, Pin &visit) noexcept {
     const std::scoped_lock lock(mutex_);
     for (const CUdeviceptr pointer : by_age_) {
         const auto entry = entries_.find(pointer);
@@ -58,7 +58,7 @@ std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms
     return std::nullopt;
 }
 
-std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Visit &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Pin &visit) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto entry = entries_.find(pointer);
     if (entry == entries_.end()) return std::nullopt;

@@ -27,7 +27,7 @@ struct KeptBlock {
 class KeptBlocks {
   public:
     using Block = KeptBlock;
-    using Visit = std::optional<contexts::Visit>;
+    using Pin = std::optional<contexts::Pin>;
 
     // False: its context is about to go, or there is no host memory for the record.
     bool put(const Block &block) noexcept;
@@ -35,9 +35,9 @@ class KeptBlocks {
     // The newest block of exactly so many bytes of this context, which the caller visits.
     std::optional<Block> take(contexts::Id context, Bytes bytes) noexcept;
     // The oldest one, if it was freed at `latest_ms` or before. Blocks of contexts that are about to go are left out.
-    std::optional<Block> take_oldest(std::uint64_t latest_ms, Visit &visit) noexcept;
+    std::optional<Block> take_oldest(std::uint64_t latest_ms, Pin &visit) noexcept;
     // The one at this address.
-    std::optional<Block> take_at(CUdeviceptr pointer, Visit &visit) noexcept;
+    std::optional<Block> take_at(CUdeviceptr pointer, Pin &visit) noexcept;
     // All of this context, which is gone: `taken` is given each, under the lock.
     template <class Taken>
     void take_all_of(CUcontext context, Taken taken) noexcept {

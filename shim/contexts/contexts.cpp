@@ -184,7 +184,7 @@ bool gone(CUcontext context) noexcept {
 
 // A visitor counts itself and then looks whether the context is about to go; who destroys it says so and then looks for
 // visitors. So one of the two sees the other.
-Visit::Visit(CUcontext context) noexcept {
+Pin::Pin(CUcontext context) noexcept {
     Record *record = lately_known(context);
     if (!record) return;
     record->visitors.fetch_add(1, std::memory_order_seq_cst);
@@ -198,11 +198,11 @@ Visit::Visit(CUcontext context) noexcept {
     }
 }
 
-Visit::~Visit() {
+Pin::~Pin() {
     if (record_) record_->visitors.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-Closing::Closing(CUcontext context) noexcept : context_(context) {
+DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
     if (!context) return;
     // A visitor may be waiting for the device in one call of the driver, as the destruction would.
     constexpr int kSpins = 100;
@@ -225,7 +225,7 @@ Closing::Closing(CUcontext context) noexcept : context_(context) {
     }
 }
 
-Closing::~Closing() {
+DestroyGuard::~DestroyGuard() {
     if (id_ == 0) return;
     const std::scoped_lock lock(books().mutex);
     // It is gone, or its handle is that of a newer one already, unless the driver refused.
@@ -234,7 +234,7 @@ Closing::~Closing() {
         record->closing.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-OnTop::OnTop(CUcontext context) noexcept {
+Current::Current(CUcontext context) noexcept {
     if (current_context() == context) {
         current_ = true;
         return;
@@ -247,7 +247,7 @@ OnTop::OnTop(CUcontext context) noexcept {
     if (pushed_) context_ = context;
 }
 
-OnTop::~OnTop() {
+Current::~Current() {
     const auto pop = [&] {
         CUcontext popped = nullptr;
         return driver().cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS || current_context() != context_;

@@ -52,12 +52,12 @@ bool gone(CUcontext context) noexcept;
 
 // Keeps whoever destroys a context from doing so while it lives; short, or around one call of the driver. Empty: the
 // context is not known, or about to go.
-class Visit {
+class Pin {
   public:
-    explicit Visit(CUcontext context) noexcept;
-    ~Visit();
-    Visit(const Visit &) = delete;
-    Visit &operator=(const Visit &) = delete;
+    explicit Pin(CUcontext context) noexcept;
+    ~Pin();
+    Pin(const Pin &) = delete;
+    Pin &operator=(const Pin &) = delete;
     explicit operator bool() const noexcept { return id_ != 0; }
     [[nodiscard]] Id id() const noexcept { return id_; }
 
@@ -69,12 +69,12 @@ class Visit {
 // Around the call that may destroy a context: from here on nobody visits it, and those who do have left. Afterwards it
 // can be visited again, if it is still there. Null: of none, and takes no lock, as in a fork child, where that may be
 // held by a thread that is not there.
-class Closing {
+class DestroyGuard {
   public:
-    explicit Closing(CUcontext context) noexcept;
-    ~Closing();
-    Closing(const Closing &) = delete;
-    Closing &operator=(const Closing &) = delete;
+    explicit DestroyGuard(CUcontext context) noexcept;
+    ~DestroyGuard();
+    DestroyGuard(const DestroyGuard &) = delete;
+    DestroyGuard &operator=(const DestroyGuard &) = delete;
     [[nodiscard]] Id id() const noexcept { return id_; }  // 0: it is not known
 
   private:
@@ -83,12 +83,12 @@ class Closing {
 };
 
 // Another context than the thread's current one, made current for a while. Empty: it could not be.
-class OnTop {
+class Current {
   public:
-    explicit OnTop(CUcontext context) noexcept;
-    ~OnTop();
-    OnTop(const OnTop &) = delete;
-    OnTop &operator=(const OnTop &) = delete;
+    explicit Current(CUcontext context) noexcept;
+    ~Current();
+    Current(const Current &) = delete;
+    Current &operator=(const Current &) = delete;
     explicit operator bool() const noexcept { return current_; }
 
   private:

@@ -247,7 +247,7 @@ CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
     Device *device = devices::find(ordinal);
     CUcontext context = device ? contexts::recorded_primary(*device) : nullptr;
     if (device && !context) context = contexts::primary_of(*device);
-    const contexts::Closing closing(context);
+    const contexts::DestroyGuard closing(context);
     const CUresult result = call();
     if (context &&
         ((ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true)))
@@ -259,7 +259,7 @@ CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
 template <class Call>
 CUresult destroy(CUcontext context, bool detaches, Call call) {
     Device *device = process::active() ? contexts::device_of(context) : nullptr;
-    const contexts::Closing closing(process::active() ? context : nullptr);
+    const contexts::DestroyGuard closing(process::active() ? context : nullptr);
     const CUresult result = call();
     if (result == CUDA_SUCCESS && process::active() && (!detaches || contexts::detached(context)))
         died(device, context, closing.id());

@@ -176,7 +176,7 @@ class OnPrimary {
 
   private:
     CUdevice device_;
-    std::optional<contexts::OnTop> current_;
+    std::optional<contexts::Current> current_;
 };
 
 // The devices on which work can be done without making a context there, which would take hundreds of megabytes.

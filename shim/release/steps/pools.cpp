@@ -18,9 +18,9 @@ bool finish_work(const Device &device) noexcept {
     const auto all = contexts::on(device);
     if (!all) return true;  // one is about to go, and waits for its work itself
     for (const contexts::Known &one : *all) {
-        const contexts::Visit visit(one.context);
+        const contexts::Pin visit(one.context);
         if (visit.id() != one.id) continue;
-        const contexts::OnTop context(one.context);
+        const contexts::Current context(one.context);
         auto result = context ? captures::synchronise_current_context() : CUDA_SUCCESS;
         // With an error of earlier work it may not have waited for what came after.
         if (result && *result != CUDA_SUCCESS) result = captures::synchronise_current_context();
