@@ -10,3 +10,10 @@ function(curb_precompile)
       <mutex> <optional> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
   endforeach()
 endfunction()
+
+# Takes the precompiled header of `from`, which is compiled by the same options.
+function(curb_precompile_as from target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_precompile_headers(${target} REUSE_FROM ${from})
+  endif()
+endfunction()
