@@ -59,7 +59,6 @@ int policy_schema();
 struct PsOptions {
     std::vector<int> pids;  // in detail; none: everybody's figures
     bool json = false;
-    bool csv = false;
     std::optional<std::string> watch;  // --watch, seconds
 };
 // Who holds what. 0: shown, 1: some of the processes that were asked for cannot be, or do not answer.
@@ -85,14 +84,6 @@ struct CapOptions {
 };
 // Changes the cap of a running process. 0: it is in force, 1: the process could not be asked.
 int cap(const CapOptions &options);
-
-struct ReloadOptions {
-    int pid = 0;
-    bool json = false;
-};
-// Has a running process read its policy's files again. 0: they are in force, 1: they are wrong, or it could not be
-// asked.
-int policy_reload(const ReloadOptions &options);
 
 struct SuspendOptions {
     int pid = 0;
@@ -130,7 +121,6 @@ int replay(const ReplayOptions &options);
 
 struct MetricsOptions {
     std::optional<std::string> textfile;  // --textfile
-    bool json = false;
 };
 // 0: written, 1: it could not be.
 int metrics(const MetricsOptions &options);

@@ -12,12 +12,12 @@ namespace curb::cli {
 namespace {
 
 enum class Id : std::uint8_t {
-#define CURB_METRIC(id, family, type, unit, labels, help) id,
+#define CURB_METRIC(id, name, type, labels, help) id,
 #include "metrics.def"
 };
 
 constexpr Metric kMetrics[] = {
-#define CURB_METRIC(id, family, type, unit, labels, help) {family, MetricType::type, unit, labels, help},
+#define CURB_METRIC(id, name, type, labels, help) {name, MetricType::type, labels, help},
 #include "metrics.def"
 };
 

@@ -11,12 +11,11 @@
 
 namespace curb::cli {
 
-enum class MetricType : std::uint8_t { gauge, counter, info };
+enum class MetricType : std::uint8_t { gauge, counter };
 
 struct Metric {
-    const char *family;
+    const char *name;
     MetricType type;
-    const char *unit;    // empty: none
     const char *labels;  // joined by blanks
     const char *help;
 };
@@ -37,10 +36,7 @@ struct Family {
 // All families, in the order of the table. The values of labels are valid UTF-8 on one line.
 std::vector<Family> families_of(const View &view, const std::string &version);
 
-// OpenMetrics 1.0: for Prometheus to scrape.
-std::string openmetrics_text(const std::vector<Family> &families);
-// The text format before OpenMetrics, 0.0.4: for files that node_exporter reads.
-std::string classic_text(const std::vector<Family> &families);
-std::string json_text(const std::vector<Family> &families);
+// Prometheus's text format, 0.0.4.
+std::string text_of(const std::vector<Family> &families);
 
 }  // namespace curb::cli

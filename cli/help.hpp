@@ -16,7 +16,6 @@ Examples:
   curb release PID                            make a program give back memory that it caches
   kill -USR1 PID                              the same, without an answer
   curb cap PID 6GiB                           another cap for a program that runs; --reset: its policy's again
-  curb policy reload PID                      have it read its policy again, and say what changed
   curb doctor PID                             is curb in effect there, and if not, why
   curb suspend PID; curb resume PID           a whole process out to host memory, and back
   curb report TRACE -o run.html               a recorded run as a picture
@@ -64,8 +63,7 @@ Examples:
   curb ps
   curb ps 4711                          all that is known of one process
   curb ps --watch 2                     again every 2 seconds
-  curb ps --json | jq '.gpus[].free'    sizes in bytes
-  curb ps --csv --watch 60 >> gpus.csv  a row a minute for each process and GPU)";
+  curb ps --json | jq '.gpus[].free'    sizes in bytes)";
 
 inline constexpr const char *kRelease = R"(
 What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
@@ -140,17 +138,6 @@ Editors that know JSON Schema complete and check policies by it while they are t
 Examples:
   curb policy schema > policy.schema.json     for "$schema": "./policy.schema.json" in a policy beside it)";
 
-inline constexpr const char *kReload = R"(
-An edit is followed within a second by itself. This reads the files at once, also where nothing in them has changed (the
-owner of the machine's ceiling has, say), and tells what comes of it: what changed, what has no effect, every error with
-its place. With an error the last good policy stays in force. A cap that curb cap has set stays.
-
-Exit status 0: what the files say is in force, 1: it is not, or the process could not be asked, 125: wrong arguments.
-
-Examples:
-  curb policy reload 4711
-  curb policy reload 4711 --json | jq .errors)";
-
 inline constexpr const char *kSuspend = R"(
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
 to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
@@ -180,7 +167,6 @@ Examples:
 inline constexpr const char *kReport = R"(
 The page has all in it and loads nothing. Of long runs the picture keeps every peak, refusal and release. A trace may be cut
 off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said.
-A log of RMM's logging_resource_adaptor (CSV) is read too; it tells sizes as asked for.
 
 Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
 
@@ -201,21 +187,20 @@ Exit status 0, whatever would have been refused; 1: trace or policy cannot be us
 Examples:
   curb replay curb-4711.trace.json --policy job.json
   curb replay curb-4711.trace.json --cap 6GiB
-  curb replay rmm.log --cap 6GiB --json | jq '.gpus[0].smallest_cap')";
+  curb replay --cap 6GiB --json 4711.trace.json | jq '.gpus[0].smallest_cap')";
 
 inline constexpr const char *kMetrics = R"(
-Prints OpenMetrics text: what capped processes hold and may hold of each GPU, what was refused and released, NVML's own
-figures beside these. What is not known is absent, not 0. docs/METRICS.md has every series, and how to scrape them.
+Prints, in Prometheus's text format, what capped processes hold and may hold of each GPU, what was refused and released,
+and NVML's own figures beside these. What is not known is absent, not 0. docs/METRICS.md has every series, and how to scrape them.
 
---textfile is for node_exporter's textfile collector: the classic text format, written beside PATH and renamed over it,
-so that no half file is ever read. A file that is there stays as it was when anything fails.
+--textfile is for node_exporter's textfile collector: the text is written beside PATH and renamed over it, so that no
+half file is ever read. A file that is there stays as it was when anything fails.
 
 Processes are those that can be asked: of this user, for root those of all; of the others NVML's figures are shown. Exit
 status 0: written, 1: it could not be written.
 
 Examples:
   curb metrics                                on standard output
-  curb metrics --json                         the same for programs
   curb metrics --textfile /var/lib/prometheus/node-exporter/curb.prom)";
 
 inline constexpr const char *kDoctor = R"(

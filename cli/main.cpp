@@ -131,7 +131,6 @@ void add_ps(CLI::App &app, PsOptions &options, Chosen &chosen) {
         add(app, "ps", "Show who holds what of the GPUs, under curb and otherwise", help::kPs, options, ps, chosen);
     add_pids(command, options.pids, "Process to show in detail");
     add_json(command, options.json);
-    command->add_flag("--csv", options.csv, "A row for each process and GPU, with a header line");
     command->add_option("--watch", options.watch, "Again every so many seconds, until Ctrl-C")->type_name("SECONDS");
 }
 
@@ -180,10 +179,8 @@ void add_resume(CLI::App &app, ResumeOptions &options, Chosen &chosen) {
 void add_metrics(CLI::App &app, MetricsOptions &options, Chosen &chosen) {
     CLI::App *command = add(app, "metrics", "Print figures of processes and GPUs for Prometheus", help::kMetrics,
                             options, metrics, chosen);
-    CLI::Option *file =
-        command->add_option("--textfile", options.textfile, "Write them to this file, for node_exporter's collector")
-            ->type_name("FILE");
-    add_json(command, options.json)->excludes(file);
+    command->add_option("--textfile", options.textfile, "Write them to this file, for node_exporter's collector")
+        ->type_name("FILE");
 }
 
 void add_doctor(CLI::App &app, DoctorOptions &options, Chosen &chosen) {
@@ -197,7 +194,6 @@ struct PolicyOptions {
     CheckOptions check;
     ShowOptions show;
     ExplainOptions explain;
-    ReloadOptions reload;
 };
 void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
     CLI::App &policy = *app.add_subcommand("policy", "Work with policy files");
@@ -207,7 +203,7 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
         add_json(command, json);
         return command->add_option("FILE", file, "Policy file; -: standard input");
     };
-    auto &[check, show, explain, reload] = options;
+    auto &[check, show, explain] = options;
     add_file(add(policy, "check", "Say whether policies are valid, or every error and its place", help::kCheck, check,
                  policy_check, chosen),
              check.files, check.json)
@@ -218,10 +214,6 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
                  "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
                  help::kExplain, explain, policy_explain, chosen),
              explain.file, explain.json);
-    CLI::App *command = add(policy, "reload", "Have a running process read its policy again", help::kReload, reload,
-                            policy_reload, chosen);
-    add_pid(command, reload.pid, "Process that runs under curb")->required();
-    add_json(command, reload.json);
     CLI::App *schema = policy.add_subcommand("schema", "Print the JSON Schema of policy files");
     schema->footer(help::kSchema);
     schema->callback([&] { chosen = policy_schema; });
@@ -230,9 +222,7 @@ void add_policy(CLI::App &app, PolicyOptions &options, Chosen &chosen) {
 void add_report(CLI::App &app, ReportOptions &options, Chosen &chosen) {
     CLI::App *command =
         add(app, "report", "Show a recorded run: a page, a picture, or lines", help::kReport, options, report, chosen);
-    command
-        ->add_option("TRACE", options.trace,
-                     "Trace that a policy's \"trace\" has written, or RMM's log; -: standard input")
+    command->add_option("TRACE", options.trace, "Trace that a policy's \"trace\" has written; -: standard input")
         ->required();
     command->add_option("-o,--output", options.output, "Write this file: .html (a page) or .svg (a picture)")
         ->type_name("FILE");

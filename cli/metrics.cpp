@@ -24,9 +24,8 @@ int written(const std::string &text) {
 
 int metrics(const MetricsOptions &options) {
     const auto families = families_of(look_around(kMetricsPatience), CURB_VERSION);
-    if (options.json) return written(json_text(families));
-    if (!options.textfile) return written(openmetrics_text(families));
-    const auto wrong = replace_file(*options.textfile, classic_text(families));
+    if (!options.textfile) return written(text_of(families));
+    const auto wrong = replace_file(*options.textfile, text_of(families));
     if (wrong) complain("metrics: " + *wrong);
     return wrong ? 1 : 0;
 }

@@ -37,7 +37,6 @@ policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
 
 // Between two looks, if there is to be more than one.
 policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
-    if (options.json && options.csv) return std::string("write either --json or --csv, not both");
     if (!options.watch) return std::optional<policy::Duration>();
     const auto span = span_of(*options.watch);
     if (!span) return "--watch: " + span.error();
@@ -109,7 +108,6 @@ class Ps {
     std::string text(const Looked &looked, const Screen &screen) {
         const control::UnixMs now = control::unix_now();
         if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
-        if (options_.csv) return (std::exchange(headed_, true) ? "" : ps_csv_head()) + ps_csv(looked.view, now);
         if (options_.pids.empty()) return ps_table(looked.view, screen, now);
         std::string out;
         for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
@@ -118,16 +116,15 @@ class Ps {
             if (every_) out += one.message + "\n";
         return out;
     }
-    // Before each answer of several. Lines of JSON and CSV have their own time.
+    // Before each answer of several. Lines of JSON have their own time.
     std::string divider() {
-        if (options_.json || options_.csv) return {};
+        if (options_.json) return {};
         return "curb ps at " + clock_text(control::unix_now(), 0) + "\n";
     }
 
     const PsOptions &options_;
     const std::optional<policy::Duration> every_;
     std::map<int, std::string> complaints_;
-    bool headed_ = false;
 };
 
 }  // namespace

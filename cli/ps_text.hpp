@@ -18,16 +18,12 @@ std::vector<std::string> ps_notes(const View &view, control::UnixMs now);
 // One process with all that is known of it.
 std::string ps_detail(const View &view, std::size_t process, const Screen &screen, control::UnixMs now);
 
-// RFC 4180, a row for each process and GPU. `time`: the first column, as "2026-11-21T12:31:04Z".
-std::string ps_csv_head();
-std::string ps_csv(const View &view, control::UnixMs now);
-
 // A process that was asked for and cannot be shown.
 struct PsError {
     int pid = 0;
     std::string message;
 };
-// One line of JSON: cli/schemas/ps.schema.json.
+// One line of JSON: tests/command/answers/ps.json is an example.
 std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now);
 
 // Whether it holds more of the GPU than its cap. A suspended process holds nothing of it, whatever its books say.

@@ -142,9 +142,6 @@ Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome 
     if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
     if (policy.release.idle && policy.release.idle->count() != 0)
         out.notes.push_back("Releases for idleness (release.idle) are not replayed.");
-    if (recording.rmm)
-        out.notes.push_back(
-            "RMM's log has sizes as asked for, and neither contexts nor code: a real run takes some hundred MiB more.");
     return out;
 }
 

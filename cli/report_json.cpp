@@ -89,7 +89,6 @@ std::string release_json(const Release &release) {
 
 json::Members recording_json(const Recording &recording) {
     return {{"trace", json::text(recording.name)},
-            {"format", json::text(recording.rmm ? "rmm" : "curb")},
             {"pid", recording.header.pid == 0 ? "null" : std::to_string(recording.header.pid)},
             {"command", text_or_null(recording.header.command)},
             {"version", text_or_null(recording.header.version)},

@@ -1,4 +1,4 @@
-// The figures of a recorded run, as schemas/report.schema.json describes them.
+// The figures of a recorded run as JSON; tests/command/answers/report.json is an example.
 #pragma once
 
 #include <string>

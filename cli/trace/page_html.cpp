@@ -213,19 +213,13 @@ std::string limits(const std::vector<LimitSample> &samples) {
 
 // When the trace began, in this machine's time zone.
 std::string seconds_of_day(const Recording &recording) {
-    std::uint64_t ms = 0;
-    if (recording.day_ns) {
-        ms = *recording.day_ns / 1'000'000;
-    } else if (recording.header.unix_ns > 0) {
-        const std::string text = clock_text(recording, 0);
-        const auto digits = [&](std::size_t at) {
-            return static_cast<std::uint64_t>((text[at] - '0') * 10 + text[at + 1] - '0');
-        };
-        ms = ((digits(0) * 60 + digits(3)) * 60 + digits(6)) * 1000 +
-             static_cast<std::uint64_t>(recording.header.unix_ns / 1'000'000 % 1000);
-    } else {
-        return "null";
-    }
+    if (recording.header.unix_ns <= 0) return "null";
+    const std::string text = clock_text(recording, 0);
+    const auto digits = [&](std::size_t at) {
+        return static_cast<std::uint64_t>((text[at] - '0') * 10 + text[at + 1] - '0');
+    };
+    const std::uint64_t ms = ((digits(0) * 60 + digits(3)) * 60 + digits(6)) * 1000 +
+                             static_cast<std::uint64_t>(recording.header.unix_ns / 1'000'000 % 1000);
     std::array<char, 40> out;
     std::snprintf(out.data(), out.size(), "%llu.%03u", static_cast<unsigned long long>(ms / 1000),
                   static_cast<unsigned>(ms % 1000));

@@ -17,7 +17,6 @@ void add(std::string &out, const std::vector<std::string> &cells) {
 }  // namespace
 
 std::string title_of(const Recording &recording) {
-    if (recording.rmm) return recording.name + " (a log of RMM's)";
     return recording.header.command.empty() ? recording.name : recording.header.command;
 }
 
@@ -28,12 +27,9 @@ std::string origin_of(const Recording &recording) {
     };
     if (recording.header.pid != 0) add_part("pid " + std::to_string(recording.header.pid));
     if (const std::string date = date_text(recording); !date.empty()) add_part("begun " + date);
-    if (recording.rmm && recording.day_ns) add_part("begun " + clock_text(recording, 0));
     add_part(span_text(recording.last_ns - recording.first_ns));
     add_part(std::to_string(recording.events.size()) + (recording.events.size() == 1 ? " event" : " events"));
     if (!recording.header.version.empty()) add_part("curb " + recording.header.version);
-    if (recording.rmm)
-        add_part("sizes as asked for: what the driver took for them, contexts and code are not in the log");
     return out;
 }
 

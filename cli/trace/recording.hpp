@@ -70,10 +70,8 @@ inline constexpr int kMostGpus = 256;                                  // ordina
 
 struct Recording {
     std::string name;  // of the file, as it was typed
-    bool rmm = false;  // a log of RMM's: requests alone, without what the driver took for them
     control::trace::Header header;
-    std::optional<std::uint64_t> day_ns;  // since midnight, where the date is not known
-    std::vector<Moment> events;           // in the order of the file
+    std::vector<Moment> events;  // in the order of the file
     std::vector<std::string> texts{std::string()};
     std::uint64_t first_ns = 0, last_ns = 0;  // of all events
 
@@ -87,7 +85,7 @@ struct Recording {
 // The ordinals that the events and the header name, rising.
 std::vector<int> gpus_of(const Recording &recording);
 
-// Takes what is read of a file piece by piece, and knows of what format it is. The pieces may be cut anywhere.
+// Takes what is read of a file piece by piece. The pieces may be cut anywhere.
 class TraceReader {
   public:
     explicit TraceReader(std::string name);
@@ -99,26 +97,22 @@ class TraceReader {
     void expect(std::size_t events);
 
   private:
-    enum class Format { unknown, curb, rmm };
     void take_line(std::string_view line, bool whole);
     void take_first(std::string_view line);
-    void take_curb(std::string_view line, bool whole);
-    void take_rmm(std::string_view line, bool whole);
+    void take_event(std::string_view line, bool whole);
     void add(const Moment &moment);
     void add(const control::trace::Event &event);
     std::uint32_t index_of(const std::string &text);
     void bad_line(std::string why);
 
     Recording out_;
-    Format format_ = Format::unknown;
+    bool is_trace_ = false;  // its first line says so
     bool has_header_ = false;
     std::string rest_;   // the beginning of a line whose end has not come
     std::string fault_;  // why this is no trace; empty: it may be one
-    std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0, unmatched_frees_ = 0;
+    std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0;
     std::string first_bad_;
     bool cut_off_ = false;
-    class RmmLog;
-    std::shared_ptr<RmmLog> rmm_;
 };
 
 // Reads a file of any size, or standard input ("-").

@@ -143,11 +143,9 @@ class Run {
         look();
     }
 
-    // RMM's log does not tell why.
     [[nodiscard]] bool refused_by_device(const Moment &event) const noexcept {
         if (event.what != What::refuse) return false;
-        return (event.why() == policy::Obstacle::device && !recording_.rmm) ||
-               (terms_.total != 0 && positive(event.bytes) > terms_.total);
+        return event.why() == policy::Obstacle::device || (terms_.total != 0 && positive(event.bytes) > terms_.total);
     }
 
     void free(const Moment &event) {
@@ -177,7 +175,7 @@ class Run {
                              : std::min(round_up(bytes, kPoolUnit), round_up(given_back_, kPoolUnit));
         }
         const bool granules = event.kind == policy::Kind::plain || event.kind == policy::Kind::managed;
-        return granules && !recording_.rmm ? std::max(took, round_up(bytes, kGranule)) : took;
+        return granules ? std::max(took, round_up(bytes, kGranule)) : took;
     }
 
     // False: it is held for room. `first`: it is not yet among those.

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Holds what commands answer with --json against cli/schemas/: answers_test.py BUILD
+"""Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
 
-Of the examples and of files that are wrong, of processes on the simulated driver, and of machines that are made up.
-metrics, report and replay have tests of their own.
+Each file there has an answer, and one more for each other form that it takes (an error, a command that found nothing).
+--write: writes those of the answers that are in these tests. ps.json is that of tests/unit/ps_detail_test.cpp.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
-import subprocess
 import sys
 import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from answers import FILES, VALIDATORS, faults  # noqa: E402
+from answers import FOLDER, faults, shortened, text_of  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trace"))
+from recorded import generated  # noqa: E402
 from simulated import Machine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
 NOBODY = 2147483647
 """The pid of no process."""
+WRITTEN: dict[str, list[Any]] = {}
+"""By --write: the examples of each command so far."""
 
 
 class OfMachine(unittest.TestCase):
@@ -35,33 +37,18 @@ class OfMachine(unittest.TestCase):
         self.machine = Machine(BUILD, gpus=self.gpus).__enter__()
         self.addCleanup(self.machine.__exit__)
 
-    def answer(self, schema: str, *words: object, status: int = 0, **more: str) -> Any:
-        """What a command answers, which fits its schema."""
+    def answer(self, command: str, *words: object, status: int = 0, **more: str) -> Any:
+        """What a command answers, which is like an example."""
         done = self.machine.curb(*words, **more)
         self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
-        answer = json.loads(done.stdout)
-        self.assertEqual(faults(schema, answer), [], answer)
+        return self.like_an_example(command, json.loads(done.stdout))
+
+    def like_an_example(self, command: str, answer: Any) -> Any:
+        if not WRITE:
+            self.assertEqual(faults(command, answer), [], answer)
+        else:
+            WRITTEN[command] = shortened([*WRITTEN.get(command, []), answer])
         return answer
-
-
-class Schemas(unittest.TestCase):
-    def test_each_is_one_and_describes_all_its_members(self) -> None:
-        def look(at: Any, path: str) -> None:
-            if path.endswith("/labels"):  # docs/METRICS.md has them
-                return
-            for name, member in at.get("properties", {}).items():
-                self.assertTrue("description" in member or "$ref" in member or "properties" in member, f"{path}/{name}")
-                look(member, f"{path}/{name}")
-            for inner in [*at.get("oneOf", []), *([at["items"]] if isinstance(at.get("items"), dict) else [])]:
-                look(inner, path)
-            for name, inner in at.get("$defs", {}).items():
-                look(inner, f"{path}#{name}")
-
-        self.assertGreater(len(FILES), 10)
-        for name, validator in VALIDATORS.items():
-            with self.subTest(name):
-                validator.check_schema(validator.schema)
-                look(validator.schema, name)
 
 
 class Policy(OfMachine):
@@ -80,11 +67,14 @@ class Policy(OfMachine):
         self.assertFalse(answer["read"])
 
     def test_show_and_explain(self) -> None:
+        script = self.machine.folder / "train.sh"
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
         for file in EXAMPLES:
             with self.subTest(file.name):
                 self.answer("policy-show", "policy", "show", "--json", file)
                 self.answer("policy-show", "policy", "show", "--json", file, CURB_CAP="1GiB")
-                for command in (["python3", "train_bert.py"], ["no-such-program"]):
+                for command in ([str(script), "--batch-size 256"], ["no-such-program"]):
                     self.answer("policy-explain", "policy", "explain", "--json", file, "--", *command)
         for file in self.wrong_files():
             self.answer("policy-show", "policy", "show", "--json", file, status=1)
@@ -119,9 +109,6 @@ class Steering(OfMachine):
     def cap(self, pid: int, *words: str, status: int = 0) -> Any:
         return self.answer("cap", "cap", pid, *words, "--json", status=status)
 
-    def reload(self, pid: int, status: int = 0) -> Any:
-        return self.answer("policy-reload", "policy", "reload", pid, "--json", status=status)
-
     def test_cap(self) -> None:
         first, second = self.cap(self.pid, "6GiB")["gpus"]
         self.assertEqual((first["before"], first["now"], first["live_cap"]), (8 << 30, 6 << 30, "6GiB"))
@@ -130,28 +117,15 @@ class Steering(OfMachine):
         self.assertEqual((one["now"], one["live_cap"]), (40 << 30, "50%"))
         for gpu in self.cap(self.pid, "--reset")["gpus"]:
             self.assertEqual((gpu["now"], gpu["live_cap"], gpu["ceiling"]), (8 << 30, None, False))
-        self.machine.policy({})
-        self.reload(self.pid)
-        self.assertIsNone(self.cap(self.pid, "--reset")["gpus"][0]["now"])
         self.assertIn("cuda:7", self.cap(self.pid, "1GiB", "--gpu", "cuda:7", status=1)["error"])
         self.assertIn("no process", self.cap(NOBODY, "1GiB", status=1)["error"])
-
-    def test_policy_reload(self) -> None:
-        self.assertEqual(self.reload(self.pid)["changes"], [])
-        self.write("6GiB")  # which the process follows by itself, too: it may have done so before it is asked
-        self.assertIn(self.reload(self.pid)["changes"], ([], ['/gpu/*/cap: "8GiB" -> "6GiB"']))
-        self.write("1GiB", gpu="cuda:9")
-        self.assertEqual(len(self.reload(self.pid)["notes"]), 1)
-        (self.machine.folder / "job.json").write_text("{")
-        self.assertEqual(len(self.reload(self.pid, status=1)["errors"]), 1)
-        self.assertIn("no process", self.reload(NOBODY, status=1)["error"])
 
 
 class Doctor(OfMachine):
     def doctor(self, *words: object, **more: str) -> Any:
         done = self.machine.curb("doctor", "--json", *words, **more)
         answer = json.loads(done.stdout)
-        self.assertEqual(faults("doctor", answer), [], answer)
+        self.like_an_example("doctor", answer)
         healthy = all(one["result"] != "problem" for one in answer["findings"])
         self.assertEqual((done.returncode, answer["healthy"]), (0 if healthy else 1, healthy))
         return answer
@@ -174,37 +148,9 @@ class Doctor(OfMachine):
     def test_a_process_without_curb(self) -> None:
         self.assertEqual([one["check"] for one in self.doctor(os.getpid())["findings"]], ["preload"])
 
-    def test_every_check_is_in_the_schema(self) -> None:
-        sources = "".join(path.read_text() for path in (ROOT / "cli").glob("doctor_*.cpp"))
-        written = set(re.findall(r'kCheck = "([^"]+)"', sources))
-        written |= set(re.findall(r'\b(?:ok|note|problem)\(\s*"([a-z.-]+)",', sources))
-        written |= set(*re.findall(r'of_ceiling \? "(\w+)" : "(\w+)"', sources))
-        findings = VALIDATORS["doctor"].schema["properties"]["findings"]
-        self.assertEqual(written, set(findings["items"]["properties"]["check"]["enum"]))
-
 
 class Ps(OfMachine):
     gpus = 2
-
-    def test_made_up_machines(self) -> None:
-        lines = subprocess.run([BUILD / "tests/ps_texts"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        documents = [json.loads(line) for line in lines.splitlines()]
-        self.assertEqual(len(documents), 6)
-        for document in documents:
-            self.assertEqual(faults("ps", document), [])
-        for path, wrong in [
-            (["gpus", 0, "uses", 0, "pid"], 0),
-            (["gpus", 0, "uses", 1, "books", "held"], -1),
-            (["processes", 0, "status", "refusals", 0, "why"], "hunger"),
-            (["processes", 0, "status", "policy", "file"], 1),
-            (["processes", 0, "unheard_of"], True),
-        ]:
-            with self.subTest(path):  # a schema that lets anything pass is none
-                at = spoilt = copy.deepcopy(documents[1])
-                for key in path[:-1]:
-                    at = at[key]
-                at[path[-1]] = wrong
-                self.assertTrue(faults("ps", spoilt))
 
     def test_a_machine_with_processes(self) -> None:
         one, other = self.machine.told(), self.machine.told(self.machine.bare)
@@ -214,6 +160,26 @@ class Ps(OfMachine):
         self.assertEqual([error["pid"] for error in answer["errors"]], [other.pid, NOBODY])
 
 
+class Traces(OfMachine):
+    def test_report_and_replay(self) -> None:
+        trace, _ = generated(self.machine.folder, gpus=2)
+        self.answer("report", "report", trace, "--json")
+        rules = [{"match": {"user": "alice"}, "gpu": {"*": {"cap": "3GiB"}}}]
+        growth = {"start": "2GiB", "step": "1GiB", "every": "10s", "keep_free": "4GiB"}
+        policy = self.machine.policy({"gpu": {"*": {"cap": "6GiB", "growth": growth}}, "rules": rules})
+        self.answer("replay", "replay", trace, "--policy", policy, "--json")
+        self.answer("replay", "replay", trace, "--cap", "4GiB", "--json")
+
+
 if __name__ == "__main__":
-    BUILD = Path(sys.argv[1]).resolve()
-    run_cases()
+    BUILD = Path(sys.argv.pop(1)).resolve()
+    WRITE = "--write" in sys.argv
+    if WRITE:
+        sys.argv.remove("--write")
+        unittest.main(exit=False)
+        for name, examples in WRITTEN.items():
+            if name != "ps":
+                text = re.sub(rf"{ROOT}/|/tmp/curb-test-[^/]*/", "", text_of(examples))
+                (FOLDER / f"{name}.json").write_text(text + "\n")
+    else:
+        run_cases()
