@@ -50,7 +50,7 @@ def layers():
                 if mark == "<":
                     used |= {LIBRARIES[folder] for folder in LIBRARIES if name.startswith(folder + "/")}
                 else:
-                    places = [path.parent, ROOT / layer, ROOT / "cli/trace", *public]
+                    places = [path.parent, ROOT / layer, *(one for one in (ROOT / layer).rglob("*") if one.is_dir()), *public]
                     used.add(next((layer_of(place / name) for place in places if (place / name).exists()), name))
         if used - {layer} != uses:
             yield f"{layer}/ uses {sorted(used - {layer})}; docs/ARCHITECTURE.md says {sorted(uses)}"

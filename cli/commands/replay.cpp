@@ -1,5 +1,5 @@
 // `curb replay`: what another policy would have done to a recorded run.
-#include "trace/replay.hpp"
+#include "replay.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +13,7 @@
 #include "report_json.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
-#include "trace/pages.hpp"
+#include "pages.hpp"
 
 namespace curb::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "json.hpp"
-#include "trace/summary.hpp"
+#include "summary.hpp"
 
 namespace curb::cli {
 

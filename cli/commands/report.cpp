@@ -9,7 +9,7 @@
 #include "replace_file.hpp"
 #include "report_json.hpp"
 #include "terminal.hpp"
-#include "trace/pages.hpp"
+#include "pages.hpp"
 
 namespace curb::cli {
 namespace {
