@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "ask.hpp"
-#include "commands.hpp"
+#include "command.hpp"
 #include "control/client.hpp"
 #include "json.hpp"
 #include "policy/fields.hpp"
@@ -20,12 +20,29 @@
 #include "policy/size.hpp"
 #include "policy/words.hpp"
 #include "target.hpp"
+#include "terminal.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
 
 using namespace std::chrono_literals;
+
+struct ReleaseOptions {
+    std::vector<int> pids;
+    bool all = false;
+    std::optional<std::string> bytes;
+    std::vector<std::string> steps;  // in this order
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pids(pids, "Process that runs under curb");
+        takes.flag("--all", all, "All processes that can be asked");
+        takes.option("--bytes", bytes, "SIZE", "So much is enough: 2GiB, 512MiB");
+        takes.options("--step", steps, "NAME", "Take this step instead of the policy's; several in the order given");
+        takes.json(json);
+    }
+};
 
 constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
 constexpr auto kAllPatience = 30s;     // for each of --all to end its release
@@ -101,7 +118,7 @@ std::string text_of(const Asked &process) {
     return out;
 }
 
-std::string json_of(const Asked &process) {
+std::string answer_json(const Asked &process) {
     if (!*process.answer) return error_json(process.pid, process.answer->error());
     const control::ReleaseReport &report = **process.answer;
     const auto step_json = [](const control::StepReport &step) {
@@ -118,9 +135,9 @@ std::string json_of(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-void print(const Asked &process) {
+void print_answer(const Asked &process) {
     if (!*process.answer) return complain(policy::plain(process.answer->error()));
-    cli::print(text_of(process));
+    print(text_of(process));
 }
 
 // `all`: one process must not hold the command for ever, so it is waited for kAllPatience.
@@ -153,7 +170,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         const std::scoped_lock lock(mutex);
         one.answer = std::move(answer);
         try {
-            if (!options.json) print(one);
+            if (!options.json) print_answer(one);
         } catch (...) {
             unwritten = std::current_exception();
         }
@@ -194,8 +211,6 @@ void print_sum(const std::vector<Asked> &processes) {
         std::printf("%s in all, of %zu processes\n", control::size_text(control::freed(all)).c_str(), answered);
 }
 
-}  // namespace
-
 int release(const ReleaseOptions &options) {
     const auto request = request_of(options);
     auto processes = processes_of(options);
@@ -207,7 +222,7 @@ int release(const ReleaseOptions &options) {
     std::vector<Asked> &asked = processes.value();
     ask_all(asked, *request, options);
     if (options.json) {
-        std::printf("%s\n", json::list(asked, json_of).c_str());
+        std::printf("%s\n", json::list(asked, answer_json).c_str());
     } else {
         print_sum(asked);
         if (asked.empty())
@@ -216,5 +231,25 @@ int release(const ReleaseOptions &options) {
     }
     return std::all_of(asked.begin(), asked.end(), [](const Asked &one) { return one.answer->ok(); }) ? 0 : 1;
 }
+
+}  // namespace
+
+extern const Command kRelease{
+    .name = "release",
+    .line = "Make processes give back memory that they cache",
+    .help = R"(
+What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
+program keeps Python's lock; with --all no process is waited for longer than 30 s. Ctrl-C ends the waiting, not the
+release. Processes are those of this user (of all users, for root) that have used CUDA under curb.
+
+Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
+
+Examples:
+  curb release 4711
+  curb release --all --json                   one answer a process
+  curb release 4711 --bytes 2GiB              steps are taken until so much is back
+  curb release 4711 --step pools              that step alone)",
+    .takes = takes<ReleaseOptions, release>,
+};
 
 }  // namespace curb::cli

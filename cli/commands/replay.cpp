@@ -1,22 +1,35 @@
 // `curb replay`: what another policy would have done to a recorded run.
+
 #include "replay.hpp"
-
-#include <algorithm>
-#include <cstdio>
-#include <span>
-
-#include "commands.hpp"
+#include "command.hpp"
 #include "config/load.hpp"
 #include "json.hpp"
+#include "pages.hpp"
 #include "policy/words.hpp"
 #include "policy_source.hpp"
 #include "report_json.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
-#include "pages.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
 
 namespace curb::cli {
 namespace {
+
+struct ReplayOptions {
+    std::string trace;  // "-": standard input
+    std::optional<std::string> policy, cap;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.argument("TRACE", trace, "Trace, as of curb report");
+        takes.option("--policy", policy, "FILE", "Policy file; -: standard input");
+        takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
+        takes.json(json);
+    }
+};
 
 // The program of the trace, as rules see it. Who ran it and in which environment a trace does not tell.
 policy::Subject subject_of(const Recording &recording) {
@@ -253,7 +266,7 @@ std::string judged_json(const Judged &gpu) {
          {"smallest_cap", json::number_or_null(gpu.smallest)}});
 }
 
-std::string json_of(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
+std::string replay_json(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
     auto members = recording_json(recording);
     members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
     members.emplace_back("cap", options.cap ? json::text(*options.cap) : "null");
@@ -262,8 +275,6 @@ std::string json_of(const Recording &recording, const ReplayOptions &options, co
     members.emplace_back("notes", json::list(outcome.notes, json::text));
     return json::object(members);
 }
-
-}  // namespace
 
 int replay(const ReplayOptions &options) {
     if (!options.policy && !options.cap) {
@@ -297,8 +308,28 @@ int replay(const ReplayOptions &options) {
         return kFailure;
     }
     outcome = judge(*recording, *loaded, std::move(outcome));
-    print(options.json ? json_of(*recording, options, outcome) + "\n" : text_of(*recording, options, outcome));
+    print(options.json ? replay_json(*recording, options, outcome) + "\n" : text_of(*recording, options, outcome));
     return 0;
 }
+
+}  // namespace
+
+extern const Command kReplay{
+    .name = "replay",
+    .line = "Say what another policy would have done to a recorded run",
+    .help = R"(
+Each recorded request is held against the policy as libcurb.so would: what it would have refused, held for room or released
+first, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
+is then not there, and its free is passed over; the program is taken to go on as it did. What others hold of the GPU, what
+frameworks cache, and curb's own cache are not known from a trace. Rules match by the recorded command.
+
+Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
+
+Examples:
+  curb replay curb-4711.trace.json --policy job.json
+  curb replay curb-4711.trace.json --cap 6GiB
+  curb replay --cap 6GiB --json 4711.trace.json | jq '.gpus[0].smallest_cap')",
+    .takes = takes<ReplayOptions, replay>,
+};
 
 }  // namespace curb::cli

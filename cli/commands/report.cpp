@@ -4,15 +4,27 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "commands.hpp"
+#include "command.hpp"
+#include "pages.hpp"
 #include "policy/words.hpp"
 #include "replace_file.hpp"
 #include "report_json.hpp"
 #include "terminal.hpp"
-#include "pages.hpp"
 
 namespace curb::cli {
 namespace {
+
+struct ReportOptions {
+    std::string trace;  // "-": standard input
+    std::optional<std::string> output;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.argument("TRACE", trace, "Trace that a policy's \"trace\" has written; -: standard input");
+        takes.option("-o,--output", output, "FILE", "Write this file: .html (a page) or .svg (a picture)");
+        takes.json(json);
+    }
+};
 
 enum class Form { html, svg, unknown };
 
@@ -28,8 +40,6 @@ mode_t mode_of_new_files() {
     ::umask(mask);
     return 0666 & ~mask;
 }
-
-}  // namespace
 
 int report(const ReportOptions &options) {
     const Form form = options.output ? form_of(*options.output) : Form::unknown;
@@ -64,5 +74,24 @@ int report(const ReportOptions &options) {
         print(text_report(*recording, summary));
     return 0;
 }
+
+}  // namespace
+
+extern const Command kReport{
+    .name = "report",
+    .line = "Show a recorded run: a page, a picture, or lines",
+    .help = R"(
+The page has all in it and loads nothing. Of long runs the picture keeps every peak, refusal and release. A trace may be cut
+off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said.
+
+Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
+
+Examples:
+  curb report curb-4711.trace.json                 lines on standard output
+  curb report curb-4711.trace.json -o run.html     a page for browsers
+  curb report curb-4711.trace.json -o run.svg      a picture for papers
+  curb report --json curb-4711.trace.json | jq '.gpus[0].peak.bytes')",
+    .takes = takes<ReportOptions, report>,
+};
 
 }  // namespace curb::cli

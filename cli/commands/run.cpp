@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "commands.hpp"
+#include "command.hpp"
 #include "config/load.hpp"
 #include "library.hpp"
 #include "policy/size.hpp"
@@ -25,6 +25,22 @@ namespace fs = std::filesystem;
 using Error = std::string;
 template <class T>
 using Result = policy::Result<T, Error>;
+
+struct RunOptions {
+    std::optional<std::string> cap, policy;
+    bool strict = false;  // a program that cannot be put under curb is not started
+    bool sim = false, dry_run = false;
+    std::vector<std::string> command;
+
+    void declare(Options &takes) {
+        takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
+        takes.option("--policy", policy, "FILE", "Policy file");
+        takes.flag("--strict", strict, "Fail if curb cannot come into the program, instead of warning");
+        takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
+        takes.flag("--dry-run", dry_run, "Print what would be set and run, and stop");
+        takes.rest(command, Rest::at_first_word);
+    }
+};
 
 std::string variable(const char *name) {
     const char *value = std::getenv(name);
@@ -150,8 +166,6 @@ int become(const std::vector<std::string> &command) {
     return kNotFound;
 }
 
-}  // namespace
-
 int run(const RunOptions &options) {
     if (options.command.empty()) {
         complain("run: there is no command to run");
@@ -190,5 +204,31 @@ int run(const RunOptions &options) {
     }
     return become(options.command);
 }
+
+}  // namespace
+
+extern const Command kRun{
+    .name = "run",
+    .line = "Run a command under a policy: curb run [OPTIONS] -- COMMAND...",
+    .help = R"(
+The command replaces curb: same pid, signals and exit status. 125: curb itself failed (a policy that cannot be used,
+a library that is not there), 126: the command cannot be executed, 127: there is no such command.
+
+A program that is statically linked or has rights of its own (set-user-ID) runs without curb, and so does every program
+if libcurb.so lies on a noexec mount. curb run warns, and then starts it; with --strict it does not, and returns 125.
+
+Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP;
+with both the lower holds, also within another curb run. A list holds by its lowest: --cap 25%,6GiB.
+/etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
+
+--sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
+
+Examples:
+  curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included
+  curb run --policy job.json -- ./train.sh    job.json may be edited while it runs
+  curb run --dry-run --cap 75% -- ./train.sh  what would be set and run
+  curb run --sim --cap 1GiB -- ./a.out        on a simulated GPU)",
+    .takes = takes<RunOptions, run>,
+};
 
 }  // namespace curb::cli

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "commands.hpp"
+#include "command.hpp"
 #include "doctor.hpp"
 #include "json.hpp"
 #include "policy/words.hpp"
@@ -12,6 +12,16 @@
 
 namespace curb::cli {
 namespace {
+
+struct DoctorOptions {
+    int pid = 0;  // 0: the machine
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "A process", Options::Need::optional);
+        takes.json(json);
+    }
+};
 
 std::string json_of(const Findings &findings, int pid) {
     const auto finding = [](const Finding &one) {
@@ -53,8 +63,6 @@ std::string text_of(const Findings &findings, const Screen &screen) {
     return out + count(problems, "problem") + ", " + count(notes, "note") + "\n";
 }
 
-}  // namespace
-
 int doctor(const DoctorOptions &options) {
     const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
@@ -62,5 +70,24 @@ int doctor(const DoctorOptions &options) {
     if (!a_call_hangs()) return status;
     std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
 }
+
+}  // namespace
+
+extern const Command kDoctor{
+    .name = "doctor",
+    .line = "Say what is wrong with this machine, or why a process is not capped",
+    .help = R"(
+Without PID: the driver, NVML, libcurb.so, the folder for control sockets, the policy of this environment, and who uses
+the GPUs. With PID: whether curb is in effect in that process, and if not, why. Loads the driver, which takes seconds
+where no GPU is kept awake, and takes no GPU memory.
+
+Exit status 0: nothing is wrong, 1: problems were found; notes do not count.
+
+Examples:
+  curb doctor
+  curb doctor 4711                            is curb in effect there?
+  curb doctor --json | jq '.findings[] | select(.result == "problem")')",
+    .takes = takes<DoctorOptions, doctor>,
+};
 
 }  // namespace curb::cli

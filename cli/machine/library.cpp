@@ -14,9 +14,7 @@ namespace curb::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Error = std::string;
-template <class T>
-using Result = policy::Result<T, Error>;
+using Found = policy::Result<fs::path, std::string>;
 
 // The directory that holds bin/, lib/ and sim/.
 fs::path prefix() {
@@ -34,8 +32,8 @@ bool is_elf(const fs::path &path) {
 }
 
 // The first that is there, or where it was looked for.
-Result<fs::path> first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
-    Error error = std::string("there is no ") + what + " (looked for";
+Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
+    std::string error = std::string("there is no ") + what + " (looked for";
     const char *separator = " ";
     for (const fs::path &candidate : candidates) {
         if (is_elf(candidate)) return candidate;
@@ -47,7 +45,7 @@ Result<fs::path> first_of(const std::vector<fs::path> &candidates, const char *w
 
 }  // namespace
 
-Result<fs::path> find_library() {
+Found find_library() {
     constexpr const char *kName = "libcurb.so";
     if (const char *named = std::getenv("CURB_LIBRARY"); named != nullptr && *named != '\0') {
         return first_of({fs::absolute(named)}, "shared library that CURB_LIBRARY names",
@@ -63,7 +61,7 @@ Result<fs::path> find_library() {
     return first_of(candidates, kName, "set CURB_LIBRARY to its path");
 }
 
-Result<fs::path> find_sim() {
+Found find_sim() {
     constexpr const char *kDriver = "libcuda.so.1";
     const auto driver = first_of({prefix() / "sim" / kDriver, prefix() / "lib" / "curb" / "sim" / kDriver},
                                  "simulated driver", "build it (it comes with curb), or run without --sim");
@@ -71,7 +69,7 @@ Result<fs::path> find_sim() {
     return driver->parent_path();
 }
 
-std::optional<Error> not_carried(const fs::path &path, const char *list, std::string_view separators) {
+std::optional<std::string> not_carried(const fs::path &path, const char *list, std::string_view separators) {
     const std::size_t at = path.native().find_first_of(separators);
     if (at == std::string::npos) return std::nullopt;
     return std::string(list) + " cannot carry the path '" + policy::one_line(path.native()) + "', because of the " +

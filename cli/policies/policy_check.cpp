@@ -1,9 +1,8 @@
-// `curb policy check` and `curb policy schema`: what policy files may say.
+// `curb policy check`: whether policy files are valid.
 #include <cstdio>
 
-#include "commands.hpp"
+#include "command.hpp"
 #include "config/load.hpp"
-#include "config/schema.hpp"
 #include "json.hpp"
 #include "policy_advice.hpp"
 #include "policy_source.hpp"
@@ -11,6 +10,16 @@
 
 namespace curb::cli {
 namespace {
+
+struct CheckOptions {
+    std::vector<std::string> files;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.json(json);
+        takes.arguments("FILE", files, "Policy file; -: standard input");
+    }
+};
 
 struct Checked {
     config::Diagnostics wrong, warnings;
@@ -36,12 +45,10 @@ void print_json(const std::string &file, const Checked &checked) {
     print(json::object({{"file", json::text(file)},
                         {"valid", json::flag(checked.wrong.empty())},
                         {"read", json::flag(exit_status(checked.wrong) != 2)},
-                        {"diagnostics", json::diagnostics(checked.wrong)},
-                        {"warnings", json::diagnostics(checked.warnings)}}) +
+                        {"diagnostics", diagnostics_json(checked.wrong)},
+                        {"warnings", diagnostics_json(checked.warnings)}}) +
           "\n");
 }
-
-}  // namespace
 
 int policy_check(const CheckOptions &options) {
     int status = 0;
@@ -53,9 +60,22 @@ int policy_check(const CheckOptions &options) {
     return status;
 }
 
-int policy_schema() {
-    print(config::schema());
-    return 0;
-}
+}  // namespace
+
+extern const Command kPolicyCheck{
+    .group = "policy",
+    .name = "check",
+    .line = "Say whether policies are valid, or every error and its place",
+    .help = R"(
+Warnings are of what is valid and hardly meant, such as a pattern that looks like a regular expression; they do not count.
+
+Exit status 0: all are valid, 1: some are not, 2: some cannot be read.
+
+Examples:
+  curb policy check job.json
+  curb policy check --json *.json             one answer a line
+  generate-policy | curb policy check -)",
+    .takes = takes<CheckOptions, policy_check>,
+};
 
 }  // namespace curb::cli

@@ -1,7 +1,7 @@
 // `curb policy explain`: which rule a command would get and why, what comes of it, and what would be set for it.
 #include <cstdlib>
 
-#include "commands.hpp"
+#include "command.hpp"
 #include "json.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
@@ -13,6 +13,18 @@
 
 namespace curb::cli {
 namespace {
+
+struct ExplainOptions {
+    std::string file;  // empty: the policy that this environment names
+    bool json = false;
+    std::vector<std::string> command;
+
+    void declare(Options &takes) {
+        takes.json(json);
+        takes.argument("FILE", file, "Policy file; -: standard input", Options::Need::optional);
+        takes.rest(command, Rest::behind_dashes);
+    }
+};
 
 struct Judged {
     std::string rule;      // "rule 2 \"bert\""
@@ -83,8 +95,6 @@ std::string program_json(const Program &program) {
                          {"fault", json::text_or_null(program.fault)}});
 }
 
-}  // namespace
-
 int policy_explain(const ExplainOptions &options) {
     if (options.command.empty()) {
         complain("policy explain: there is no command to explain");
@@ -121,5 +131,22 @@ int policy_explain(const ExplainOptions &options) {
     }
     return 0;
 }
+
+}  // namespace
+
+extern const Command kPolicyExplain{
+    .group = "policy",
+    .name = "explain",
+    .line = "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
+    .help = R"(
+The command is not run. It is taken as the kernel would take it: found in PATH, symbolic links followed, of a script the
+interpreter. Every rule is held against it, and what comes of the policy is shown as by curb policy show, with the
+environment variables that would be set. Without FILE: as curb policy show. Exit status as of curb policy check.
+
+Examples:
+  curb policy explain job.json -- python train_bert.py --lr 1e-4
+  SLURM_JOB_NAME=bert curb policy explain --json job.json -- ./train.sh)",
+    .takes = takes<ExplainOptions, policy_explain>,
+};
 
 }  // namespace curb::cli

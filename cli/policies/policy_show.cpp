@@ -1,6 +1,7 @@
 // `curb policy show`: every field of a policy with its value and where that comes from, and the rules that may change
 // it.
-#include "commands.hpp"
+
+#include "command.hpp"
 #include "json.hpp"
 #include "policy_rows.hpp"
 #include "policy_source.hpp"
@@ -9,6 +10,16 @@
 
 namespace curb::cli {
 namespace {
+
+struct ShowOptions {
+    std::string file;  // empty: the policy that this environment names
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.json(json);
+        takes.argument("FILE", file, "Policy file; -: standard input", Options::Need::optional);
+    }
+};
 
 // The rules of one file with what each would lay over the rest of it.
 std::string rules_text(const config::Document &document, const std::string &title) {
@@ -30,8 +41,6 @@ std::string rules_json(const config::Document &document) {
     });
 }
 
-}  // namespace
-
 int policy_show(const ShowOptions &options) {
     int status = 0;
     const auto policy = read_policy(options.file, options.json, status);
@@ -52,5 +61,23 @@ int policy_show(const ShowOptions &options) {
     }
     return 0;
 }
+
+}  // namespace
+
+extern const Command kPolicyShow{
+    .group = "policy",
+    .name = "show",
+    .line = "Show every field, its value and its source",
+    .help = R"(
+Each field has its value and where it comes from: "default", a place in a file, CURB_CAP. What the machine's ceiling
+(/etc/curb/policy.json) says of the same field stands beside it; on a device the lower of two caps holds.
+Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: which one a
+command gets, curb policy explain says. Exit status as of curb policy check.
+
+Examples:
+  curb policy show job.json
+  CURB_CAP=8GiB curb policy show              what a program would get that is started here)",
+    .takes = takes<ShowOptions, policy_show>,
+};
 
 }  // namespace curb::cli

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <iostream>
 
-#include "commands.hpp"
 #include "json.hpp"
 #include "terminal.hpp"
 
@@ -47,13 +46,23 @@ int exit_status(const config::Diagnostics &diagnostics) {
     return std::any_of(diagnostics.begin(), diagnostics.end(), [](const auto &one) { return one.unread; }) ? 2 : 1;
 }
 
+std::string diagnostics_json(const config::Diagnostics &diagnostics) {
+    return json::list(diagnostics, [](const config::Diagnostic &one) {
+        return json::object({{"file", json::text(one.file)},
+                             {"line", std::to_string(one.line)},
+                             {"column", std::to_string(one.column)},
+                             {"pointer", json::text(one.pointer)},
+                             {"message", json::text(one.message)}});
+    });
+}
+
 std::optional<PolicySource> read_policy(const std::string &file, bool as_json, int &status) {
     const config::Source source = source_of(file);
     auto reading = read_all(source);
     if (reading) return PolicySource{source, std::move(reading).value()};
     status = std::max(1, exit_status(reading.error()));
     if (as_json) {
-        print(json::object({{"valid", json::flag(false)}, {"diagnostics", json::diagnostics(reading.error())}}) + "\n");
+        print(json::object({{"valid", json::flag(false)}, {"diagnostics", diagnostics_json(reading.error())}}) + "\n");
     } else {
         for (const config::Diagnostic &diagnostic : reading.error())
             std::fprintf(stderr, "%s\n", diagnostic.text().c_str());

@@ -25,6 +25,9 @@ policy::Result<std::string, config::Diagnostic> read_standard_input();
 // 0: there are none; 1: the policy is wrong; 2: it could not be read.
 int exit_status(const config::Diagnostics &diagnostics);
 
+// [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}]
+std::string diagnostics_json(const config::Diagnostics &diagnostics);
+
 // Which places there are, as lines of cells and as members of an object.
 std::vector<std::vector<std::string>> places_text(const PolicySource &policy);
 json::Members places_json(const PolicySource &policy);

@@ -4,11 +4,12 @@
 #include <cstdio>
 #include <map>
 
-#include "commands.hpp"
+#include "command.hpp"
 #include "control/proc.hpp"
 #include "policy/duration.hpp"
 #include "policy/words.hpp"
 #include "ps_text.hpp"
+#include "terminal.hpp"
 #include "view.hpp"
 #include "watch.hpp"
 
@@ -16,6 +17,18 @@ namespace curb::cli {
 namespace {
 
 using namespace std::chrono_literals;
+
+struct PsOptions {
+    std::vector<int> pids;  // in detail; none: everybody's figures
+    bool json = false;
+    std::optional<std::string> watch;
+
+    void declare(Options &takes) {
+        takes.pids(pids, "Process to show in detail");
+        takes.json(json);
+        takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
+    }
+};
 
 constexpr auto kTablePatience = 300ms;     // of the table: it shows what has answered by then
 constexpr auto kDetailsPatience = 1000ms;  // of the details, some of which take milliseconds to find out
@@ -127,8 +140,6 @@ class Ps {
     std::map<int, std::string> complaints_;
 };
 
-}  // namespace
-
 int ps(const PsOptions &options) {
     const auto between_looks = every(options);
     if (!between_looks) {
@@ -137,5 +148,33 @@ int ps(const PsOptions &options) {
     }
     return Ps(options, *between_looks).run();
 }
+
+}  // namespace
+
+extern const Command kPs{
+    .name = "ps",
+    .line = "Show who holds what of the GPUs, under curb and otherwise",
+    .help = R"(
+GPU by GPU, with everybody on it. HELD is what a process under curb holds by its
+own books, NVML the driver's figure for it; a process that is not under curb has
+that one alone. CAP none: it is watched, but not capped. A narrow terminal loses
+columns, never processes. What is out of the ordinary is said underneath:
+refused requests, a process that is stopped or does not answer, one above its
+cap. It takes 0.3 s at the most, whatever the processes do.
+
+With PID: its policy, what it holds by kind, pools, its last refusals and
+releases, calls that pass by curb. Processes under curb are those of this user
+(of all users, for root).
+
+Exit status 0: shown, or ended by Ctrl-C; 1: a PID is none, is not under curb,
+is another user's, or does not answer.
+
+Examples:
+  curb ps
+  curb ps 4711                          all that is known of one process
+  curb ps --watch 2                     again every 2 seconds
+  curb ps --json | jq '.gpus[].free'    sizes in bytes)",
+    .takes = takes<PsOptions, ps>,
+};
 
 }  // namespace curb::cli

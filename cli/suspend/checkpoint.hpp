@@ -11,6 +11,11 @@
 
 namespace curb::cli {
 
+// Exit statuses of suspend and resume.
+inline constexpr int kRefused = 1;
+inline constexpr int kHalfDone = 2;
+inline constexpr int kInterrupted = 130;
+
 using Seconds = std::chrono::duration<double>;
 
 // Ctrl-C, SIGTERM and SIGHUP are noted from the first of these on, for as long as curb lives; nothing stops it between

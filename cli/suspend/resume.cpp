@@ -7,11 +7,12 @@
 #include <thread>
 
 #include "checkpoint.hpp"
-#include "commands.hpp"
+#include "command.hpp"
 #include "control/suspended.hpp"
 #include "guard_facts.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -20,6 +21,19 @@ namespace suspended = control::suspended;
 using policy::Bytes;
 using policy::format_human;
 using Clock = std::chrono::steady_clock;
+
+struct ResumeOptions {
+    int pid = 0;
+    std::optional<std::string> wait, bytes;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "The process");
+        takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
+        takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
+        takes.json(json);
+    }
+};
 
 constexpr auto kNextLook = std::chrono::milliseconds(200);
 
@@ -196,8 +210,25 @@ int Resuming::unlocked(const Machine &machine, Bytes bytes, std::optional<Second
     return 0;
 }
 
+int resume(const ResumeOptions &options) { return Resuming(options).run(); }
+
 }  // namespace
 
-int resume(const ResumeOptions &options) { return Resuming(options).run(); }
+extern const Command kResume{
+    .name = "resume",
+    .line = "Bring a suspended process back",
+    .help = R"(
+Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
+room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 125: wrong arguments,
+130: not, because of Ctrl-C.
+
+Examples:
+  curb resume 4711
+  curb resume --wait 10m 4711                 as soon as there is room
+  curb resume --bytes 8GiB 4711               when the record of what it held is lost)",
+    .takes = takes<ResumeOptions, resume>,
+};
 
 }  // namespace curb::cli

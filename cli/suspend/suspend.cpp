@@ -10,14 +10,28 @@
 #include <thread>
 
 #include "checkpoint.hpp"
-#include "commands.hpp"
+#include "command.hpp"
 #include "control/suspended.hpp"
 #include "guard_facts.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
+
+struct SuspendOptions {
+    int pid = 0;
+    std::string timeout = "10s";
+    bool force = false, json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "The process");
+        takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
+        takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
+        takes.json(json);
+    }
+};
 
 constexpr std::chrono::milliseconds kSettle{500};
 
@@ -221,8 +235,27 @@ int Suspending::done(const Machine &machine, const suspended::Record &record, Se
     return 0;
 }
 
+int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
+
 }  // namespace
 
-int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
+extern const Command kSuspend{
+    .name = "suspend",
+    .line = "Move a whole process out of its GPUs into host memory",
+    .help = R"(
+The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
+to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
+managed memory, one process of several that work together, too little host memory. --force goes on where it is only
+guessed that it might go wrong: managed memory of a process that is not under curb, a launcher's variables without NCCL,
+XLA (JAX, TensorFlow), whose threads were seen to crash in the middle of training (2 of 14).
+
+Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 125: wrong arguments,
+130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
+
+Examples:
+  curb suspend 4711
+  curb suspend --json 4711 | jq .bytes)",
+    .takes = takes<SuspendOptions, suspend>,
+};
 
 }  // namespace curb::cli

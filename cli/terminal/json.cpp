@@ -14,14 +14,4 @@ std::string object(const Members &members) {
 
 std::string text_or_null(std::string_view value) { return value.empty() ? "null" : text(value); }
 
-std::string diagnostics(const config::Diagnostics &diagnostics) {
-    return list(diagnostics, [](const config::Diagnostic &one) {
-        return object({{"file", text(one.file)},
-                       {"line", std::to_string(one.line)},
-                       {"column", std::to_string(one.column)},
-                       {"pointer", text(one.pointer)},
-                       {"message", text(one.message)}});
-    });
-}
-
 }  // namespace curb::cli::json

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "config/load.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli::json {
@@ -37,8 +36,5 @@ template <class Number>
 std::string number_or_null(const std::optional<Number> &value) {
     return value ? std::to_string(*value) : "null";
 }
-
-// [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}]
-std::string diagnostics(const config::Diagnostics &diagnostics);
 
 }  // namespace curb::cli::json

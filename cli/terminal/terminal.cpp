@@ -60,4 +60,14 @@ bool print(std::string_view text) {
     throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
 }
 
+void complain(std::string_view message) {
+    std::string text = "curb: ";
+    for (std::size_t at = 0; at <= message.size();) {
+        const std::string_view line = message.substr(at, message.find('\n', at) - at);
+        text += policy::plain(line) + "\n";
+        at += line.size() + 1;
+    }
+    std::fputs(text.c_str(), stderr);
+}
+
 }  // namespace curb::cli

@@ -24,4 +24,7 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text);
 // wrong throws std::system_error.
 bool print(std::string_view text);
 
+// Each line of it on stderr, behind "curb: ".
+void complain(std::string_view message);
+
 }  // namespace curb::cli
