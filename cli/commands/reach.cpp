@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-#include "elf.hpp"
+#include "libraries.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli {

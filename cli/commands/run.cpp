@@ -10,7 +10,7 @@
 
 #include "command.hpp"
 #include "config/load.hpp"
-#include "library.hpp"
+#include "libraries.hpp"
 #include "policy/size.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"

@@ -11,7 +11,7 @@
 #include "config/load.hpp"
 #include "control/status.hpp"
 #include "cuda_abi.h"
-#include "elf.hpp"
+#include "libraries.hpp"
 #include "policy/size.hpp"
 #include "view.hpp"
 

@@ -1,6 +1,5 @@
 // The driver, NVML and the files that curb needs, as this machine has them.
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -18,9 +17,8 @@
 #include "control/runtime_dir.hpp"
 #include "doctor.hpp"
 #include "driver.hpp"
-#include "library.hpp"
+#include "libraries.hpp"
 #include "nvml.hpp"
-#include "nvml_abi.h"
 #include "within.hpp"
 
 namespace curb::cli {
@@ -78,21 +76,6 @@ DriverCondition driver_condition() {
     return out;
 }
 
-// Not among the calls that NVML must have: it says only how long others take.
-bool is_kept_awake(const std::string &uuid) {
-    void *library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (library == nullptr) return true;
-    const auto by_uuid =
-        reinterpret_cast<decltype(&::nvmlDeviceGetHandleByUUID)>(::dlsym(library, "nvmlDeviceGetHandleByUUID"));
-    const auto mode =
-        reinterpret_cast<decltype(&::nvmlDeviceGetPersistenceMode)>(::dlsym(library, "nvmlDeviceGetPersistenceMode"));
-    ::dlclose(library);  // Nvml keeps it open
-    nvmlDevice_t device = nullptr;
-    unsigned on = 1;
-    if (by_uuid == nullptr || mode == nullptr || by_uuid(uuid.c_str(), &device) != NVML_SUCCESS) return true;
-    return mode(device, &on) != NVML_SUCCESS || on != 0;
-}
-
 struct NvmlSays {
     NvmlCondition condition;
     std::string version;
@@ -111,7 +94,7 @@ NvmlSays what_nvml_says() {
         return out;
     }
     for (const GpuState &gpu : *gpus)
-        out.condition.gpus.push_back({gpu.index, gpu.mig, is_kept_awake(gpu.uuid), gpu.mps_clients.size()});
+        out.condition.gpus.push_back({gpu.index, gpu.mig, gpu.kept_awake, gpu.mps_clients.size()});
     return out;
 }
 

@@ -16,7 +16,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "doctor.hpp"
-#include "library.hpp"
+#include "libraries.hpp"
 #include "nvml.hpp"
 #include "policy/words.hpp"
 #include "target.hpp"
@@ -31,8 +31,6 @@ using control::proc_text;
 
 constexpr auto kAnswerPatience = 1s;
 constexpr int kMostGenerations = 16;
-
-std::string proc(int pid, const std::string &what) { return "/proc/" + std::to_string(pid) + "/" + what; }
 
 std::vector<std::string> words_of(std::string_view text) {
     std::istringstream words{std::string(text)};
@@ -89,7 +87,7 @@ std::vector<Preloaded> preloaded_by(int pid, const std::string &preload) {
         if (one.path.find("libcurb.so") == std::string::npos) continue;
         // A name alone is looked for by the loader, and one with a token in it means what the loader makes of it.
         if (one.path.starts_with('/') && one.path.find('$') == std::string::npos) {
-            const std::string as_it_sees_it = proc(pid, "root" + one.path);
+            const std::string as_it_sees_it = control::proc_path(pid, "root" + one.path);
             struct stat status {};
             one.there = ::stat(as_it_sees_it.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
             one.elf = read_elf(as_it_sees_it);
@@ -175,7 +173,7 @@ ProcessCondition look_into(int pid) {
     facts.curb = mapped_of(maps, "libcurb.so");
     facts.driver = mapped_of(maps, "libcuda.so");
     facts.tensorflow = mapped_of(maps, "libtensorflow_framework.so");
-    facts.program = read_elf(proc(pid, "exe"));
+    facts.program = read_elf(control::proc_path(pid, "exe"));
     if (const auto library = find_library()) facts.library = read_elf(library->string());
     facts.secure = is_secure(pid);
     if (target.environment) {

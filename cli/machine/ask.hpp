@@ -6,6 +6,7 @@
 
 #include "control/messages.hpp"
 #include "control/proc.hpp"
+#include "json.hpp"
 #include "policy/result.hpp"
 
 namespace curb::cli {
@@ -18,6 +19,8 @@ policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {
     return control::process_text(pid) + " answers something else than was asked";
 }
 // {"pid":4711,"error":"…"}
-std::string error_json(int pid, const std::string &error);
+inline std::string error_json(int pid, const std::string &error) {
+    return json::object({{"pid", std::to_string(pid)}, {"error", json::text(error)}});
+}
 
 }  // namespace curb::cli

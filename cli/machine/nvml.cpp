@@ -27,7 +27,8 @@ namespace curb::cli {
     X(nvmlDeviceGetMemoryInfo_v2)               \
     X(nvmlDeviceGetGraphicsRunningProcesses_v3) \
     X(nvmlDeviceGetMaxMigDeviceCount)           \
-    X(nvmlDeviceGetMigDeviceHandleByIndex)
+    X(nvmlDeviceGetMigDeviceHandleByIndex)      \
+    X(nvmlDeviceGetPersistenceMode)
 
 struct NvmlCalls {
 #define CURB_SLOT(name) decltype(&::name) name = nullptr;
@@ -188,6 +189,9 @@ Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
         gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
         if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
         if (gpu.mig) read_instances(nvml, device, gpu);
+        unsigned on = 1;
+        gpu.kept_awake = !nvml.nvmlDeviceGetPersistenceMode ||
+                         nvml.nvmlDeviceGetPersistenceMode(device, &on) != NVML_SUCCESS || on != 0;
         out.push_back(std::move(gpu));
     }
     return out;

@@ -23,6 +23,7 @@ struct GpuState {
     policy::Bytes total = 0, free = 0;
     policy::Bytes used = 0;  // by everybody, as nvidia-smi shows it: without what the driver reserves for itself
     bool mig = false;
+    bool kept_awake = true;  // persistence mode; true if NVML does not tell
     std::vector<GpuUser> users;
     std::vector<int> mps_clients;
     std::vector<GpuState> instances;  // where it is divided, and NVML can list them

@@ -3,10 +3,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "control/proc.hpp"
@@ -17,23 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing: it cannot be opened, or not be read.
 std::optional<std::string> whole(const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return std::nullopt;
-    std::string text;
-    std::array<char, 4096> block;
-    while (text.size() < control::kMostOfEnvironment && (file.read(block.data(), block.size()) || file.gcount() > 0))
-        text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-    if (file.bad()) return std::nullopt;
-    return text;
-}
-
-// "Tgid:\t4711" -> 4711
-std::uint64_t number_after(const std::string &text, const std::string &label) {
-    const std::size_t at = text.starts_with(label) ? 0 : text.find("\n" + label);
-    if (at == std::string::npos) return 0;
-    return std::strtoull(text.c_str() + at + label.size() + (at == 0 ? 0 : 1), nullptr, 10);
+    return control::file_text(path, control::kMostOfEnvironment);
 }
 
 std::string first_line(const std::string &text) { return text.substr(0, text.find('\n')); }
@@ -73,7 +56,7 @@ void narrow(HostRoom &room, const std::string &top, const fs::path &path, const 
         const auto limit = bytes_in(folder + files.limit), used = bytes_in(folder + files.used);
         if (limit && used) {
             const policy::Bytes cache =
-                number_after(whole(folder + "memory.stat").value_or(""), std::string(files.cache) + " ");
+                control::number_in(whole(folder + "memory.stat").value_or(""), std::string(files.cache) + " ");
             const policy::Bytes firm = *used - std::min(*used, cache);
             const policy::Bytes available = *limit - std::min(*limit, firm);
             if (available < room.available) room = {available, "the cgroup " + group.string()};
@@ -101,7 +84,7 @@ std::vector<int> started_by(int pid, const std::vector<int> &processes) {
     for (const int one : processes) {
         int above = one;
         for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
-            above = static_cast<int>(number_after(control::proc_text(above, "status"), "PPid:"));
+            above = static_cast<int>(control::number_in(control::proc_text(above, "status"), "PPid:"));
             if (above != pid) continue;
             out.push_back(one);
             break;
@@ -115,18 +98,17 @@ Target look_at(int pid) {
     target.process.pid = pid;
     target.process.start = pid > 0 ? control::suspended::start_of(pid) : 0;
     if (target.process.start == 0) return target;
-    const std::string folder = "/proc/" + std::to_string(pid);
     const std::string status = control::proc_text(pid, "status");
-    const auto group = static_cast<int>(number_after(status, "Tgid:"));
+    const auto group = static_cast<int>(control::number_in(status, "Tgid:"));
     if (group != pid) target.thread_of = group;
-    target.parent = static_cast<int>(number_after(status, "PPid:"));
-    target.process.uid = static_cast<unsigned>(number_after(status, "Uid:"));
-    target.process.gid = static_cast<unsigned>(number_after(status, "Gid:"));
+    target.parent = static_cast<int>(control::number_in(status, "PPid:"));
+    target.process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
+    target.process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     target.name = first_line(control::proc_text(pid, "comm"));
     std::error_code error;
-    target.executable = fs::read_symlink(folder + "/exe", error).string();
+    target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
     // Of another user's process it opens and cannot be read; of one's own it is never empty to the last byte.
-    const auto environment = whole(folder + "/environ");
+    const auto environment = whole(control::proc_path(pid, "environ"));
     if (environment && !error) target.environment = variables_in(*environment);
     const std::string maps = control::proc_text(pid, "maps");
     target.under_curb = maps.find("/libcurb.so") != std::string::npos;
@@ -164,7 +146,7 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
 std::optional<HostRoom> host_room(int pid, const std::string &proc, const std::string &cgroups) {
     const auto meminfo = whole(proc + "/meminfo");
     if (!meminfo) return std::nullopt;
-    HostRoom room{number_after(*meminfo, "MemAvailable:") * policy::KiB, "this machine"};
+    HostRoom room{control::number_in(*meminfo, "MemAvailable:") * policy::KiB, "this machine"};
     std::istringstream lines(whole(proc + "/" + std::to_string(pid) + "/cgroup").value_or(""));
     for (std::string line; std::getline(lines, line);) {  // "0::/job/7", "5:memory:/job/7"
         const std::size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -24,7 +23,6 @@ namespace {
 // A process can put any text in the place of its arguments, gigabytes too.
 constexpr std::size_t kMostOfCommand = 64 << 10;
 
-using control::field_in;
 using control::proc_text;
 
 // A directory service behind it may be slow: once a user.
@@ -44,8 +42,8 @@ ProcessFacts look(int pid, bool asked) {
     const std::string status = proc_text(pid, "status");
     if (process.start == 0 || status.empty()) return out;
     out.lives = true;
-    process.uid = static_cast<unsigned>(std::strtoul(field_in(status, "Uid:").data(), nullptr, 10));
-    process.gid = static_cast<unsigned>(std::strtoul(field_in(status, "Gid:").data(), nullptr, 10));
+    process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
+    process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     const std::string comm = proc_text(pid, "comm");
@@ -93,7 +91,7 @@ View look_beside(std::vector<control::Answer> answers) {
     look_at_new(still);
     std::erase_if(facts.processes, [&](const ProcessFacts &one) {
         return suspects.contains(one.pid) && still.contains(one.pid) &&
-               ::access(("/proc/" + std::to_string(one.pid)).c_str(), F_OK) != 0;
+               ::access(control::proc_path(one.pid, "").c_str(), F_OK) != 0;
     });
     return join(facts);
 }

@@ -10,7 +10,9 @@
 #include <system_error>
 #include <thread>
 
+#include "json.hpp"
 #include "policy/size.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -89,6 +91,17 @@ CUresult make(const std::function<CUresult()> &call, Progress &progress, const s
     }
     thread->join();
     return result.get();
+}
+
+int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message) {
+    complain(message);
+    if (json)
+        print(json::object({{"pid", std::to_string(pid)},
+                            {done, json::flag(false)},
+                            {"process", json::text(state)},
+                            {"message", json::text(message)}}) +
+              "\n");
+    return status;
 }
 
 Left state_of(const Driver &driver, int pid) {

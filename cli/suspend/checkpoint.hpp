@@ -44,6 +44,9 @@ class Progress {
 // Makes the call and waits for its end. `note`: what is said once if Ctrl-C is pressed meanwhile.
 CUresult make(const std::function<CUresult()> &call, Progress &progress, const std::string &note);
 
+// Prints the message, and with `json` the answer: that it is not `done` ("suspended", "resumed"). Returns `status`.
+int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message);
+
 // How a process was left.
 struct Left {
     CUresult error = CUDA_SUCCESS;  // of the call that was to bring it there

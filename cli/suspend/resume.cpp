@@ -43,7 +43,9 @@ class Resuming {
     int run();
 
   private:
-    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
+    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const {
+        return not_done("resumed", options_.pid, options_.json, status, state, message);
+    }
     [[nodiscard]] std::vector<Need> needs(const std::vector<GpuState> &gpus) const;
     void look(const Machine &machine, ResumeFacts &facts) const;
     // Nothing: the room is there.
@@ -56,17 +58,6 @@ class Resuming {
     std::optional<Bytes> bytes_;  // --bytes
     policy::Duration patience_{0};
 };
-
-int Resuming::ended(int status, const std::string &state, const std::string &message) const {
-    complain(message);
-    if (options_.json)
-        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
-                                          {"resumed", json::flag(false)},
-                                          {"process", json::text(state)},
-                                          {"message", json::text(message)}})
-                                .c_str());
-    return status;
-}
 
 // By the record; without one by the process's own books; at last by what was typed.
 std::vector<Need> Resuming::needs(const std::vector<GpuState> &gpus) const {

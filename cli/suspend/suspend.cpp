@@ -46,7 +46,9 @@ class Suspending {
     int run();
 
   private:
-    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
+    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const {
+        return not_done("suspended", options_.pid, options_.json, status, state, message);
+    }
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
     [[nodiscard]] SuspendFacts what_proc_shows() const;
     [[nodiscard]] SuspendFacts facts(const Machine &machine) const;
@@ -59,18 +61,6 @@ class Suspending {
     const SuspendOptions &options_;
     const Target target_;
 };
-
-// The message, and with --json the answer.
-int Suspending::ended(int status, const std::string &state, const std::string &message) const {
-    complain(message);
-    if (options_.json)
-        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
-                                          {"suspended", json::flag(false)},
-                                          {"process", json::text(state)},
-                                          {"message", json::text(message)}})
-                                .c_str());
-    return status;
-}
 
 SuspendFacts Suspending::what_proc_shows() const {
     SuspendFacts facts;

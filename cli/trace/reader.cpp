@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "control/descriptor.hpp"
 #include "policy/words.hpp"
 #include "recording.hpp"
 
@@ -222,11 +223,9 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     const auto fault = [&](int error) {
         return policy::quote(policy::plain(name)) + " cannot be read: " + std::strerror(error);
     };
-    const int fd = standard_input ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fault(errno);
-    const auto close = [&] {
-        if (!standard_input) ::close(fd);
-    };
+    const control::Descriptor opened(standard_input ? -1 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!standard_input && !opened) return fault(errno);
+    const int fd = standard_input ? STDIN_FILENO : opened.number();
     TraceReader reader(name);
     // Room for as many events as there can be: what is not used is never touched. (Growing would copy them all.)
     constexpr std::int64_t kShortestLine = 100;
@@ -237,14 +236,9 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     for (;;) {
         const ssize_t size = ::read(fd, buffer.data(), buffer.size());
         if (size < 0 && errno == EINTR) continue;
-        if (size < 0) {
-            const std::string why = fault(errno);
-            close();
-            return why;
-        }
+        if (size < 0) return fault(errno);
         if (size == 0 || !reader.take({buffer.data(), static_cast<std::size_t>(size)})) break;
     }
-    close();
     return std::move(reader).done();
 }
 
