@@ -60,12 +60,12 @@ Examples:
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)",
 };
 
-// Opens the standard descriptors that are closed, so that a read or write of them fails: else a socket or the driver's
-// file would get the number, and our answer with it. A program that curb becomes finds them closed.
+// Opens the standard descriptors that are closed, so that reading or writing them fails. Else a socket or a file of the
+// driver would get the number, and curb's answer with it. A program that curb becomes finds them closed.
 void reserve_standard_descriptors() {
     for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(standard, F_GETFD) >= 0) continue;
-        // The lowest that is free, which is this one.
+        // open() takes the lowest free number, which is this one.
         static_cast<void>(::open("/dev/null", (standard == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
     }
 }

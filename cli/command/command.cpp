@@ -1,4 +1,4 @@
-// Words of the command line to one call of a command, by CLI11.
+// Turns the words of the command line into one call of a command, by CLI11.
 //
 // The command of `curb run` or `curb policy explain` never passes through CLI11, which would look for its options in
 // it: the words are split first.
@@ -117,7 +117,7 @@ class Commands {
         command->callback([this, call = one.takes(options)] { chosen_ = call; });
     }
 
-    // Of the command that the words begin with, if it takes a rest.
+    // Returns the options of the command that the words begin with, if it takes a rest.
     const Options *options_of(const Words &words) const {
         for (const Options &one : options_) {
             if (!one.rest_) continue;
@@ -146,7 +146,7 @@ class Commands {
                 at_dashes || std::find(begin, words.end(), "--") == words.end()};
     }
 
-    // Prints what is wrong with the words, and which help is the right one: that of the command that they lead to.
+    // Prints the error, and names the help of the command that the words lead to.
     int refuse(const Words &words, std::string why) const {
         std::string name = app_.get_name();
         const CLI::App *command = &app_;

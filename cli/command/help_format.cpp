@@ -11,13 +11,13 @@ namespace curb::cli {
 namespace {
 
 constexpr std::size_t kWidth = 80;
-constexpr std::size_t kNarrowest = 30;  // that the right column may be
+constexpr std::size_t kNarrowest = 30;  // least width of the right column
 
 struct Row {
     std::string left, right;
 };
 
-// The words from column `at` on, where the line stands already.
+// Fills lines with the words, from column `at` on. The first line has `at` columns already.
 std::string filled(std::string_view words, std::size_t at) {
     std::string out;
     std::size_t column = at;
@@ -38,8 +38,8 @@ std::string filled(std::string_view words, std::size_t at) {
     return out + '\n';
 }
 
-// One column for all of them, as wide as the widest left part that leaves room for the right ones. A left part that is
-// wider has its right part below it.
+// Lays out all rows with one left column, as wide as the widest left part that leaves room for the right one. Below a
+// wider left part the right part starts on the next line.
 std::string rows_text(const std::vector<Row> &rows) {
     std::size_t column = 0;
     for (const Row &row : rows) {
@@ -87,7 +87,7 @@ std::string value_name(const CLI::Option *option) {
     if (option->get_positional()) return option->get_single_name();
     if (option->get_type_size() == 0) return "";  // a flag
     const std::string name = option->get_type_name();
-    return name.substr(0, name.find(':'));  // behind it, CLI11 tells of its own checks
+    return name.substr(0, name.find(':'));  // CLI11 appends its own checks behind ':'
 }
 
 std::vector<const CLI::Option *> options_of(const CLI::App *app, bool positional) {

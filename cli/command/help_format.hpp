@@ -1,5 +1,5 @@
-// How --help is laid out: 80 columns wide, whoever wrote the words and whichever version of CLI11 is built with. The
-// man page and the shell's completion are made from what it prints.
+// Lays out --help in 80 columns, the same with every version of CLI11. scripts/man and completion/curb.bash read the
+// result.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,8 +14,8 @@ class HelpFormat : public CLI::FormatterBase {
     std::string make_help(const CLI::App *app, std::string name, CLI::AppFormatMode mode) const override;
 };
 
-// Paragraphs are filled anew. An indented line is a row: what stands behind two blanks in it goes into a column of its
-// own, or below where there is no room.
+// Fills paragraphs to the width. An indented line is a row of two columns, separated by two blanks. The second column
+// starts on the next line if the first leaves too little room.
 std::string laid_out(std::string_view text);
 
 }  // namespace curb::cli

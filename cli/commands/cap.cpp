@@ -1,4 +1,4 @@
-// `curb cap`: gives a running process another cap by its control socket, and prints what is in force then.
+// `curb cap`: changes the cap of a running process by its control socket, and prints the cap in force.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

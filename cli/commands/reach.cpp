@@ -21,8 +21,8 @@ bool is_mounted(const std::string &path, unsigned long how) {
     return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & how) != 0;
 }
 
-// Whether the kernel gives the program rights that this process has not: then the loader takes nothing from the
-// environment (AT_SECURE, ld.so(8)).
+// True if the kernel gives the program rights that this process does not have. The loader then ignores LD_PRELOAD
+// (AT_SECURE, ld.so(8)).
 bool gains_rights(const std::string &file) {
     struct stat status {};
     if (::stat(file.c_str(), &status) != 0 || is_mounted(file, ST_NOSUID) ||

@@ -1,4 +1,4 @@
-// Whether libcurb.so can come into a program, found out before the program runs.
+// Finds out before a program runs whether the loader will load libcurb.so into it.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,7 @@
 
 namespace curb::cli {
 
-// Returns why the loader will not load `library` into the program in `file`, as a sentence; nothing if it will, or if
-// the file cannot be read.
+// Returns the reason, as a sentence. nullopt if the loader will load `library`, or if `file` cannot be read.
 std::optional<std::string> why_out_of_reach(const std::string &file, const std::filesystem::path &library);
 
 }  // namespace curb::cli

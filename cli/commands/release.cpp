@@ -1,4 +1,4 @@
-// `curb release`: asks capped processes for memory by their control sockets, and prints what each step gave back.
+// `curb release`: asks capped processes by their control sockets to release memory, and prints the bytes of each step.
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,12 +46,12 @@ struct ReleaseOptions {
 
 constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
 constexpr auto kAllPatience = 30s;     // for each of --all to end its release
-constexpr auto kSilence = 2s;          // before it is said what is waited for
+constexpr auto kSilence = 2s;          // before curb prints which processes it waits for
 constexpr const char *kTrigger = "curb release";
 
 using Answer = policy::Result<control::ReleaseReport, std::string>;
 
-// One process and what it says, once it has.
+// One process and its answer, once it has answered.
 struct Asked {
     int pid = 0;
     std::optional<Answer> answer{};
@@ -105,7 +105,7 @@ std::string text_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
     std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
                        " in " + control::time_text(report.milliseconds);
-    // A release was under way, and ours has joined it.
+    // Another release was running, and this one joined it.
     if (report.trigger != kTrigger) head += ", together with the release on " + policy::plain(report.trigger);
     if (report.steps.empty()) head += ": its policy has no release steps";
     std::vector<std::vector<std::string>> lines{{head}};
@@ -140,13 +140,13 @@ void print_answer(const Asked &process) {
     print(text_of(process));
 }
 
-// `all`: one process must not hold the command for ever, so it is waited for kAllPatience.
+// `all`: waits at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
-    // Its own threads wait in the driver until it is resumed, and hold next to nothing.
+    // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
     if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
                std::to_string(pid) + " brings it back";
-    // Who does not answer this one at once would be waited for in vain.
+    // A process that does not answer this at once would not answer the release either.
     const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
     if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
     const auto begin = std::chrono::steady_clock::now();
@@ -158,7 +158,8 @@ Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     return report;
 }
 
-// All at the same time; each answer is printed when it comes. On a terminal it is said for whom it takes long.
+// Asks all processes at the same time and prints each answer when it comes. On a terminal, prints which processes are
+// slow.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
     std::mutex mutex;
     std::condition_variable changed;
@@ -181,7 +182,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         try {
             threads.emplace_back(ask_one, std::ref(one));
         } catch (const std::system_error &) {
-            ask_one(one);  // no more threads to be had: the rest one after the other
+            ask_one(one);  // no more threads: ask the rest one after the other
         }
     }
     {

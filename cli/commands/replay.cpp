@@ -1,4 +1,4 @@
-// `curb replay`: what another policy would have done to a recorded run.
+// `curb replay`: runs a recorded run again under another policy.
 
 #include "replay.hpp"
 #include "command.hpp"
@@ -31,7 +31,7 @@ struct ReplayOptions {
     }
 };
 
-// The program of the trace, as rules see it. Who ran it and in which environment a trace does not tell.
+// The program of the trace, as rules match it. A trace has neither the user nor the environment.
 policy::Subject subject_of(const Recording &recording) {
     const std::string &command = recording.header.command;
     const std::size_t end = std::min(command.find(' '), command.size());
@@ -84,7 +84,7 @@ std::vector<policy::GpuIdentity> identities(const Recording &recording) {
     return out;
 }
 
-// Reads the policy for the program of the trace. Nothing: it cannot be used, which has been said.
+// Reads the policy for the program of the trace. If it cannot be used, prints why and returns nullopt.
 std::optional<config::Loaded> load(const ReplayOptions &options, const Recording &recording, Outcome &out,
                                    int &status) {
     config::Source source;

@@ -1,4 +1,4 @@
-// `curb report`: a recorded run as a page, a picture, lines or figures.
+// `curb report`: shows a recorded run as a page, a picture, lines or JSON.
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -34,7 +34,7 @@ Form form_of(const std::string &file) {
     return lower.ends_with(".svg") ? Form::svg : Form::unknown;
 }
 
-// As any program's new files.
+// The mode of new files under this umask.
 mode_t mode_of_new_files() {
     const mode_t mask = ::umask(0);
     ::umask(mask);

@@ -10,7 +10,7 @@ namespace curb::cli {
 
 std::string report_json(const Recording &recording, const Summary &summary);
 
-// What the answers of `curb report` and `curb replay` begin with.
+// Returns the members that `curb report` and `curb replay` share.
 json::Members recording_json(const Recording &recording);
 
 }  // namespace curb::cli

@@ -1,5 +1,5 @@
-// `curb run`: everything that can go wrong is found before the program starts; then curb becomes the program. Nothing
-// that the program inherits is touched but the environment: no handler, no mask, no descriptor left open.
+// `curb run`: finds everything that can go wrong, then becomes the program. It changes nothing that the program
+// inherits except the environment: no handler, no mask, no open descriptor.
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,16 +47,16 @@ std::string variable(const char *name) {
     return value == nullptr ? "" : value;
 }
 
-// What is laid over the environment, in the order in which it is shown.
+// The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// `front` before what stands there already.
+// Puts `front` before the value that the variable has.
 std::string prepended(const std::string &front, const std::string &rest) {
     return rest.empty() ? front : front + ":" + rest;
 }
 
-// CURB_CAP as the program will have it. The lower of --cap and of what stands there already holds: another curb run,
-// or who keeps the machine, may have set it.
+// CURB_CAP as the program will have it: the lower of --cap and of its present value, which another curb run or the
+// administrator may have set.
 struct Cap {
     std::optional<std::string> text;  // nothing: as it is
     const char *place = "CURB_CAP";   // where it was written, if it is wrong
@@ -73,7 +73,7 @@ Cap cap_with(const RunOptions &options) {
     return {policy::format(*both)};
 }
 
-// The environment as the program will have it: the options taken for the variables that they become.
+// The environment as the program will have it, with the options in place of the variables that they set.
 Environment environment_with(const RunOptions &options, const Cap &cap) {
     return [&](const char *name) -> const char * {
         if (cap.text && std::strcmp(name, "CURB_CAP") == 0) return cap.text->c_str();
@@ -82,14 +82,14 @@ Environment environment_with(const RunOptions &options, const Cap &cap) {
     };
 }
 
-// What the program will find.
+// Returns the policy files that the program will find.
 Result<config::Source> locate(const RunOptions &options, const Environment &environment) {
     if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
     if (options.policy && options.policy->empty()) return Error("--policy: the path is empty; name a file");
     return config::locate(environment);
 }
 
-// Warns of a program that the loader will not load libcurb.so into. False: --strict forbids it.
+// Warns if the loader will not load libcurb.so into the program. Returns false if --strict then forbids to start it.
 bool can_be_reached(const RunOptions &options, const std::string &file) {
     const auto library = find_library();
     const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() tells of no library
@@ -97,7 +97,7 @@ bool can_be_reached(const RunOptions &options, const std::string &file) {
     return !why || !options.strict;
 }
 
-// The policy that the program will get; none: every error of it is told.
+// Returns the policy of the program. Prints every error and returns nullopt if it has any.
 std::optional<policy::Policy> load(const config::Source &source, const Program &program, const Cap &cap,
                                    const Environment &environment) {
     auto loaded = config::load(source, who_is(program, environment));
@@ -145,7 +145,7 @@ void show(const Settings &settings, const std::vector<std::string> &command) {
     print(out + "\n");
 }
 
-// Only returns when the command could not be started.
+// Returns only if the command could not be started.
 int become(const std::vector<std::string> &command) {
     std::vector<char *> words;
     words.reserve(command.size() + 1);
@@ -189,7 +189,7 @@ int run(const RunOptions &options) {
         return kFailure;
     }
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
-    // curb's own come first: none of the policy's has a name of theirs.
+    // curb's own variables come first; no variable of a policy has one of their names.
     for (auto &steering : policy::variables_to_set(*policy, variables))
         environment.value().push_back(std::move(steering));
     if (options.dry_run) {

@@ -1,4 +1,4 @@
-// `curb doctor`: what is wrong with this machine, or with one process, and what to do about it.
+// `curb doctor`: finds problems of this machine or of one process, and prints the remedies.
 #include <algorithm>
 #include <cstdlib>
 
@@ -44,7 +44,7 @@ std::string text_of(const Findings &findings, const Screen &screen) {
     std::size_t width = 0, problems = 0, notes = 0;
     for (const Finding &one : findings) width = std::max(width, std::string_view(one.check).size());
     const std::size_t indent = kVerdict + 2 + width + 2;
-    // Behind what stands before it on its first line, for which the room is held.
+    // Wraps the text behind the columns that the first line has already.
     const auto filled = [&](const std::string &text) {
         return wrapped(std::string(indent, '-') + plain(text), screen.width.value_or(std::string::npos), indent)
             .substr(indent);

@@ -1,6 +1,5 @@
-// What is wrong with this machine, or why curb is not in effect in a process. Facts are found out in
-// doctor_machine_facts and doctor_process_facts, and made plain sentences of in doctor_machine and doctor_process,
-// which are pure.
+// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_machine_facts and
+// doctor_process_facts collect facts; doctor_machine and doctor_process turn them into sentences, and are pure.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +43,7 @@ struct DriverCondition {
     std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES here
 };
 
-// NVML, as far as a view of the machine does not tell it.
+// Facts from NVML that a View does not have.
 struct NvmlCondition {
     std::string fault;  // why it says nothing; empty: it does
     struct Gpu {
@@ -56,7 +55,7 @@ struct NvmlCondition {
     std::vector<Gpu> gpus;
 };
 
-// libcurb.so, where `curb run` takes it from.
+// The libcurb.so that `curb run` would use.
 struct LibraryCondition {
     std::string fault;  // why there is none
     std::string path;
@@ -70,7 +69,7 @@ struct LibraryCondition {
     std::string not_carried;  // why LD_PRELOAD cannot name it; empty: it can
 };
 
-// A file that the loader takes preloads from for every process of the machine.
+// /etc/ld.so.preload, which the loader reads for every process of the machine.
 struct PreloadFile {
     bool names_curb = false;
     std::string missing;  // a libcurb.so that it names and that is not there
@@ -99,8 +98,8 @@ struct MachineCondition {
     PolicyCondition policy;
     std::optional<View> view;  // nothing: NVML hangs
 };
-// Takes seconds where the driver sleeps, and some more where it hangs (within.hpp). Nothing is changed but that the
-// user's runtime folder is made, as by every program under curb.
+// Takes seconds if the driver sleeps, and longer if it hangs (within.hpp). Changes nothing, except that it creates the
+// user's runtime folder, as every program under curb does.
 MachineCondition look_at_machine();
 Findings examine(const MachineCondition &facts);
 
@@ -112,7 +111,7 @@ struct Mapped {
     friend bool operator==(const Mapped &, const Mapped &) = default;
 };
 
-// What LD_PRELOAD named of curb, as the process would find it.
+// A libcurb.so in the LD_PRELOAD of a process, as that process sees it.
 struct Preloaded {
     std::string path;
     bool there = false;

@@ -24,14 +24,14 @@ std::string cuda_text(int cuda) {
     return "CUDA " + std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
 }
 
-// "what is wrong; the remedy", as other parts of curb say it.
+// Splits "the fault; the remedy", the form of other messages of curb.
 Finding problem(const char *check, const std::string &told) {
     const std::size_t end = told.rfind("; ");
     if (end == std::string::npos) return {check, Verdict::problem, told, {}};
     return {check, Verdict::problem, told.substr(0, end), told.substr(end + 2)};
 }
 
-// Why cuInit fails: each code that has one cause, with the remedy for it.
+// The codes of cuInit that have one cause, with its remedy.
 struct InitFault {
     int code;
     const char *text, *remedy;
@@ -90,7 +90,7 @@ void judge(const DriverCondition &driver, Findings &out) {
                            "that takes driver 570 (CUDA 12.8) or newer"));
 }
 
-// The capped processes that use a GPU and are not on NVML's list of it.
+// Returns the capped processes that use a GPU and that NVML does not list there.
 std::vector<std::string> unlisted(const View &view) {
     std::vector<std::string> out;
     for (const ViewGpu &gpu : view.gpus)

@@ -1,4 +1,4 @@
-// The driver, NVML and the files that curb needs, as this machine has them.
+// Collects facts about this machine: the driver, NVML and the files that curb needs.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ std::string kernel_version() {
     return {};
 }
 
-// Those of the driver that this user may not read and write.
+// Returns the driver's device files that this user may not read and write.
 std::vector<std::string> closed_device_files() {
     std::vector<std::string> out;
     std::error_code error;

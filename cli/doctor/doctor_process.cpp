@@ -97,7 +97,7 @@ void Examination::closed() {
                 "ask as root: sudo curb doctor " + std::to_string(facts_.pid));
 }
 
-// No libcurb.so in its memory. The first cause that holds is the one: each alone is enough.
+// libcurb.so is not in its memory. Reports the first cause that holds: each alone is enough.
 void Examination::absent() {
     if (facts_.program && facts_.library &&
         (facts_.program->machine != facts_.library->machine || facts_.program->bits != facts_.library->bits))
@@ -156,7 +156,7 @@ void Examination::mapped_library() {
         ok(kCheck, library.path);
 }
 
-// libcurb.so is there, and nobody answers.
+// libcurb.so is in its memory, and its socket does not answer.
 void Examination::silent() {
     mapped_library();
     constexpr const char *kCheck = "control";
@@ -189,8 +189,8 @@ void Examination::silent() {
     sees_no_gpu("the driver is not initialised");
 }
 
-// TensorFlow is in the process and has not come to a GPU. It makes a context at its first operation, and computes on
-// the CPU without an error where it finds none.
+// TensorFlow is in the process and uses no GPU. It makes a context at its first operation; without a GPU it computes on
+// the CPU and reports no error.
 void Examination::sees_no_gpu(const std::string &why) {
     if (facts_.tensorflow.empty()) return;
     note("tensorflow",
@@ -199,8 +199,8 @@ void Examination::sees_no_gpu(const std::string &why) {
          "(a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
 }
 
-// Out of memory within TensorFlow's own limit never comes to the driver, so whether it happened cannot be seen from
-// here; that curb had no part in it can.
+// An out-of-memory error within TensorFlow's own limit never reaches the driver. doctor cannot see it, but it can see
+// that curb refused nothing.
 void Examination::own_limit(const control::Status &status) {
     constexpr policy::Bytes kLeft = 512 * policy::MiB;  // TensorFlow's reserve and curb's leave up to 385 MiB
     const auto &keeps = status.returns_nothing;

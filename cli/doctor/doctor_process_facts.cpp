@@ -1,4 +1,4 @@
-// A process as /proc, its control socket and NVML show it.
+// Collects facts about a process from /proc, its control socket and NVML.
 #include <elf.h>
 #include <pwd.h>
 #include <sys/stat.h>
@@ -58,7 +58,7 @@ bool is_secure(int pid) {
     return false;
 }
 
-// The libraries whose file names begin with `name`, each once, by its lowest address.
+// Returns the mapped libraries whose file names begin with `name`, each once, with its lowest address.
 std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
     constexpr std::string_view kDeleted = " (deleted)";
     std::vector<Mapped> out;
@@ -85,7 +85,7 @@ std::vector<Preloaded> preloaded_by(int pid, const std::string &preload) {
         Preloaded one{preload.substr(at, end - at), true, {}};
         at = end + 1;
         if (one.path.find("libcurb.so") == std::string::npos) continue;
-        // A name alone is looked for by the loader, and one with a token in it means what the loader makes of it.
+        // The loader searches for a name without a path, and replaces tokens ($ORIGIN); curb does neither.
         if (one.path.starts_with('/') && one.path.find('$') == std::string::npos) {
             const std::string as_it_sees_it = control::proc_path(pid, "root" + one.path);
             struct stat status {};
@@ -102,8 +102,8 @@ std::string user_text(unsigned uid) {
     return entry != nullptr ? entry->pw_name : "user " + std::to_string(uid);
 }
 
-// The nearest process above it that has a control socket and in whose memory libcurb.so lies where it does here, as it
-// would by chance in none that was started.
+// Returns the nearest ancestor that has a control socket and maps libcurb.so at the same address: the process is a fork
+// of it, because address randomisation gives a started program another address. 0 if there is none.
 int forked_from(const Target &target, const std::vector<Mapped> &curb, const std::vector<int> &with_socket) {
     if (curb.empty()) return 0;
     int above = target.parent;
@@ -115,7 +115,7 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
     return 0;
 }
 
-// Who holds GPU memory; nothing: NVML does not say.
+// Returns the processes that hold GPU memory. nullopt if NVML does not list them.
 std::optional<std::vector<int>> listed_by_nvml() {
     const auto nvml = Nvml::open();
     if (!nvml) return std::nullopt;
@@ -154,7 +154,7 @@ ProcessCondition look_into(int pid) {
     const auto users = words_of(field_in(status, "Uid:")), pids = words_of(field_in(status, "NSpid:"));
     facts.ended = state.starts_with('Z') || state.starts_with('X');
     facts.stopped = control::is_stopped(status);
-    // One that /proc hides (hidepid) is there all the same.
+    // A process that /proc hides (hidepid) is there all the same.
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
     facts.suspended = target.process.start != 0 && control::suspended::read(target.process);
     facts.there = facts.ended || target.process.start != 0 || hidden;

@@ -1,4 +1,4 @@
-// Answers of capped processes, as the commands that ask expect them.
+// Checks the answers of capped processes for the commands that ask them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace curb::cli {
 
-// The answer, or why it is none of this kind.
+// Returns the report in the answer. The error says why there is none.
 template <class Report>
 policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {
     if (auto *report = std::get_if<Report>(&reply)) return std::move(*report);

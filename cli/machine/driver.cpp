@@ -16,7 +16,7 @@ std::string Driver::text(CUresult result) const {
 }
 
 policy::Result<Driver, std::string> load_driver() {
-    // Which GPUs this shell's programs may see is not a matter of the process that is meant.
+    // The CUDA_VISIBLE_DEVICES of this shell has nothing to do with the process in question.
     ::unsetenv("CUDA_VISIBLE_DEVICES");
     void *library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {

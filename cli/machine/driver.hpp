@@ -1,5 +1,5 @@
-// The driver's calls for whole processes, found at run time: curb is linked with neither the driver nor NVML, so that
-// it runs where there is none and says so.
+// The driver's calls for whole processes, looked up at run time. curb links neither the driver nor NVML, so that it
+// starts without them and can report that they are missing.
 #pragma once
 
 #include <memory>
@@ -33,10 +33,10 @@ struct Driver {
     [[nodiscard]] std::string text(CUresult result) const;
 };
 
-// Loads the driver, and does not initialise it. The error says why there is none.
+// Loads the driver without initialising it. The error says why it cannot be loaded.
 policy::Result<Driver, std::string> load_driver();
-// Loads and initialises the driver, which takes seconds where no GPU is kept awake (nvidia-smi -pm 1). One without the
-// checkpoint calls is not initialised. The error says what is wrong and the remedy.
+// Loads and initialises the driver. Takes seconds if no GPU is kept awake (nvidia-smi -pm 1). Does not initialise a
+// driver without the checkpoint calls. The error has the remedy.
 policy::Result<Driver, std::string> open_driver();
 
 }  // namespace curb::cli

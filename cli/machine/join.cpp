@@ -91,7 +91,7 @@ class Join {
         for (const GpuState &instance : gpu.instances) add_gpu(instance, gpu.uuid);
     }
 
-    // What a process says that it holds, beside what NVML says of it.
+    // Adds the process's own figures beside NVML's.
     void add_books(std::size_t process) {
         const auto &status = view_.processes[process].status;
         if (!status) return;
@@ -107,12 +107,12 @@ class Join {
                     continue;
                 }
             }
-            // Of the others that it sees it may hold nothing at all.
+            // A process also lists devices that it sees and holds nothing of.
             if (books.held == 0 && books.contexts == 0 && control::refused(books) == 0) continue;
             (gpu == view_.gpus.end() ? add_device(books) : *gpu).uses.push_back({process, i, std::nullopt});
         }
     }
-    // One that NVML does not tell of, behind the GPU that it is part of.
+    // Adds a device that NVML does not list, behind the GPU that it is part of.
     ViewGpu &add_device(const control::GpuStatus &books) {
         ViewGpu out;
         out.uuid = books.uuid;
@@ -128,8 +128,8 @@ class Join {
         return *view_.gpus.insert(at, std::move(out));
     }
 
-    // NVML lists the processes of a divided GPU there too, and without figures: those whose instance is known are not
-    // users of the rest.
+    // NVML lists the processes of instances on the whole GPU too, without figures. Removes them there if their instance
+    // is known.
     void forget_what_instances_tell() {
         for (ViewGpu &gpu : view_.gpus) {
             if (!gpu.mig || !gpu.parent.empty()) continue;

@@ -1,4 +1,4 @@
-// Facts about the GPUs' users, each from its own source -> one View. Pure.
+// Joins facts about the users of GPUs, each from its own source, into one View. Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace curb::cli {
 
-// What /proc says of a process.
+// Facts from /proc about a process.
 struct ProcessFacts {
     int pid = 0;
     bool lives = false;  // false: there is none (any more) in this pid namespace, or it is a zombie
@@ -24,7 +24,8 @@ struct ProcessFacts {
 struct ViewFacts {
     policy::Result<std::vector<GpuState>, std::string> gpus;
     std::vector<control::Answer> answers;
-    // Of all that are named by the two, by pid. One that is not here, but that NVML lists, is in another pid namespace.
+    // The processes that `gpus` or `answers` name, by pid. A process that NVML lists and that is not here is in another
+    // pid namespace.
     std::vector<ProcessFacts> processes;
 };
 View join(const ViewFacts &facts);

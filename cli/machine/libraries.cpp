@@ -25,7 +25,7 @@ constexpr int kMostHeaders = 512;  // a program has a dozen
 
 class File {
   public:
-    // Of a regular file alone: to open a device or a FIFO does something to it.
+    // Opens regular files only: to open a device or a FIFO has effects.
     explicit File(const std::string &path) {
         const control::Descriptor named(::open(path.c_str(), O_PATH | O_CLOEXEC));
         struct stat status {};
@@ -57,14 +57,14 @@ std::optional<Elf> read_as(const File &file, int bits) {
     return out;
 }
 
-// The directory that holds bin/, lib/ and sim/.
+// Returns the directory that holds bin/, lib/ and sim/.
 fs::path prefix() {
     std::error_code error;
     const fs::path self = fs::read_symlink("/proc/self/exe", error);
     return self.parent_path().parent_path();
 }
 
-// The first that is there, or where it was looked for.
+// Returns the first candidate that is an ELF file. The error lists all of them.
 Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
     std::string error = std::string("there is no ") + what + " (looked for";
     const char *separator = " ";

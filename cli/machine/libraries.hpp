@@ -1,5 +1,5 @@
-// Files that programs load: what an ELF header says of one, where curb's own are, and whether the loader's lists can
-// carry their paths.
+// Files that programs load: ELF headers, the paths of curb's own libraries, and whether LD_PRELOAD can carry such a
+// path.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ struct Elf {
     std::string interpreter;    // "/lib64/ld-linux-x86-64.so.2"; empty: none, so nothing is loaded into it
     friend bool operator==(const Elf &, const Elf &) = default;
 };
-// Nothing: it cannot be read, or is no ELF file of this machine's byte order.
+// nullopt if it cannot be read, or is not an ELF file of this machine's byte order.
 std::optional<Elf> read_elf(const std::string &path);
 
 // "x86-64", "aarch64", "32-bit x86"; of others their number.
 std::string architecture_of(const Elf &elf);
 
-// libcurb.so: what CURB_LIBRARY names, else beside this command. The error says where it was looked for, and the
-// remedy.
+// Returns the path of libcurb.so: CURB_LIBRARY, else beside this command. The error lists the paths that were tried,
+// and has the remedy.
 policy::Result<std::filesystem::path, std::string> find_library();
-// The folder of the simulated driver.
+// Returns the folder of the simulated driver.
 policy::Result<std::filesystem::path, std::string> find_sim();
 
-// Why `list`, a variable whose entries are set apart by `separators`, cannot name the path; nothing: it can.
+// Returns why `list`, a variable whose entries `separators` separate, cannot name the path. nullopt if it can.
 inline constexpr std::string_view kPreloadSeparators = " :$";
 inline constexpr std::string_view kLibraryPathSeparators = ":;$";
 std::optional<std::string> not_carried(const std::filesystem::path &path, const char *list,

@@ -21,7 +21,7 @@ namespace curb::cli {
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
     X(nvmlDeviceGetMigMode)
-// What it can do without.
+// Calls that curb can do without.
 #define CURB_NVML_MORE(X)                       \
     X(nvmlDeviceGetName)                        \
     X(nvmlDeviceGetMemoryInfo_v2)               \
@@ -42,7 +42,7 @@ namespace {
 using policy::Result;
 using ListCall = decltype(&nvmlDeviceGetComputeRunningProcesses_v3);
 
-// Asked again while the list grows.
+// Asks again with more room while the list grows.
 nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInfo_t> &out) {
     out.resize(64);
     for (;;) {
@@ -57,7 +57,7 @@ nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInf
     }
 }
 
-// Who is not listed yet.
+// Adds the processes that are not users of it yet.
 void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     for (const nvmlProcessInfo_t &one : processes) {
         const auto pid = static_cast<int>(one.pid);
@@ -68,7 +68,7 @@ void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     }
 }
 
-// Of a GPU or an instance; what went wrong, or nothing.
+// Reads a GPU or an instance. Returns what went wrong, or an empty text.
 std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     const auto fault = [&](const char *call, nvmlReturn_t error) {
         return std::string(call) + ": " + nvml.nvmlErrorString(error);
@@ -102,7 +102,7 @@ std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     return {};
 }
 
-// Those of a GPU that is divided. One that cannot be read is left out.
+// Reads the instances of a divided GPU. Leaves out an instance that cannot be read.
 void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     unsigned count = 0;
     if (!nvml.nvmlDeviceGetMaxMigDeviceCount || !nvml.nvmlDeviceGetMigDeviceHandleByIndex ||
@@ -183,7 +183,7 @@ Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
         GpuState gpu;
         gpu.index = static_cast<int>(index);
         nvmlDevice_t device = nullptr;
-        // One that this container may not use, or that has fallen off the bus: no process is on it that could be moved.
+        // Skips a GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
         if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
         unsigned current = 0, pending = 0;  // a GPU that knows no MIG answers that it is not supported
         gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;

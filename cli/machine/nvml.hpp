@@ -1,4 +1,4 @@
-// What NVML says of this machine's GPUs and of who holds what of them.
+// Reads this machine's GPUs and the processes that hold their memory from NVML.
 #pragma once
 
 #include <optional>
@@ -28,21 +28,22 @@ struct GpuState {
     std::vector<int> mps_clients;
     std::vector<GpuState> instances;  // where it is divided, and NVML can list them
 
-    // Nothing: the process is not listed.
+    // null if NVML does not list the process.
     [[nodiscard]] const GpuUser *user(int pid) const;
     [[nodiscard]] bool is_mps_client(int pid) const;
 };
 
-// Everybody on these GPUs and their instances: of several a process is there several times.
+// Returns the users of these GPUs and of their instances. A process on several of them is in the list several times.
 std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
-// What the process holds of the GPU with this UUID; 0: nothing, or NVML does not tell.
+// Returns the bytes that the process holds of the GPU with this UUID. 0 if it holds none, or if NVML does not report
+// it.
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
 
 struct NvmlCalls;
 
 class Nvml {
   public:
-    // The error says what is wrong and the remedy.
+    // The error has the remedy.
     static policy::Result<Nvml, std::string> open();
     [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
     // "580.159.04"; empty: it does not say.

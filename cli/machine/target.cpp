@@ -49,7 +49,7 @@ struct CgroupFiles {
 constexpr CgroupFiles kUnified{"memory.max", "memory.current", "inactive_file"};
 constexpr CgroupFiles kLegacy{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-// The tightest limit from `path` up to the top.
+// Applies the tightest limit from `path` up to the top.
 void narrow(HostRoom &room, const std::string &top, const fs::path &path, const CgroupFiles &files) {
     for (fs::path group = path;; group = group.parent_path()) {
         const std::string folder = top + group.string() + "/";
@@ -107,7 +107,7 @@ Target look_at(int pid) {
     target.name = first_line(control::proc_text(pid, "comm"));
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
-    // Of another user's process it opens and cannot be read; of one's own it is never empty to the last byte.
+    // The file of another user's process opens, but cannot be read.
     const auto environment = whole(control::proc_path(pid, "environ"));
     if (environment && !error) target.environment = variables_in(*environment);
     const std::string maps = control::proc_text(pid, "maps");

@@ -1,4 +1,4 @@
-// A process as /proc shows it, and what decides whether it can be suspended.
+// A process as /proc shows it, with the facts that decide whether it can be suspended.
 #pragma once
 
 #include <map>
@@ -25,25 +25,25 @@ struct Target {
     [[nodiscard]] std::string text() const;
 };
 Target look_at(int pid);
-// "4711 (python3)", of whoever that is now.
+// Returns "4711 (python3)", for the process that has this pid now.
 std::string name_of(int pid);
-// Those of `processes` that `pid` has started, itself or through others: of a shell or launcher, the programs.
+// Returns those of `processes` that are descendants of `pid`: the programs of a shell or launcher.
 std::vector<int> started_by(int pid, const std::vector<int> &processes);
 
-// One of several processes that work together, by what the environment says.
+// The rank count of a process that works with others, from its environment.
 struct Ranks {
     std::string variable;  // "WORLD_SIZE"
     std::string count;     // "8"
 };
 std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment);
 
-// How much more host memory a process can take before the machine or a limit of its cgroup stops it.
+// The host memory that a process can still allocate before the machine or a limit of its cgroup stops it.
 struct HostRoom {
     policy::Bytes available = 0;
     std::string limit;  // whose: "this machine", "the cgroup /job/7"
     friend bool operator==(const HostRoom &, const HostRoom &) = default;
 };
-// Nothing: this cannot be found out. The folders are /proc and /sys/fs/cgroup but in tests.
+// nullopt if /proc/meminfo cannot be read. Tests pass other folders.
 std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
                                   const std::string &cgroups = "/sys/fs/cgroup");
 

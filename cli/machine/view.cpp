@@ -1,4 +1,4 @@
-// Goes round those who know something: the capped processes, NVML, /proc.
+// Asks the capped processes, NVML and /proc.
 #include "view.hpp"
 
 #include <pwd.h>
@@ -20,12 +20,12 @@
 namespace curb::cli {
 namespace {
 
-// A process can put any text in the place of its arguments, gigabytes too.
+// A process can put any text in the place of its arguments, even gigabytes.
 constexpr std::size_t kMostOfCommand = 64 << 10;
 
 using control::proc_text;
 
-// A directory service behind it may be slow: once a user.
+// Asks once for each user: a directory service behind it may be slow.
 const std::string &user_name(uid_t uid) {
     static std::map<uid_t, std::string> known;
     const auto found = known.find(uid);
@@ -70,7 +70,7 @@ policy::Result<std::vector<GpuState>, std::string> ask_nvml() {
     return nvml->gpus();
 }
 
-// NVML and /proc beside these answers.
+// Joins these answers with NVML and /proc.
 View look_beside(std::vector<control::Answer> answers) {
     ViewFacts facts{ask_nvml(), std::move(answers), {}};
     std::set<int> asked, known, missing;
@@ -85,7 +85,7 @@ View look_beside(std::vector<control::Answer> answers) {
     look_at_new(asked);
     look_at_new(listed_in(facts.gpus));
     if (missing.empty()) return join(facts);
-    // Those have ended, unless NVML goes on naming them: then they are out of sight here, in another pid namespace.
+    // Missing processes have ended. If NVML still lists them, they are in another pid namespace.
     facts.gpus = ask_nvml();
     const std::set<int> still = listed_in(facts.gpus), suspects = std::exchange(missing, {});
     look_at_new(still);
@@ -108,7 +108,7 @@ Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds pat
     for (const int pid : pids) {
         control::Reply reply = control::ask(pid, control::StatusRequest{true}, patience);
         if (const auto *failure = std::get_if<control::Failure>(&reply)) out.failures[pid] = failure->message;
-        // Whoever does not run under curb has nothing to say.
+        // A failure of a process that is not under curb is not an answer.
         const bool is_answer = !out.failures.contains(pid) || look(pid, false).preloaded;
         if (is_answer) answers.push_back({pid, std::move(reply)});
     }

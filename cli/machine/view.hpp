@@ -1,5 +1,5 @@
-// Who holds what of this machine's GPUs: NVML's figures, what capped processes say of themselves, and /proc, laid side
-// by side. What `curb ps`, `curb metrics` and `curb doctor` show.
+// The users of this machine's GPUs: NVML's figures, the answers of capped processes, and /proc, joined by pid and UUID.
+// `curb ps`, `curb metrics` and `curb doctor` show it.
 #pragma once
 
 #include <chrono>
@@ -52,22 +52,22 @@ struct View {
     std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or does not say what
 };
 
-// All of it as it is now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
+// Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
 View look_around(std::chrono::milliseconds patience, bool detail = false);
 
-// A few processes, in detail and one after the other, wherever their sockets are; and who is beside them by what NVML
-// says.
+// Asks these processes in detail, one after the other, wherever their sockets are. The view also has the processes that
+// NVML lists beside them.
 struct Closely {
     View view;
     std::map<int, std::string> failures;  // by pid: why it does not say, with the remedy
 };
 Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
-// What of it is about these processes.
+// Returns the part of the view that is about these processes.
 View only(const View &view, const std::vector<int> &pids);
-// What a process says of a device; null: it does not say.
+// Returns the process's own figures for a device. null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
-// The GPU that an instance is part of, or the GPU itself; null: it is not known.
+// Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 
 }  // namespace curb::cli

@@ -21,7 +21,7 @@ constexpr Metric kMetrics[] = {
 #include "metrics.def"
 };
 
-// What is known of the thing that a sample is about. A row of the table names those that it wants.
+// The labels of a sample's subject. A row of the table names those that it uses.
 using Labels = std::map<std::string, std::string, std::less<>>;
 
 class Families {

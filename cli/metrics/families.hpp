@@ -1,4 +1,4 @@
-// What `curb metrics` says: the families of metrics.def, filled from a view of the machine, and their texts.
+// The output of `curb metrics`: the families of metrics.def, filled from a view of the machine, and their text.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// `curb metrics`: what `curb ps` shows, as figures for Prometheus.
+// `curb metrics`: prints the figures of `curb ps` for Prometheus.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>

@@ -12,7 +12,7 @@ namespace {
 using config::Document;
 using policy::quote;
 
-// Why a pattern of a rule can hardly be meant; empty: it may be.
+// Returns why the pattern of a rule can hardly be meant. Empty if it may be.
 std::string doubt_of_pattern(std::string_view pattern) {
     bool in_set = false;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
@@ -67,7 +67,7 @@ class Advice {
         about_path(layer.log.file, at + "/log/file");
         about_path(layer.trace.file, at + "/trace/file");
     }
-    // True if a growth that is laid over or under this one says how long requests wait.
+    // True if a growth that applies together with this one has a "wait".
     [[nodiscard]] bool waits(const std::string &at, const std::string &gpu) const {
         const std::string base = gpu.substr(at.size());
         for (const std::string &place : {gpu, at + "/gpu/*", base, std::string("/gpu/*")})

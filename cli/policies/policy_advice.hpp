@@ -1,4 +1,5 @@
-// What a valid policy says that its author can hardly have meant. Pure; may throw std::bad_alloc.
+// Warns of settings that are valid, but that the author of the policy can hardly have meant. Pure; may throw
+// std::bad_alloc.
 #pragma once
 
 #include "config/load.hpp"

@@ -1,4 +1,4 @@
-// Each field of a policy with its value and where that comes from, as `curb policy show` and `explain` print it.
+// The fields of a policy with their values and sources, as `curb policy show` and `explain` print them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace curb::cli {
 
-// Where a value comes from.
+// The source of a value.
 struct Origin {
     enum class Kind { fallback, file, variable, ceiling };
     Kind kind = Kind::fallback;
@@ -22,7 +22,7 @@ struct Origin {
     [[nodiscard]] std::string json_text() const;
 };
 
-// What another place says about the same field.
+// A limit that another source puts on the same field.
 struct Bound {
     const char *holds;  // "at most", "at least"; "overridden": nothing
     std::string value;  // JSON
@@ -40,19 +40,19 @@ struct Row {
     std::vector<Bound> bounds;
 };
 
-// Every field of the table: for each device that a key names (none does: for "*"), then for the process. A key's rows
-// hold what less specific keys say too. `outcome` names the rules that are laid over.
+// Returns a row for every field: for each device that a key names (for "*" if none does), then for the process. A key's
+// rows include the values of less specific keys. `outcome` names the rules that apply.
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const std::string &cap);
 
-// The rows as a table, in blocks by what their pointers have in common.
+// Returns the rows as a table, in blocks of rows whose pointers begin alike.
 std::string text(const std::vector<Row> &rows);
 std::string json_text(const std::vector<Row> &rows);
 
-// What a rule would lay over the rest of its file, each with its place.
+// Returns the settings of a rule, each with its place.
 std::string text(const config::Document &document, const policy::Rule &rule);
 std::string json_text(const config::Document &document, const policy::Rule &rule);
 
-// What has to be so of a process: `exe python3*, args *bert*`; "every process".
+// Returns the condition of a rule: `exe python3*, args *bert*`, or "every process".
 std::string text(const policy::Match &match);
 std::string json_text(const policy::Match &match);
 

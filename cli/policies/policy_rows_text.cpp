@@ -45,7 +45,7 @@ std::string at(json::Members members, const config::Place &place) {
     return json::object(members);
 }
 
-// What a rule says, each with the place where it says it.
+// The settings of a rule, each with its place.
 struct Saying {
     policy::Setting setting;
     config::Place place;

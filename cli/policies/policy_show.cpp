@@ -1,5 +1,4 @@
-// `curb policy show`: every field of a policy with its value and where that comes from, and the rules that may change
-// it.
+// `curb policy show`: prints every field of a policy with its value and source, and the rules that may change it.
 
 #include "command.hpp"
 #include "json.hpp"
@@ -21,7 +20,7 @@ struct ShowOptions {
     }
 };
 
-// The rules of one file with what each would lay over the rest of it.
+// Returns the rules of one file with the settings of each.
 std::string rules_text(const config::Document &document, const std::string &title) {
     const policy::File &file = document.file;
     if (file.rules.empty()) return {};

@@ -1,4 +1,4 @@
-// The policy that `curb policy show` and `explain` speak of.
+// Reads the policy for `curb policy show` and `explain`.
 #pragma once
 
 #include <optional>
@@ -15,20 +15,20 @@ struct PolicySource {
     config::Reading reading;
 };
 
-// FILE as if CURB_POLICY named it ("-": standard input); empty: what this environment names. What is wrong with it is
-// printed, and `status` is then the exit status.
+// Reads FILE as if CURB_POLICY named it ("-": standard input). Empty: reads the policy that this environment names.
+// Prints the errors and sets `status`, the exit status, if there are any.
 std::optional<PolicySource> read_policy(const std::string &file, bool as_json, int &status);
 
-// Standard input as config::read_file reads files.
+// Reads standard input as config::read_file reads files.
 policy::Result<std::string, config::Diagnostic> read_standard_input();
 
-// 0: there are none; 1: the policy is wrong; 2: it could not be read.
+// Returns 0 if there are none, 1 if the policy is wrong, 2 if it could not be read.
 int exit_status(const config::Diagnostics &diagnostics);
 
 // [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}]
 std::string diagnostics_json(const config::Diagnostics &diagnostics);
 
-// Which places there are, as lines of cells and as members of an object.
+// Return the sources of the policy, as lines of cells and as members of an object.
 std::vector<std::vector<std::string>> places_text(const PolicySource &policy);
 json::Members places_json(const PolicySource &policy);
 

@@ -26,7 +26,7 @@ bool can_be_run(const std::string &path) {
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// What a name stands for; none: nothing that can be run.
+// Returns the file that a name stands for. nullopt if it cannot be run.
 std::optional<std::string> find(const std::string &name, const Environment &environment) {
     if (name.find('/') != std::string::npos) return can_be_run(name) ? std::optional(name) : std::nullopt;
     const char *path = environment("PATH");
@@ -53,7 +53,7 @@ std::string absolute(const std::string &path) {
     return error ? path : real.string();
 }
 
-// How a file that is no program of its own asks to be run: "#!", the interpreter and at most one argument.
+// The first line of a script: "#!", the interpreter and at most one argument.
 struct Script {
     std::string line;
     std::string interpreter;
@@ -74,8 +74,8 @@ std::optional<Script> script(const std::string &path) {
                   std::string(policy::trimmed(line.substr(end), kBlanks))};
 }
 
-// The words that env would start its program with: "python3" of `env python3`, "python3", "-u" of `env -S python3 -u`.
-// Empty: it is not plain what env would do.
+// Returns the words with which env would start its program: "python3" for `env python3`, "python3", "-u" for `env -S
+// python3 -u`. Empty if env's options decide it.
 std::vector<std::string> words_of_env(std::string_view argument) {
     if (!argument.starts_with("-S"))
         return argument.empty() || argument.find_first_of("-= \t") != std::string_view::npos
@@ -89,7 +89,7 @@ std::vector<std::string> words_of_env(std::string_view argument) {
     return words;
 }
 
-// Goes on from env to the program that it starts, if that is plain.
+// Replaces env by the program that it starts, if the words name it.
 void follow_env(Script &step, std::vector<std::string> &before, Program &program) {
     std::vector<std::string> words = words_of_env(step.argument);
     auto word = words.begin();

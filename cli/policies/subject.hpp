@@ -1,5 +1,5 @@
-// Who a command will be once it runs, before it does: for the rules of policies, which are about programs, not about
-// what was typed.
+// Finds out which program a command will be, before it runs. The rules of policies match programs, not the words that
+// were typed.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace curb::cli {
 
-// Looks one variable up; null: unset.
+// Returns the value of a variable. null if it is unset.
 using Environment = std::function<const char *(const char *)>;
 
-// A command as the kernel would start it. The programs that it starts in turn are others.
+// A command as the kernel would start it. Programs that it starts in turn are not part of it.
 struct Program {
     std::string file;                              // absolute, symbolic links followed; as typed if it cannot be run
     std::vector<std::string> arguments;            // without the program itself
@@ -24,11 +24,12 @@ struct Program {
     std::string fault;                             // why it cannot be run; empty: it can
 };
 
-// Finds the file as execvp does: in PATH, and through "#!" lines. One that names env is followed to the program that
-// env starts. `command` is not empty.
+// Finds the file as execvp does: in PATH, and through "#!" lines. Follows a line that names env to the program that env
+// starts. `command` is not empty.
 Program program_of(const std::vector<std::string> &command, const Environment &environment);
 
-// That program, run by this user in this environment. It and `environment` must live as long as the subject is used.
+// Returns the subject for that program, run by this user in this environment. `program` and `environment` must live as
+// long as the subject is used.
 config::WhoIs who_is(const Program &program, const Environment &environment);
 
 }  // namespace curb::cli

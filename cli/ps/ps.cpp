@@ -1,4 +1,4 @@
-// `curb ps`: who holds what, as a table, in detail, or for programs.
+// `curb ps`: prints the users of the GPUs, as a table, in detail, or as JSON.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -48,7 +48,7 @@ policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
     return policy::quote(text) + " is no time between two looks; write seconds, from 0.1 on, as 2 or 0.5";
 }
 
-// Between two looks, if there is to be more than one.
+// Returns the interval of --watch, if it was given.
 policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
     if (!options.watch) return std::optional<policy::Duration>();
     const auto span = span_of(*options.watch);
@@ -129,7 +129,7 @@ class Ps {
             if (every_) out += one.message + "\n";
         return out;
     }
-    // Before each answer of several. Lines of JSON have their own time.
+    // Returns the line before each answer of --watch. Lines of JSON have their own time.
     std::string divider() {
         if (options_.json) return {};
         return "curb ps at " + clock_text(control::unix_now(), 0) + "\n";

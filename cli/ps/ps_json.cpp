@@ -104,7 +104,7 @@ std::string trace_json(const control::TraceStatus &trace) {
                    {"error", text_or_null(trace.error)}});
 }
 
-// What is not of one device: that stands with the uses.
+// The part of a status that is not about one device. The figures of devices stand with the uses.
 std::string status_json(const control::Status &status) {
     return object({{"version", text(status.version)},
                    {"since", time_or_null(status.since)},

@@ -11,8 +11,8 @@ using policy::Bytes;
 using policy::format_human;
 using policy::Obstacle;
 
-// A cap under which what was refused would have found room, with some to spare for what the driver takes of its own
-// accord: in whole GiB, or in quarters of one where it is small.
+// Returns a cap under which the refused request would have fitted, with some room for the driver's own memory: in whole
+// GiB, or in quarters of a GiB if it is small.
 std::string enough(const control::Refusal &last) {
     const Bytes least = std::max(last.held + last.bytes + policy::GiB / 4, last.limit + 1);
     const Bytes step = least < 4 * policy::GiB ? policy::GiB / 4 : policy::GiB;
@@ -35,8 +35,7 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
     return "help: curb policy check";
 }
 
-// How long a refusal is worth a line below the table. The column of refusals counts it for as long as the process
-// lives.
+// For this long a refusal has a line below the table. The column of refusals counts it as long as the process lives.
 constexpr control::UnixMs kNews = 10 * 60 * 1000;
 
 // True if the limit that the request met has been raised since.

@@ -16,7 +16,7 @@ enum Column : std::size_t { pid, user, held, nvml, cap, allowance, cached, refus
 constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",   "HELD",    "NVML",     "CAP",
                                                      "ALLOWANCE", "CACHED", "REFUSED", "RELEASED", "COMMAND"};
 constexpr bool is_number(std::size_t column) { return column != user && column != command; }
-// What a narrow terminal loses, first to last. The rest stays.
+// The columns that a narrow terminal loses, first to last.
 constexpr std::array kLost{released, cached, allowance, refused, user, cap, nvml};
 // Columns of it, before others are lost: such as say more than a few letters of a command, and the figures.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
@@ -30,7 +30,7 @@ using Row = std::array<Cell, kColumns>;
 
 std::string size_or(const std::optional<Bytes> &bytes, const char *none) { return bytes ? format_human(*bytes) : none; }
 
-// `use`: null, of a process that holds nothing, or does not say what.
+// `use`: null for a process that holds nothing, or that does not answer.
 Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     Row row;
     row.fill({"-"});

@@ -1,4 +1,4 @@
-// What the table, the notes and the details call things.
+// The words that the table, the notes and the details share.
 #include "ps_text.hpp"
 
 #include <algorithm>

@@ -26,8 +26,8 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 
 volatile sig_atomic_t pressed = 0;
 
-// For as long as this lives no signal comes to this thread, nor to those that it starts: a call of the driver that is
-// interrupted may fail.
+// Blocks all signals of this thread, and of threads that it starts, while it lives. An interrupted call of the driver
+// may fail.
 class Undisturbed {
   public:
     Undisturbed() {

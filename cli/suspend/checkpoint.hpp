@@ -1,5 +1,5 @@
-// The driver's calls on one process, each made in a thread of its own while this one shows how far it has come and
-// listens for Ctrl-C: none of them can be broken off.
+// Makes the driver's calls on one process. Each runs in a thread of its own, because none can be interrupted; this
+// thread shows the progress and notes Ctrl-C.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@ inline constexpr int kInterrupted = 130;
 
 using Seconds = std::chrono::duration<double>;
 
-// Ctrl-C, SIGTERM and SIGHUP are noted from the first of these on, for as long as curb lives; nothing stops it between
-// two steps (Ctrl-Z, a terminal or a pipe that is gone).
+// Notes Ctrl-C, SIGTERM and SIGHUP from now on instead of ending. Ignores Ctrl-Z and a terminal or pipe that is gone,
+// so that nothing stops curb between two steps.
 void hold_interrupts();
 bool interrupted();
 
-// A line on stderr, if that is a terminal, written over once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
+// A line on stderr, if that is a terminal, rewritten once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
 class Progress {
   public:
     using Line = std::function<std::string()>;
@@ -41,21 +41,21 @@ class Progress {
     std::chrono::steady_clock::time_point next_;
 };
 
-// Makes the call and waits for its end. `note`: what is said once if Ctrl-C is pressed meanwhile.
+// Makes the call and waits for its end. Prints `note` once if Ctrl-C is pressed meanwhile.
 CUresult make(const std::function<CUresult()> &call, Progress &progress, const std::string &note);
 
 // Prints the message, and with `json` the answer: that it is not `done` ("suspended", "resumed"). Returns `status`.
 int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message);
 
-// How a process was left.
+// The state in which a process was left.
 struct Left {
     CUresult error = CUDA_SUCCESS;  // of the call that was to bring it there
     CUprocessState state = CU_PROCESS_STATE_FAILED;
     bool known = false;  // whether `state` is what the driver says
 };
-// Asked again when the driver does not answer at once.
+// Asks the driver, and asks again if it fails.
 Left state_of(const Driver &driver, int pid);
-// Unlocks, and tries again when that fails: a process that stays locked hangs.
+// Unlocks the process, and tries again if that fails: a process that stays locked hangs.
 Left unlock(const Driver &driver, int pid);
 
 std::string seconds_text(Seconds seconds);                    // "3.9 s"

@@ -1,4 +1,4 @@
-// What curb finds out about a process before it suspends or resumes it.
+// Collects the facts about a process before it is suspended or resumed.
 #pragma once
 
 #include "control/messages.hpp"
@@ -18,11 +18,12 @@ struct Machine {
 Machine open_machine();
 
 DriverFacts facts_of(const Machine &machine, int pid);
-// The process's own account of itself, over its socket. It answers while it is suspended, too.
+// Asks the process for its status, over its socket. A suspended process answers too. The error says why there is no
+// answer.
 policy::Result<control::Status, std::string> ask_books(const Target &target);
 Books books_of(const Target &target);
-// A process beside this one, of the same parent, that holds GPU memory, where the parent is the same program (as of
-// torch.multiprocessing, whose ranks show in no environment); 0: none.
+// Returns the pid of another process that holds GPU memory, if both have the same parent and the parent runs the same
+// program. That is torch.multiprocessing, whose ranks show in no environment. 0 if there is none.
 int companion_of(const Target &target, const std::vector<GpuState> &gpus);
 
 }  // namespace curb::cli

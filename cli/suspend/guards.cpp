@@ -31,7 +31,7 @@ std::optional<Refusal> not_ours(const std::string &what, const Target &target, u
     return std::nullopt;
 }
 
-// What the driver must be able to do, whichever way the process goes.
+// Refuses if the driver cannot suspend and resume.
 std::optional<Refusal> cannot(const std::string &what, const DriverFacts &driver) {
     if (!driver.fault.empty()) {
         const std::size_t remedy = driver.fault.find("; ");
@@ -212,7 +212,7 @@ bool only_room_is_lacking(const ResumeFacts &facts) {
 }
 
 Bytes room_for(Bytes held, Bytes free, Bytes left) {
-    // No more than there was: what filled a device has to be able to come back to it.
+    // At most the memory that was free then: a process that filled a device must be able to come back to it.
     return policy::added(held - std::min(held, left), std::min(free, 64 * policy::MiB));
 }
 

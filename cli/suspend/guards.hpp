@@ -1,5 +1,5 @@
-// What keeps curb from suspending or resuming a process: decided here from what was found out, before anything is
-// touched. Pure: the driver, NVML, /proc and the books are others' to ask.
+// Decides from collected facts whether a process can be suspended or resumed, before anything is touched. Pure:
+// guard_facts asks the driver, NVML, /proc and the process.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct Refusal {
     [[nodiscard]] std::string text() const { return what + ": " + why + "; " + remedy; }
 };
 
-// The driver that curb itself could load.
+// The driver as curb itself could load it.
 struct DriverFacts {
     std::string fault;  // why there is none
     int cuda = 0;       // as cuDriverGetVersion says it
@@ -37,7 +37,7 @@ struct Books {
 struct SuspendFacts {
     unsigned user = 0;  // who is asking
     Target target;
-    // What is not known yet is not judged.
+    // Facts that are not known yet are not judged.
     std::optional<DriverFacts> driver;
     std::optional<policy::Result<std::vector<GpuState>, std::string>> gpus;
     std::optional<Books> books;
@@ -47,7 +47,7 @@ struct SuspendFacts {
 };
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);
 
-// Room that one GPU must have.
+// The free memory that one GPU must have.
 struct Need {
     std::string uuid;
     policy::Bytes bytes = 0;
@@ -59,20 +59,20 @@ struct ResumeFacts {
     std::optional<policy::Result<std::vector<GpuState>, std::string>> gpus;
     std::optional<std::vector<Need>> needs;  // empty: it is not known what has to come back
 };
-// A process that is locked and no more passes: it is only to be unlocked.
+// Returns the reason to refuse. nullopt for a process that is only locked: it has only to be unlocked.
 std::optional<Refusal> why_not_resume(const ResumeFacts &facts);
 
-// Whether all that stands in the way is that the devices have too little room now.
+// True if only the free memory of the devices is missing.
 bool only_room_is_lacking(const ResumeFacts &facts);
 
-// What a process will take of the device again, and some more that must stay free: the driver wedges a process for good
-// that comes back to too little. `held`: before it was suspended, `free`: of the device at that moment, `left`: what it
-// still holds.
+// Returns the free memory that a process needs to come back, with a margin: with too little the driver blocks the
+// process for good. `held`: by the process before it was suspended, `free`: of the device at that moment, `left`: what
+// the process still holds.
 policy::Bytes room_for(policy::Bytes held, policy::Bytes free, policy::Bytes left);
 
 // "running", "locked", "checkpointed", "failed"
 const char *state_name(CUprocessState state);
-// The GPUs on which the process holds memory, or might.
+// Returns the GPUs on which the process holds memory, or might.
 std::vector<const GpuState *> gpus_of(const std::vector<GpuState> &gpus, int pid);
 policy::Bytes held_by(const std::vector<GpuState> &gpus, int pid);
 

@@ -1,5 +1,5 @@
-// `curb resume`: back from host memory. The driver wedges a process for good that comes back to too little room, so the
-// room is looked at last thing before the call. Somebody who takes it in between cannot be kept out.
+// `curb resume`: moves a process back from host memory. With too little free memory the driver blocks the process for
+// good, so curb checks it right before the call. Another process can still take the memory in between.
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class Resuming {
     }
     [[nodiscard]] std::vector<Need> needs(const std::vector<GpuState> &gpus) const;
     void look(const Machine &machine, ResumeFacts &facts) const;
-    // Nothing: the room is there.
+    // Returns the exit status if there is too little room. nullopt if there is enough.
     std::optional<int> wait_for_room(const Machine &machine, ResumeFacts &facts) const;
     int move(const Machine &machine) const;
     int unlocked(const Machine &machine, Bytes bytes, std::optional<Seconds> time) const;
@@ -59,7 +59,7 @@ class Resuming {
     policy::Duration patience_{0};
 };
 
-// By the record; without one by the process's own books; at last by what was typed.
+// From the record; without one from the process's status; else from --bytes.
 std::vector<Need> Resuming::needs(const std::vector<GpuState> &gpus) const {
     const auto left_on = [&](const std::string &uuid) { return held_on(gpus, uuid, options_.pid); };
     std::vector<Need> out;

@@ -1,5 +1,5 @@
-// `curb suspend`: out of the GPU into host memory. What can go wrong is looked for first; from the lock on, every way
-// out leaves the process running or suspended, never locked, as far as the driver lets us.
+// `curb suspend`: moves a process out of its GPUs into host memory. It checks everything that can go wrong first. Once
+// it has locked the process, every way out leaves it running or suspended, never locked, as far as the driver allows.
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class Suspending {
     [[nodiscard]] SuspendFacts facts(const Machine &machine) const;
     int move(const Machine &machine, unsigned patience, SuspendFacts known);
     int move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known);
-    // After the lock: unlocks, says `why`, and how the process was left.
+    // After the lock: unlocks the process, and prints `why` and its state.
     int give_up(const Machine &machine, const std::string &why, int status = kRefused) const;
     int done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const;
 
@@ -85,7 +85,7 @@ int Suspending::run() {
     if (!patience || patience->count() == 0)
         return ended(kFailure, "unchanged",
                      "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
-    // What costs nothing is asked before the driver is loaded.
+    // First the checks that do not need the driver.
     if (const auto refusal = why_not_suspend(what_proc_shows())) return refused(*refusal);
     suspended::remove_stale(target_.process);
     const auto claim = suspended::Claim::take(target_.process);
@@ -133,7 +133,7 @@ int Suspending::move(const Machine &machine, unsigned patience, SuspendFacts kno
 
 int Suspending::move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known) {
     const Driver &driver = *machine.driver;
-    // Now that it stands still: what it has taken since it was first looked at counts too.
+    // Checks again now that it stands still: it may have allocated since.
     known.gpus = machine.gpus();
     known.host = host_room(options_.pid);
     known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
@@ -147,9 +147,9 @@ int Suspending::move_locked(const Machine &machine, Seconds lock_time, SuspendFa
         suspended::remove(target_.process);
         return give_up(machine, "interrupted before anything was moved", kInterrupted);
     }
-    // The lock holds up the next calls of CUDA. A thread whose call has just returned still reads what it was given, in
-    // memory that may go with the checkpoint. (JAX on an H200, in the middle of training: it crashed in 4 of 12
-    // suspends without this pause, in 2 of 14 with it; why those did is not known.)
+    // The lock blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory that
+    // the checkpoint may move. (JAX on an H200, in the middle of training, crashed in 4 of 12 suspends without this
+    // pause and in 2 of 14 with it; the cause of those is not known.)
     std::this_thread::sleep_for(kSettle);
     const Bytes whole = held_by(**known.gpus, options_.pid);
     const auto start = Clock::now();

@@ -1,4 +1,4 @@
-// What --json prints, put together as text: the JSON library stays in config/ and control/.
+// Builds the JSON that --json prints, as text. The JSON library stays in config/ and control/.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ using Members = std::vector<std::pair<const char *, std::string>>;
 std::string text(std::string_view value);
 std::string flag(bool value);
 std::string object(const Members &members);
-// What `make` makes of each.
+// A list of make(one) for each one.
 template <class Each, class Make>
 std::string list(const Each &each, Make make) {
     return "[" + policy::joined(each, ",", make) + "]";
@@ -30,7 +30,7 @@ std::string object_of(const Array &values, Name name) {
         out.emplace_back(name(static_cast<Enum>(i)), std::to_string(values[i]));
     return object(out);
 }
-// What is not known is null.
+// null for an empty text or no number.
 std::string text_or_null(std::string_view value);
 template <class Number>
 std::string number_or_null(const std::optional<Number> &value) {

@@ -19,8 +19,8 @@ std::string why(const char *what, const std::string &path, int error) {
     return std::string(what) + " " + path + ": " + std::strerror(error);
 }
 
-// Signals that would end curb wait for as long as this lives, so that nothing is left lying. A file that grows beyond a
-// limit of this process is an error of write() then.
+// Blocks the signals that would end curb, so that no temporary file stays behind. write() then fails for a file beyond
+// the size limit of this process.
 class Undisturbed {
   public:
     Undisturbed() {
@@ -29,7 +29,7 @@ class Undisturbed {
         for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXFSZ}) ::sigaddset(&signals, signal);
         ::sigprocmask(SIG_BLOCK, &signals, &before_);
     }
-    // But for one that has come because of such a limit: it is told of.
+    // Drops a pending SIGXFSZ: write() has reported that limit.
     ~Undisturbed() {
         sigset_t limit;
         ::sigemptyset(&limit);

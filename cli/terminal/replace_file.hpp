@@ -1,4 +1,4 @@
-// A file that takes another's place at once, so that nobody ever reads half of it.
+// Replaces a file at once, so that no reader sees half of it.
 #pragma once
 
 #include <sys/types.h>
@@ -8,9 +8,8 @@
 
 namespace curb::cli {
 
-// Writes `text` to a new file beside `path` (its name has another ending), puts it on the disk and renames it. The mode
-// is the new file's whatever the umask is; by itself, others read it. What went wrong, if anything: then what was there
-// is there still, and the new file is not.
+// Writes `text` to a new file beside `path`, syncs it to the disk and renames it. The file gets `mode` whatever the
+// umask is. Returns what went wrong; the old file is then unchanged and the new one removed. nullopt if nothing did.
 std::optional<std::string> replace_file(const std::string &path, const std::string &text, mode_t mode = 0644);
 
 }  // namespace curb::cli

@@ -1,4 +1,4 @@
-// Where the answer goes: a terminal of some size, or not one.
+// Standard output: a terminal of some size, or not a terminal.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@ struct Screen {
     std::optional<std::size_t> height;  // lines
     bool colour = false;
 };
-// Of stdout. COLUMNS and LINES stand for a size that the terminal does not tell, COLUMNS also for a stdout that is no
-// terminal. NO_COLOR and TERM=dumb keep it plain.
+// Returns the size of stdout. COLUMNS and LINES replace a size that the terminal does not report; COLUMNS also applies
+// if stdout is not a terminal. NO_COLOR and TERM=dumb turn colours off.
 Screen screen_of_stdout();
 
 enum class Ink { plain, bold, dim, red, yellow, green };
 std::string inked(const Screen &screen, Ink ink, std::string_view text);
 
-// All of `text`. False: nobody reads it any more (a closed pipe), which is no failure of ours; anything else that goes
-// wrong throws std::system_error.
+// Prints all of `text`. Returns false if the reader has closed the pipe, which is not a failure of curb. Throws
+// std::system_error on any other error.
 bool print(std::string_view text);
 
-// Each line of it on stderr, behind "curb: ".
+// Prints each line of the message on stderr, behind "curb: ".
 void complain(std::string_view message);
 
 }  // namespace curb::cli

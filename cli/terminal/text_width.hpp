@@ -1,4 +1,4 @@
-// How much room text takes on a terminal, and text that fits. All text is UTF-8.
+// Measures and fits text for a terminal. All text is UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@
 
 namespace curb::cli {
 
-// Columns: ideographs and emoji take two, combining marks none. Bytes that are not UTF-8 count as one each.
+// Returns the columns of the text: ideographs and emoji take two, combining marks none. Bytes that are not UTF-8 count
+// as one each.
 std::size_t width_of(std::string_view text);
-// At most so many columns; where something had to go it ends in "…".
+// Cuts the text to so many columns; a text that was cut ends in "…".
 std::string clipped(std::string_view text, std::size_t columns);
-// Filled up with blanks to so many columns: behind it, or before it.
+// Pads the text with blanks to so many columns: behind it, or with `right` before it.
 std::string padded(std::string text, std::size_t columns, bool right = false);
-// Lines of at most so many columns, broken at blanks where there are some, the second and further ones indented.
+// Wraps the text to so many columns, at blanks where it has some. The second and further lines are indented.
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent);
-// Lines of cells, the columns as wide as their widest cell. A line of one cell stands for itself.
+// Joins lines of cells to a table; each column is as wide as its widest cell. A line of one cell does not count.
 std::string aligned(const std::vector<std::vector<std::string>> &lines);
 using policy::plain;
 

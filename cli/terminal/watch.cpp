@@ -1,4 +1,4 @@
-// Signals are held back while a frame is made, and let in while it stands: so the screen is always left on the way out.
+// Signals are blocked while a frame is made and delivered while it is shown, so that curb always restores the screen.
 #include "watch.hpp"
 
 #include <signal.h>
@@ -38,7 +38,7 @@ class Signals {
     Signals(const Signals &) = delete;
     Signals &operator=(const Signals &) = delete;
 
-    // The signal that came, 0: none did.
+    // Returns the signal that came. 0 if none did.
     [[nodiscard]] int wait_until(Clock::time_point time) const {
         came = 0;
         while (came == 0) {
@@ -48,7 +48,7 @@ class Signals {
         }
         return came;
     }
-    // As if we had not caught it.
+    // Ends curb by the signal, as if it had not been caught.
     void die_of(int number) const {
         ::signal(number, SIG_DFL);
         ::raise(number);

@@ -1,4 +1,4 @@
-// The same answer again and again, until Ctrl-C.
+// Prints the same answer again and again, until Ctrl-C.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ struct Frame {
     bool last = false;  // there is nothing to come
 };
 
-// In place on a terminal that can, which is left as it was; else one after the other, with a blank line between. Each
-// stands behind `divider`. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
+// Prints in place on a terminal that can, and restores it; else one answer after the other, with a blank line between.
+// `divider` comes before each. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
 int watch(std::chrono::milliseconds every, const std::function<std::string()> &divider,
           const std::function<Frame(const Screen &)> &frame);
 

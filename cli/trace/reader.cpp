@@ -22,7 +22,7 @@ std::string counted(std::uint64_t n, const char *one, const char *many) {
     return std::to_string(n) + " " + (n == 1 ? one : many);
 }
 
-// Requests may be of any size: programs ask for nonsense. What was held was there.
+// A request may have any size: programs ask for nonsense. Held memory must fit a device.
 bool is_possible(const Moment &moment) noexcept {
     const auto within = [](std::int64_t value) {
         constexpr auto kMost = static_cast<std::int64_t>(kLargestHeld);
@@ -121,7 +121,7 @@ void TraceReader::take_line(std::string_view line, bool whole) {
 }
 
 void TraceReader::take_first(std::string_view line) {
-    // A piece out of the middle of a trace is one, too.
+    // A piece from the middle of a trace is a trace, too.
     const auto first = control::trace::parse(line);
     if (line == "[" || (first && (first->header || first->event))) {
         is_trace_ = true;
@@ -227,7 +227,8 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     if (!standard_input && !opened) return fault(errno);
     const int fd = standard_input ? STDIN_FILENO : opened.number();
     TraceReader reader(name);
-    // Room for as many events as there can be: what is not used is never touched. (Growing would copy them all.)
+    // Reserves memory for the most events that there can be: pages that are not used are never touched, and growing
+    // would copy all events.
     constexpr std::int64_t kShortestLine = 100;
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))

@@ -1,5 +1,5 @@
-// A recorded run for people to look at: a page for browsers, a picture for papers, lines for a terminal. Each is the
-// whole text of what is to be written; nothing in them loads anything from elsewhere.
+// Shows a recorded run: a page for browsers, a picture for papers, lines for a terminal. Each function returns the
+// whole text. None of them loads anything from elsewhere.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace curb::cli {
 
-// Text from a trace, harmless between tags and in quoted attributes.
+// Escapes text from a trace for use between tags and in quoted attributes.
 std::string markup(std::string_view text);
-// JSON, harmless within <script>: no '<' is left in it.
+// Escapes JSON for use within <script>: no '<' is left in it.
 std::string within_script(std::string json);
 
 std::string html_page(const Recording &recording, const Summary &summary);
 std::string svg_picture(const Recording &recording, const Summary &summary);
 std::string text_report(const Recording &recording, const Summary &summary);
 
-// "python3 train.py", or what there is to say where the trace does not tell.
+// Returns the recorded command, "python3 train.py", or the file's name if the trace has none.
 std::string title_of(const Recording &recording);
 // "pid 4711, begun 2026-03-01 12:30:00 UTC, 1 h 2 min, curb 0.1.0"
 std::string origin_of(const Recording &recording);

@@ -9,7 +9,7 @@
 namespace curb::cli {
 namespace {
 
-// What a driver takes for itself below what the program asked for.
+// The order of the layers: the driver's own memory below the program's.
 constexpr std::array kStack = {policy::Kind::contexts, policy::Kind::overhead, policy::Kind::stack,
                                policy::Kind::plain,    policy::Kind::pools,    policy::Kind::vmm,
                                policy::Kind::arrays,   policy::Kind::graphs,   policy::Kind::managed};

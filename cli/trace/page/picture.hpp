@@ -21,7 +21,7 @@ struct LimitSample {
     std::uint64_t ns = 0;
     policy::Bytes limit = policy::kUnbounded;
 };
-// Marks of one column.
+// The marks of one column.
 struct Mark {
     std::uint64_t ns = 0, ended_ns = 0;  // of the largest of them; ended_ns: of waits and releases
     std::size_t count = 0;
@@ -66,7 +66,7 @@ std::vector<policy::Bytes> height_ticks(policy::Bytes top);
 // Times since `begin_ns`, in ns, with what to write there.
 std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span_ns, std::size_t most);
 
-// Told apart by colour-blind readers too (Okabe and Ito), the driver's own in greys.
+// Colour-blind readers can tell them apart (Okabe and Ito). The driver's own kinds are grey.
 const char *colour_of(policy::Kind kind) noexcept;
 
 }  // namespace curb::cli
