@@ -78,15 +78,7 @@ void print_changes(int pid, const control::CapRequest &request, const control::C
 }
 
 std::string changes_json(int pid, const control::CapReport &report) {
-    const auto change = [](const control::CapChange &gpu) {
-        return json::object({{"ordinal", std::to_string(gpu.ordinal)},
-                             {"uuid", json::text(gpu.uuid)},
-                             {"before", json::number_or_null(gpu.before)},
-                             {"now", json::number_or_null(gpu.now)},
-                             {"live_cap", gpu.live_cap ? json::text(policy::format(*gpu.live_cap)) : "null"},
-                             {"ceiling", json::flag(gpu.ceiling)},
-                             {"held", std::to_string(gpu.held)}});
-    };
+    const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(report.gpus, change)}});
 }
 

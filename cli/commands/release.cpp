@@ -121,12 +121,7 @@ std::string text_of(const Asked &process) {
 std::string answer_json(const Asked &process) {
     if (!*process.answer) return error_json(process.pid, process.answer->error());
     const control::ReleaseReport &report = **process.answer;
-    const auto step_json = [](const control::StepReport &step) {
-        return json::object({{"step", json::text(policy::step_name(step.step))},
-                             {"freed", std::to_string(step.freed)},
-                             {"milliseconds", policy::json_text(step.milliseconds)},
-                             {"reason", json::text(step.reason)}});
-    };
+    const auto step_json = [](const control::StepReport &step) { return control::json_of(step); };
     return json::object({{"pid", std::to_string(process.pid)},
                          {"trigger", json::text(report.trigger)},
                          {"steps", json::list(report.steps, step_json)},
