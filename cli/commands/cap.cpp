@@ -79,7 +79,7 @@ void print_changes(int pid, const control::CapRequest &request, const control::C
 
 std::string changes_json(int pid, const control::CapReport &report) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
-    return json::object({{"pid", std::to_string(pid)}, {"gpus", json::list(report.gpus, change)}});
+    return json::object({{"pid", pid}, {"gpus", json::list(report.gpus, change)}});
 }
 
 int cap(const CapOptions &options) {

@@ -122,10 +122,10 @@ std::string answer_json(const Asked &process) {
     if (!*process.answer) return error_json(process.pid, process.answer->error());
     const control::ReleaseReport &report = **process.answer;
     const auto step_json = [](const control::StepReport &step) { return control::json_of(step); };
-    return json::object({{"pid", std::to_string(process.pid)},
+    return json::object({{"pid", process.pid},
                          {"trigger", json::text(report.trigger)},
                          {"steps", json::list(report.steps, step_json)},
-                         {"freed", std::to_string(control::freed(report))},
+                         {"freed", control::freed(report)},
                          {"milliseconds", policy::json_text(report.milliseconds)},
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }

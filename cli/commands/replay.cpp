@@ -229,41 +229,39 @@ std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded
 std::string judged_json(const Judged &gpu) {
     const Replayed &out = gpu.out;
     const auto refusal = [](const ReplayRefusal &one) {
-        return json::object({{"at_ns", std::to_string(one.ns)},
-                             {"bytes", std::to_string(one.bytes)},
+        return json::object({{"at_ns", one.ns},
+                             {"bytes", one.bytes},
                              {"kind", json::text(policy::kind_name(one.kind))},
                              {"why", json::text(policy::obstacle_name(one.why))},
-                             {"held", std::to_string(one.held)},
+                             {"held", one.held},
                              {"limit", limit_json(one.limit)},
-                             {"waited_ns", std::to_string(one.waited_ns)},
-                             {"recorded", json::flag(one.recorded)}});
+                             {"waited_ns", one.waited_ns},
+                             {"recorded", one.recorded}});
     };
     const auto step = [](const auto &one) {
-        return json::object({{"at_ns", std::to_string(one.first)}, {"allowance", limit_json(one.second)}});
+        return json::object({{"at_ns", one.first}, {"allowance", limit_json(one.second)}});
     };
     const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
-    return json::object(
-        {{"gpu", std::to_string(gpu.gpu)},
-         {"cap", json::number_or_null(gpu.terms.cap)},
-         {"recorded", json::object({{"peak", std::to_string(gpu.recorded_peak)},
-                                    {"refused", std::to_string(gpu.recorded_refusals)}})},
-         {"requests", std::to_string(out.requests)},
-         {"peak", json::object({{"bytes", std::to_string(out.peak)}, {"at_ns", std::to_string(out.peak_ns)}})},
-         {"refused", json::object({{"count", std::to_string(out.refused)},
-                                   {"bytes", std::to_string(out.refused_bytes)},
-                                   {"first", json::list(out.refusals, refusal)}})},
-         {"device_refused", std::to_string(out.device_refused)},
-         {"served_now", std::to_string(out.served_now)},
-         {"waited", json::object({{"count", std::to_string(out.waits)},
-                                  {"in_vain", std::to_string(out.waits_in_vain)},
-                                  {"total_ns", std::to_string(out.waited_ns)},
-                                  {"longest_ns", std::to_string(out.longest_wait_ns)}})},
-         {"released", json::object({{"count", std::to_string(out.releases)}, {"bytes", std::to_string(out.released)}})},
-         {"growth", json::object({{"steps", std::to_string(out.steps.size())},
-                                  {"allowance_at_end", limit_json(out.allowance)},
-                                  {"first", json::list(steps, step)}})},
-         {"over_cap", std::to_string(out.over_cap)},
-         {"smallest_cap", json::number_or_null(gpu.smallest)}});
+    return json::object({{"gpu", gpu.gpu},
+                         {"cap", gpu.terms.cap},
+                         {"recorded", json::object({{"peak", gpu.recorded_peak}, {"refused", gpu.recorded_refusals}})},
+                         {"requests", out.requests},
+                         {"peak", json::object({{"bytes", out.peak}, {"at_ns", out.peak_ns}})},
+                         {"refused", json::object({{"count", out.refused},
+                                                   {"bytes", out.refused_bytes},
+                                                   {"first", json::list(out.refusals, refusal)}})},
+                         {"device_refused", out.device_refused},
+                         {"served_now", out.served_now},
+                         {"waited", json::object({{"count", out.waits},
+                                                  {"in_vain", out.waits_in_vain},
+                                                  {"total_ns", out.waited_ns},
+                                                  {"longest_ns", out.longest_wait_ns}})},
+                         {"released", json::object({{"count", out.releases}, {"bytes", out.released}})},
+                         {"growth", json::object({{"steps", out.steps.size()},
+                                                  {"allowance_at_end", limit_json(out.allowance)},
+                                                  {"first", json::list(steps, step)}})},
+                         {"over_cap", out.over_cap},
+                         {"smallest_cap", gpu.smallest}});
 }
 
 std::string replay_json(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {

@@ -7,7 +7,6 @@
 namespace curb::cli {
 namespace {
 
-using json::number_or_null;
 using json::text_or_null;
 
 template <class Values, class Text>
@@ -17,11 +16,11 @@ std::string some(const Values &values, Text text) {
 
 std::string refusal_json(const Moment *one) {
     const bool limited = one->limit() != 0 && one->limit() != policy::kUnbounded;
-    return json::object({{"at_ns", std::to_string(one->ns)},
-                         {"bytes", std::to_string(one->bytes)},
+    return json::object({{"at_ns", one->ns},
+                         {"bytes", one->bytes},
                          {"kind", json::text(policy::kind_name(one->kind))},
                          {"why", json::text(policy::obstacle_name(one->why()))},
-                         {"held", std::to_string(one->held)},
+                         {"held", one->held},
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
@@ -36,53 +35,52 @@ std::string summary_json(const GpuSummary &gpu) {
         longest = std::max(longest, wait.ended_ns - wait.began_ns);
     }
     const auto allocation = [](const Moment *one) {
-        return json::object({{"bytes", std::to_string(one->bytes)},
+        return json::object({{"bytes", one->bytes},
                              {"kind", json::text(policy::kind_name(one->kind))},
-                             {"at_ns", std::to_string(one->ns)},
+                             {"at_ns", one->ns},
                              {"pointer", json::text(pointer_text(one->pointer))}});
     };
     const auto request = [](const Moment *one) {
-        return json::object({{"bytes", std::to_string(one->bytes)},
+        return json::object({{"bytes", one->bytes},
                              {"kind", json::text(policy::kind_name(one->kind))},
-                             {"at_ns", std::to_string(one->ns)},
-                             {"refused", json::flag(one->what == What::refuse)}});
+                             {"at_ns", one->ns},
+                             {"refused", one->what == What::refuse}});
     };
     return json::object(
-        {{"gpu", std::to_string(gpu.gpu)},
+        {{"gpu", gpu.gpu},
          {"name", text_or_null(gpu.name)},
          {"uuid", text_or_null(gpu.uuid)},
          {"total", gpu.total == 0 ? "null" : std::to_string(gpu.total)},
-         {"peak", json::object({{"bytes", std::to_string(gpu.peak)},
-                                {"at_ns", std::to_string(gpu.peak_ns)},
+         {"peak", json::object({{"bytes", gpu.peak},
+                                {"at_ns", gpu.peak_ns},
                                 {"by_kind", json::object_of<policy::Kind>(gpu.at_peak, policy::kind_name)},
-                                {"cap", number_or_null(gpu.cap)},
-                                {"allowance", number_or_null(gpu.allowance)}})},
-         {"at_end", std::to_string(gpu.at_end)},
-         {"allocations", std::to_string(gpu.allocations)},
-         {"frees", std::to_string(gpu.frees)},
-         {"not_freed", json::object({{"count", std::to_string(gpu.live)}, {"bytes", std::to_string(gpu.live_bytes)}})},
-         {"growth_steps", std::to_string(gpu.growth_steps)},
-         {"refused", json::object({{"count", std::to_string(gpu.refusals.size())},
-                                   {"bytes", std::to_string(gpu.refused_bytes)},
+                                {"cap", gpu.cap},
+                                {"allowance", gpu.allowance}})},
+         {"at_end", gpu.at_end},
+         {"allocations", gpu.allocations},
+         {"frees", gpu.frees},
+         {"not_freed", json::object({{"count", gpu.live}, {"bytes", gpu.live_bytes}})},
+         {"growth_steps", gpu.growth_steps},
+         {"refused", json::object({{"count", gpu.refusals.size()},
+                                   {"bytes", gpu.refused_bytes},
                                    {"by", json::object_of<policy::Obstacle>(by, policy::obstacle_name)},
                                    {"first", some(gpu.refusals, refusal_json)}})},
-         {"waited", json::object({{"count", std::to_string(gpu.waits.size())},
-                                  {"granted", std::to_string(granted)},
-                                  {"refused", std::to_string(refused)},
-                                  {"longest_ns", std::to_string(longest)}})},
+         {"waited",
+          json::object(
+              {{"count", gpu.waits.size()}, {"granted", granted}, {"refused", refused}, {"longest_ns", longest}})},
          {"largest_at_peak", some(gpu.held_at_peak, allocation)},
          {"largest_requests", some(gpu.requests, request)}});
 }
 
 std::string release_json(const Release &release) {
-    return json::object({{"began_ns", std::to_string(release.began_ns)},
-                         {"ended_ns", std::to_string(release.ended_ns)},
-                         {"trigger", json::text(release.trigger)},
-                         {"bytes", std::to_string(release.bytes)},
-                         {"steps", some(release.steps, [](const auto &step) {
-                              return json::object({{"step", json::text(policy::step_name(step.first))},
-                                                   {"bytes", std::to_string(step.second)}});
-                          })}});
+    return json::object(
+        {{"began_ns", release.began_ns},
+         {"ended_ns", release.ended_ns},
+         {"trigger", json::text(release.trigger)},
+         {"bytes", release.bytes},
+         {"steps", some(release.steps, [](const auto &step) {
+              return json::object({{"step", json::text(policy::step_name(step.first))}, {"bytes", step.second}});
+          })}});
 }
 
 }  // namespace
@@ -93,9 +91,9 @@ json::Members recording_json(const Recording &recording) {
             {"command", text_or_null(recording.header.command)},
             {"version", text_or_null(recording.header.version)},
             {"began_unix_ns", recording.header.unix_ns == 0 ? "null" : std::to_string(recording.header.unix_ns)},
-            {"first_ns", std::to_string(recording.first_ns)},
-            {"last_ns", std::to_string(recording.last_ns)},
-            {"events", std::to_string(recording.events.size())},
+            {"first_ns", recording.first_ns},
+            {"last_ns", recording.last_ns},
+            {"events", recording.events.size()},
             {"missing", some(recording.missing, json::text)}};
 }
 

@@ -31,7 +31,7 @@ std::string json_of(const Findings &findings, int pid) {
                              {"remedy", json::text(policy::one_line(one.remedy))}});
     };
     return json::object({{"pid", pid == 0 ? "null" : std::to_string(pid)},
-                         {"healthy", json::flag(!has_problem(findings))},
+                         {"healthy", !has_problem(findings)},
                          {"findings", json::list(findings, finding)}}) +
            "\n";
 }

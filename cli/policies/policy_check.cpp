@@ -43,8 +43,8 @@ void print_text(const std::string &file, const Checked &checked) {
 
 void print_json(const std::string &file, const Checked &checked) {
     print(json::object({{"file", json::text(file)},
-                        {"valid", json::flag(checked.wrong.empty())},
-                        {"read", json::flag(exit_status(checked.wrong) != 2)},
+                        {"valid", checked.wrong.empty()},
+                        {"read", exit_status(checked.wrong) != 2},
                         {"diagnostics", diagnostics_json(checked.wrong)},
                         {"warnings", diagnostics_json(checked.warnings)}}) +
           "\n");

@@ -56,9 +56,9 @@ std::string rules_text(const std::vector<Judged> &rules, const std::string &titl
 std::string rules_json(const std::vector<Judged> &rules) {
     return json::list(rules, [](const Judged &one) {
         return json::object({{"rule", json::text(one.rule)},
-                             {"matches", json::flag(one.mismatch.empty())},
+                             {"matches", one.mismatch.empty()},
                              {"mismatch", json::text_or_null(one.mismatch)},
-                             {"laid_over", json::flag(one.laid_over)}});
+                             {"laid_over", one.laid_over}});
     });
 }
 

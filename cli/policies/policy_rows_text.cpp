@@ -40,8 +40,8 @@ Heading heading(const Row &row) {
 // {"file":"job.json","line":7,"column":14} with the members before it.
 std::string at(json::Members members, const config::Place &place) {
     members.emplace_back("file", json::text(place.file));
-    members.emplace_back("line", std::to_string(place.line));
-    members.emplace_back("column", std::to_string(place.column));
+    members.emplace_back("line", place.line);
+    members.emplace_back("column", place.column);
     return json::object(members);
 }
 

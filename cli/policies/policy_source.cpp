@@ -49,8 +49,8 @@ int exit_status(const config::Diagnostics &diagnostics) {
 std::string diagnostics_json(const config::Diagnostics &diagnostics) {
     return json::list(diagnostics, [](const config::Diagnostic &one) {
         return json::object({{"file", json::text(one.file)},
-                             {"line", std::to_string(one.line)},
-                             {"column", std::to_string(one.column)},
+                             {"line", one.line},
+                             {"column", one.column},
                              {"pointer", json::text(one.pointer)},
                              {"message", json::text(one.message)}});
     });
@@ -62,7 +62,7 @@ std::optional<PolicySource> read_policy(const std::string &file, bool as_json, i
     if (reading) return PolicySource{source, std::move(reading).value()};
     status = std::max(1, exit_status(reading.error()));
     if (as_json) {
-        print(json::object({{"valid", json::flag(false)}, {"diagnostics", diagnostics_json(reading.error())}}) + "\n");
+        print(json::object({{"valid", false}, {"diagnostics", diagnostics_json(reading.error())}}) + "\n");
     } else {
         for (const config::Diagnostic &diagnostic : reading.error())
             std::fprintf(stderr, "%s\n", diagnostic.text().c_str());

@@ -96,10 +96,8 @@ CUresult make(const std::function<CUresult()> &call, Progress &progress, const s
 int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message) {
     complain(message);
     if (json)
-        print(json::object({{"pid", std::to_string(pid)},
-                            {done, json::flag(false)},
-                            {"process", json::text(state)},
-                            {"message", json::text(message)}}) +
+        print(json::object(
+                  {{"pid", pid}, {done, false}, {"process", json::text(state)}, {"message", json::text(message)}}) +
               "\n");
     return status;
 }

@@ -187,9 +187,9 @@ int Resuming::unlocked(const Machine &machine, Bytes bytes, std::optional<Second
     }
     suspended::remove(target_.process);
     if (options_.json) {
-        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
-                                          {"resumed", json::flag(true)},
-                                          {"bytes", std::to_string(bytes)},
+        std::printf("%s\n", json::object({{"pid", options_.pid},
+                                          {"resumed", true},
+                                          {"bytes", bytes},
                                           {"seconds", std::to_string(time.value_or(Seconds(0)).count())}})
                                 .c_str());
     } else if (time) {

@@ -204,14 +204,12 @@ int Suspending::done(const Machine &machine, const suspended::Record &record, Se
     const Bytes out = held - std::min(held, left);
     if (options_.json) {
         const auto gpu_json = [&](const suspended::Gpu &gpu) {
-            return json::object({{"uuid", json::text(gpu.uuid)},
-                                 {"held", std::to_string(gpu.held)},
-                                 {"left", std::to_string(left_on(gpu.uuid))}});
+            return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
         };
-        std::printf("%s\n", json::object({{"pid", std::to_string(options_.pid)},
-                                          {"suspended", json::flag(true)},
-                                          {"bytes", std::to_string(out)},
-                                          {"left", std::to_string(left)},
+        std::printf("%s\n", json::object({{"pid", options_.pid},
+                                          {"suspended", true},
+                                          {"bytes", out},
+                                          {"left", left},
                                           {"lock_seconds", std::to_string(lock_time.count())},
                                           {"seconds", std::to_string(time.count())},
                                           {"gpus", json::list(record, gpu_json)}})

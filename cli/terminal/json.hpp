@@ -1,6 +1,7 @@
 // Builds the JSON that --json prints, as text. The JSON library stays in config/ and control/.
 #pragma once
 
+#include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,11 +12,25 @@
 
 namespace curb::cli::json {
 
-using Members = std::vector<std::pair<const char *, std::string>>;
+// A value as JSON: a whole number, true or false, null for an empty optional; or a text that is JSON already.
+class Value {
+  public:
+    template <std::integral T>
+    Value(T value) : json_(std::to_string(value)) {}
+    Value(bool value) : json_(value ? "true" : "false") {}
+    template <std::integral T>
+    Value(const std::optional<T> &value) : json_(value ? std::to_string(*value) : "null") {}
+    Value(std::string json) : json_(std::move(json)) {}
+    Value(const char *json) : json_(json) {}
+    [[nodiscard]] const std::string &json() const { return json_; }
 
-// Values are JSON texts. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
+  private:
+    std::string json_;
+};
+using Members = std::vector<std::pair<const char *, Value>>;
+
+// Returns the JSON of a text. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
 std::string text(std::string_view value);
-std::string flag(bool value);
 std::string object(const Members &members);
 // A list of make(one) for each one.
 template <class Each, class Make>
@@ -26,15 +41,10 @@ std::string list(const Each &each, Make make) {
 template <class Enum, class Array, class Name>
 std::string object_of(const Array &values, Name name) {
     Members out;
-    for (std::size_t i = 0; i < values.size(); ++i)
-        out.emplace_back(name(static_cast<Enum>(i)), std::to_string(values[i]));
+    for (std::size_t i = 0; i < values.size(); ++i) out.emplace_back(name(static_cast<Enum>(i)), values[i]);
     return object(out);
 }
-// null for an empty text or no number.
+// null for an empty text.
 std::string text_or_null(std::string_view value);
-template <class Number>
-std::string number_or_null(const std::optional<Number> &value) {
-    return value ? std::to_string(*value) : "null";
-}
 
 }  // namespace curb::cli::json
