@@ -55,8 +55,13 @@ EachOf<Enum, Array> each_of(Array &values) {
 // 46 days.
 inline constexpr double kMostMilliseconds = 4e9;
 
+// For whom an object is written: the other side of the socket, or readers of `curb … --json`, who find every member,
+// and null where nothing is known.
+enum class For : bool { the_wire, readers };
+
 class Writing {
   public:
+    explicit Writing(For whom = For::the_wire) : whom_(whom) {}
     template <class T>
     void operator()(const char *name, const T &value) {
         begin(name);
@@ -64,12 +69,19 @@ class Writing {
     }
     template <class T>
     void operator()(const char *name, const std::optional<T> &value) {
-        if (value) (*this)(name, *value);
+        if (value) return (*this)(name, *value);
+        if (whom_ == For::readers) null(name);
+    }
+    // A number whose 0 says that it is not known.
+    template <class T>
+    void where_known(const char *name, const T &value) {
+        if (whom_ == For::readers && value == T()) return null(name);
+        (*this)(name, value);
     }
     // Written only where it is not what a fresh one has.
     template <class T>
     void where_set(const char *name, const T &value) {
-        if (value != T()) (*this)(name, value);
+        if (value != T() || whom_ == For::readers) (*this)(name, value);
     }
     [[nodiscard]] std::string text() && { return (out_.empty() ? "{" : std::move(out_)) + "}"; }
 
@@ -79,7 +91,13 @@ class Writing {
         out_ += name;
         out_ += "\":";
     }
-    void write(const std::string &value) { out_ += policy::json_text(policy::valid_utf8(value)); }
+    void null(const char *name) {
+        begin(name);
+        out_ += "null";
+    }
+    void write(const std::string &value) {
+        out_ += value.empty() && whom_ == For::readers ? "null" : policy::json_text(policy::valid_utf8(value));
+    }
     void write(bool value) { out_ += value ? "true" : "false"; }
     void write(double value) {
         out_ += policy::json_text(std::isfinite(value) && value > 0 ? std::min(value, kMostMilliseconds) : 0.0);
@@ -109,11 +127,12 @@ class Writing {
     template <class T>
     requires requires(Writing &io, const T &value) { describe(io, value); }
     void write(const T &value) {
-        Writing inner;
+        Writing inner(whom_);
         describe(inner, value);
         out_ += std::move(inner).text();
     }
 
+    const For whom_;
     std::string out_;
 };
 
@@ -137,6 +156,10 @@ class Reading {
     void operator()(const char *name, std::optional<T> &out) {
         known_.push_back(name);
         if (object_.member(name)) (*this)(name, out.emplace());
+    }
+    template <class T>
+    void where_known(const char *name, T &out) {
+        (*this)(name, out);
     }
     template <class T>
     void where_set(const char *name, T &out) {

@@ -68,7 +68,7 @@ void describe(Io &io, Is<PolicyStatus> auto &value) {
     io("ceiling", value.ceiling);
     io("rule", value.rule);
     io("unusable", value.unusable);
-    io("since", value.since);
+    io.where_known("since", value.since);
     io("error", value.error);
 }
 template <class Io>
@@ -82,10 +82,10 @@ template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {
     io("at", value.at);
     io("gpu", value.gpu);
-    io("bytes", value.bytes);
+    io.where_known("bytes", value.bytes);
     io("why", value.why);
     io("held", value.held);
-    io("limit", value.limit);
+    io.where_known("limit", value.limit);
 }
 template <class Io>
 void describe(Io &io, Is<Waiting> auto &value) {
@@ -107,22 +107,27 @@ void describe(Io &io, Is<Passed> auto &value) {
     io("library", value.library);
     io("how", value.how);
 }
+// All but its devices.
 template <class Io>
-void describe(Io &io, Is<Status> auto &value) {
+void describe_process(Io &io, Is<Status> auto &value) {
     io("pid", value.pid);
     io("version", value.version);
-    io("since", value.since);
+    io.where_known("since", value.since);
     io("signal", value.signal);
     io.where_set("signal_trouble", value.signal_trouble);
     io("policy", value.policy);
     io("trace", value.trace);
-    io("gpus", value.gpus);
     io.where_set("releasing", value.releasing);
     io.where_set("waits", value.waits);
     io("refusals", value.refusals);
     io("releases", value.releases);
     io.where_set("passed", value.passed);
     io.where_set("returns_nothing", value.returns_nothing);
+}
+template <class Io>
+void describe(Io &io, Is<Status> auto &value) {
+    describe_process(io, value);
+    io("gpus", value.gpus);
 }
 template <class Io>
 void describe(Io &io, Is<CapChange> auto &value) {
@@ -215,7 +220,23 @@ bool read_reply(Reading &message, Reply &out) {
     return true;
 }
 
+template <class T>
+std::string for_readers(const T &value) {
+    Writing out(For::readers);
+    describe(out, value);
+    return std::move(out).text();
+}
+
 }  // namespace
+
+std::string json_of(const Status &status) {
+    Writing out(For::readers);
+    describe_process(out, status);
+    return std::move(out).text();
+}
+std::string json_of(const GpuStatus &gpu) { return for_readers(gpu); }
+std::string json_of(const StepReport &step) { return for_readers(step); }
+std::string json_of(const CapChange &change) { return for_readers(change); }
 
 std::string text(const Request &request) {
     Writing message;

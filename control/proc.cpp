@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 
 #include "control/descriptor.hpp"
@@ -16,23 +17,35 @@
 namespace curb::control {
 namespace {
 
-std::string path_of(int pid, const char *what) { return "/proc/" + std::to_string(pid) + "/" + what; }
+// Appends what is read of the file, at most `most` bytes. Returns false if it cannot be opened or read. Not by a
+// stream, whose iterators throw when the process ends meanwhile.
+bool read_into(std::string &out, const std::string &path, std::size_t most) {
+    const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<char, 4096> block;
+    for (;;) {
+        const std::size_t left = std::min(most - out.size(), block.size());
+        const ssize_t got = in ? ::read(in.number(), block.data(), left) : -1;
+        if (got <= 0) return got == 0;
+        out.append(block.data(), static_cast<std::size_t>(got));
+    }
+}
 
 }  // namespace
 
 std::string process_text(int pid) { return "process " + std::to_string(pid); }
 
-// Not by a stream, whose iterators throw when the process ends meanwhile.
-std::string proc_text(int pid, const char *what, std::size_t most) {
-    const Descriptor in(::open(path_of(pid, what).c_str(), O_RDONLY | O_CLOEXEC));
+std::string proc_path(int pid, const std::string &what) { return "/proc/" + std::to_string(pid) + "/" + what; }
+
+std::optional<std::string> file_text(const std::string &path, std::size_t most) {
     std::string out;
-    std::array<char, 4096> block;
-    for (;;) {
-        const std::size_t left = std::min(most - out.size(), block.size());
-        const ssize_t got = in ? ::read(in.number(), block.data(), left) : 0;
-        if (got <= 0) return out;
-        out.append(block.data(), static_cast<std::size_t>(got));
-    }
+    if (!read_into(out, path, most)) return std::nullopt;
+    return out;
+}
+
+std::string proc_text(int pid, const char *what, std::size_t most) {
+    std::string out;
+    read_into(out, proc_path(pid, what), most);
+    return out;
 }
 
 std::string_view field_in(std::string_view status, std::string_view name) {
@@ -42,6 +55,13 @@ std::string_view field_in(std::string_view status, std::string_view name) {
         status.remove_prefix(std::min(line.size() + 1, status.size()));
     }
     return {};
+}
+
+std::uint64_t number_in(std::string_view status, std::string_view name) {
+    const std::string_view value = field_in(status, name);
+    std::uint64_t out = 0;
+    std::from_chars(value.data(), value.data() + value.size(), out);
+    return out;
 }
 
 bool has_ended(int pid) {
@@ -58,7 +78,7 @@ bool is_stopped(int pid) { return is_stopped(proc_text(pid, "status")); }
 
 std::optional<uid_t> owner_of(int pid) {
     struct stat status {};
-    if (::stat(path_of(pid, "").c_str(), &status) != 0) return std::nullopt;
+    if (::stat(proc_path(pid, "").c_str(), &status) != 0) return std::nullopt;
     return status.st_uid;
 }
 

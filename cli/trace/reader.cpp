@@ -7,16 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <unordered_map>
 
+#include "control/descriptor.hpp"
 #include "policy/words.hpp"
 #include "recording.hpp"
-#include "rmm_log.hpp"
 
 namespace curb::cli {
 namespace {
 
-constexpr std::uint64_t kDay = 86'400'000'000'000;
 constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line Linux starts
 constexpr std::string_view kCounters = R"({"ph":"C")";
 
@@ -24,7 +22,7 @@ std::string counted(std::uint64_t n, const char *one, const char *many) {
     return std::to_string(n) + " " + (n == 1 ? one : many);
 }
 
-// Requests may be of any size: programs ask for nonsense. What was held was there.
+// A request may have any size: programs ask for nonsense. Held memory must fit a device.
 bool is_possible(const Moment &moment) noexcept {
     const auto within = [](std::int64_t value) {
         constexpr auto kMost = static_cast<std::int64_t>(kLargestHeld);
@@ -79,31 +77,6 @@ std::vector<int> gpus_of(const Recording &recording) {
     return out;
 }
 
-// The state that a log needs which says neither what is held nor the date.
-class TraceReader::RmmLog {
-  public:
-    explicit RmmLog(RmmColumns columns) : columns_(columns) {}
-    [[nodiscard]] policy::Result<RmmRow, std::string> row(std::string_view line) const { return columns_.row(line); }
-
-    // Nanoseconds since the first row. Logs tell the time of day: a great leap back is midnight, a small one another
-    // thread that was quicker.
-    std::uint64_t since_first(std::uint64_t ns) {
-        if (!first_) first_ = last_ = ns;
-        if (ns + days_ + kDay / 2 < last_) days_ += kDay;
-        ns += days_;
-        last_ = std::max(last_, ns);
-        return ns - std::min(ns, *first_);
-    }
-    [[nodiscard]] std::uint64_t first() const { return first_.value_or(0); }
-    std::unordered_map<std::uint64_t, policy::Bytes> live;
-    policy::Bytes held = 0;
-
-  private:
-    RmmColumns columns_;
-    std::optional<std::uint64_t> first_;
-    std::uint64_t last_ = 0, days_ = 0;
-};
-
 TraceReader::TraceReader(std::string name) { out_.name = std::move(name); }
 
 void TraceReader::expect(std::size_t events) {
@@ -120,7 +93,7 @@ bool TraceReader::take(std::string_view piece) {
         if (end == std::string_view::npos) {
             rest_ += piece;
             if (rest_.size() <= kLongestLine) return true;
-            if (format_ == Format::unknown) {
+            if (!is_trace_) {
                 fault_ = "its first line does not end";
                 return false;
             }
@@ -143,23 +116,16 @@ bool TraceReader::take(std::string_view piece) {
 void TraceReader::take_line(std::string_view line, bool whole) {
     ++lines_;
     if (line.empty()) return;
-    if (format_ == Format::unknown) return take_first(line);
-    if (format_ == Format::curb) return take_curb(line, whole);
-    take_rmm(line, whole);
+    if (!is_trace_) return take_first(line);
+    take_event(line, whole);
 }
 
 void TraceReader::take_first(std::string_view line) {
-    if (const auto columns = RmmColumns::of(line)) {
-        format_ = Format::rmm;
-        out_.rmm = true;
-        rmm_ = std::make_shared<RmmLog>(*columns);
-        return;
-    }
-    // A piece out of the middle of a trace is one, too.
+    // A piece from the middle of a trace is a trace, too.
     const auto first = control::trace::parse(line);
     if (line == "[" || (first && (first->header || first->event))) {
-        format_ = Format::curb;
-        if (line != "[") take_curb(line, true);
+        is_trace_ = true;
+        if (line != "[") take_event(line, true);
     } else if (!first && line.find("\"curb\"") != std::string_view::npos) {
         fault_ = first.error();
     } else {
@@ -167,7 +133,7 @@ void TraceReader::take_first(std::string_view line) {
     }
 }
 
-void TraceReader::take_curb(std::string_view line, bool whole) {
+void TraceReader::take_event(std::string_view line, bool whole) {
     if (line.starts_with(kCounters) && whole) return;  // the viewers' alone
     Moment moment;
     std::string_view text;
@@ -198,48 +164,6 @@ void TraceReader::take_curb(std::string_view line, bool whole) {
         }
     }
     if (parsed->event) add(*parsed->event);
-}
-
-void TraceReader::take_rmm(std::string_view line, bool whole) {
-    const auto row = rmm_->row(line);
-    if (!row) {
-        if (whole)
-            bad_line(row.error());
-        else
-            cut_off_ = true;
-        return;
-    }
-    Moment moment;
-    moment.ns = rmm_->since_first(row->ns);
-    moment.thread = row->thread;
-    moment.bytes = static_cast<std::int64_t>(row->bytes);
-    if (row->action == RmmRow::Action::failure) {
-        moment.what = What::refuse;
-        moment.detail = static_cast<std::uint8_t>(policy::Obstacle::device);
-    } else if (row->action == RmmRow::Action::allocate) {
-        moment.what = What::alloc;
-        moment.pointer = row->pointer;
-        moment.charge = moment.bytes;
-        const auto [there, is_new] = rmm_->live.try_emplace(row->pointer, row->bytes);
-        if (!is_new) {  // its free was lost
-            rmm_->held -= there->second;
-            there->second = row->bytes;
-        }
-        rmm_->held += row->bytes;
-    } else {
-        const auto there = rmm_->live.find(row->pointer);
-        if (there == rmm_->live.end()) {
-            ++unmatched_frees_;
-            return;
-        }
-        moment.what = What::free;
-        moment.pointer = row->pointer;
-        moment.charge = -static_cast<std::int64_t>(there->second);
-        rmm_->held -= there->second;
-        rmm_->live.erase(there);
-    }
-    moment.held = moment.of_kind = rmm_->held;
-    add(moment);
 }
 
 void TraceReader::add(const control::trace::Event &event) {
@@ -276,14 +200,13 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     const std::string name = policy::quote(out_.name);
     const bool nothing = lines_ == 0 && rest_.empty();
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
-    if (nothing || (fault_.empty() && format_ == Format::unknown))
+    if (nothing || (fault_.empty() && !is_trace_))
         return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in docs/POLICY.md";
     if (!fault_.empty())
         return name + " is no trace that this curb can read: " + fault_ +
-               "; it reads what \"trace\" in a policy has written, and RMM's logs";
+               "; it reads what \"trace\" in a policy has written";
     auto &missing = out_.missing;
-    if (format_ == Format::curb && !has_header_)
-        missing.push_back("The beginning is missing: which command and which GPUs it was is not known.");
+    if (!has_header_) missing.push_back("The beginning is missing: which command and which GPUs it was is not known.");
     if (cut_off_) missing.push_back("It ends in the middle of line " + std::to_string(lines_) + ".");
     if (bad_lines_ != 0)
         missing.push_back(counted(bad_lines_, "line", "lines") + " could not be read (the first: " + first_bad_ + ").");
@@ -291,9 +214,6 @@ policy::Result<Recording, std::string> TraceReader::done() && {
         missing.push_back(counted(dropped_, "event was", "events were") +
                           " dropped by the process, which could not write so fast: single allocations are missing, "
                           "what is held is right.");
-    if (unmatched_frees_ != 0)
-        missing.push_back(counted(unmatched_frees_, "free is", "frees are") + " of memory from before the log began.");
-    if (rmm_ != nullptr && rmm_->first() < kDay) out_.day_ns = rmm_->first();
     return std::move(out_);
 }
 
@@ -303,13 +223,12 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     const auto fault = [&](int error) {
         return policy::quote(policy::plain(name)) + " cannot be read: " + std::strerror(error);
     };
-    const int fd = standard_input ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fault(errno);
-    const auto close = [&] {
-        if (!standard_input) ::close(fd);
-    };
+    const control::Descriptor opened(standard_input ? -1 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!standard_input && !opened) return fault(errno);
+    const int fd = standard_input ? STDIN_FILENO : opened.number();
     TraceReader reader(name);
-    // Room for as many events as there can be: what is not used is never touched. (Growing would copy them all.)
+    // Reserves memory for the most events that there can be: pages that are not used are never touched, and growing
+    // would copy all events.
     constexpr std::int64_t kShortestLine = 100;
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
@@ -318,14 +237,9 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     for (;;) {
         const ssize_t size = ::read(fd, buffer.data(), buffer.size());
         if (size < 0 && errno == EINTR) continue;
-        if (size < 0) {
-            const std::string why = fault(errno);
-            close();
-            return why;
-        }
+        if (size < 0) return fault(errno);
         if (size == 0 || !reader.take({buffer.data(), static_cast<std::size_t>(size)})) break;
     }
-    close();
     return std::move(reader).done();
 }
 

@@ -1,5 +1,5 @@
-// A trace that was read: every event in 64 bytes, as a run may have fifty millions of them. What `curb report` shows
-// and `curb replay` runs again.
+// A trace in memory, for `curb report` and `curb replay`. An event takes 64 bytes, because a run may have fifty
+// million.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using control::trace::What;
 
 inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, which all times are in
 
-// control::trace::Event without its text, members that no event needs both of in one place.
+// control::trace::Event without its text. Members that no event needs together share a place.
 struct Moment {
     std::uint64_t ns = 0;       // since the trace began
     std::uint64_t pointer = 0;  // of alloc and free; of others how long it lasted, in ns
@@ -42,8 +42,7 @@ struct Moment {
     [[nodiscard]] policy::Obstacle why() const noexcept { return static_cast<policy::Obstacle>(detail); }
     [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
     [[nodiscard]] std::uint64_t began_ns() const noexcept { return ns - std::min(ns, duration_ns()); }
-    // What tells a live allocation from others: its address; of contexts and the like a handle, which those of other
-    // kinds may share.
+    // Identifies a live allocation: its address. Contexts and the like have a handle, which other kinds may share.
     [[nodiscard]] std::uint64_t key() const noexcept { return pointer ^ (static_cast<std::uint64_t>(kind) << 58); }
     friend bool operator==(const Moment &, const Moment &) = default;
 };
@@ -55,7 +54,7 @@ struct HeldByKind {
     policy::ByKind kinds{};
     policy::Bytes sum = 0;
 
-    // False: the event does not change what is held.
+    // Returns false if the event does not change the held memory.
     bool take(const Moment &moment) noexcept {
         if (!moment.moves_memory() && moment.what != What::books) return false;
         policy::Bytes &kind = kinds[static_cast<std::size_t>(moment.kind)];
@@ -70,10 +69,8 @@ inline constexpr int kMostGpus = 256;                                  // ordina
 
 struct Recording {
     std::string name;  // of the file, as it was typed
-    bool rmm = false;  // a log of RMM's: requests alone, without what the driver took for them
     control::trace::Header header;
-    std::optional<std::uint64_t> day_ns;  // since midnight, where the date is not known
-    std::vector<Moment> events;           // in the order of the file
+    std::vector<Moment> events;  // in the order of the file
     std::vector<std::string> texts{std::string()};
     std::uint64_t first_ns = 0, last_ns = 0;  // of all events
 
@@ -84,48 +81,45 @@ struct Recording {
     [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: nothing is known of it
 };
 
-// The ordinals that the events and the header name, rising.
+// Returns the ordinals that the events and the header name, in rising order.
 std::vector<int> gpus_of(const Recording &recording);
 
-// Takes what is read of a file piece by piece, and knows of what format it is. The pieces may be cut anywhere.
+// Reads a trace piece by piece. The pieces may be cut anywhere.
 class TraceReader {
   public:
     explicit TraceReader(std::string name);
-    // False: it is no trace at all, and nothing more need be read.
+    // Returns false if the file is not a trace; nothing more need be read.
     bool take(std::string_view piece);
-    // The error: a sentence with the file's name and a remedy.
+    // The error is a sentence with the file's name and a remedy.
     policy::Result<Recording, std::string> done() &&;
-    // At most so many events will come. Without room for as many the recording grows as they come.
+    // Reserves memory for so many events. Without enough memory the recording grows as they come.
     void expect(std::size_t events);
 
   private:
-    enum class Format { unknown, curb, rmm };
     void take_line(std::string_view line, bool whole);
     void take_first(std::string_view line);
-    void take_curb(std::string_view line, bool whole);
-    void take_rmm(std::string_view line, bool whole);
+    void take_event(std::string_view line, bool whole);
     void add(const Moment &moment);
     void add(const control::trace::Event &event);
     std::uint32_t index_of(const std::string &text);
     void bad_line(std::string why);
 
     Recording out_;
-    Format format_ = Format::unknown;
+    bool is_trace_ = false;  // its first line says so
     bool has_header_ = false;
     std::string rest_;   // the beginning of a line whose end has not come
     std::string fault_;  // why this is no trace; empty: it may be one
-    std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0, unmatched_frees_ = 0;
+    std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0;
     std::string first_bad_;
     bool cut_off_ = false;
-    class RmmLog;
-    std::shared_ptr<RmmLog> rmm_;
 };
 
 // Reads a file of any size, or standard input ("-").
 policy::Result<Recording, std::string> read_trace(const std::string &file);
 
-// One line of curb's own, if it is laid out as trace::append() does it; false: it is to be parsed. Twenty times as fast
-// as trace::parse, with which it agrees wherever it answers. `text`: the event's, as JSON writes it.
+// Reads a line that is laid out as trace::append() writes it. Returns false for any other line, which trace::parse
+// reads. It is twenty times as fast, and agrees with trace::parse wherever it returns true. `text`: the event's, as
+// JSON writes it.
 bool scan(std::string_view line, Moment &moment, std::string_view &text) noexcept;
 
 }  // namespace curb::cli

@@ -14,7 +14,7 @@ namespace {
 using policy::Bytes;
 using policy::Verdict;
 
-// What the shim asks for before the driver has said what it takes.
+// The sizes that libcurb.so charges before the driver reports what it takes.
 constexpr Bytes kGranule = 2 * policy::MiB;    // of cuMemAlloc
 constexpr Bytes kPoolUnit = 32 * policy::MiB;  // of stream-ordered pools
 constexpr std::uint64_t kMillisecond = 1'000'000;
@@ -53,7 +53,7 @@ class Run {
     }
 
   private:
-    // A request that is held for room. Its thread does nothing else meanwhile.
+    // A request that waits. Its thread does nothing else meanwhile.
     struct Pending {
         const Moment *event;
         std::uint64_t began_ns;
@@ -66,7 +66,7 @@ class Run {
     [[nodiscard]] Bytes of_kind(policy::Kind kind) const noexcept {
         return recorded_.kinds[static_cast<std::size_t>(kind)];
     }
-    // Memory of pools that no allocation uses: what a release on the spot would give back.
+    // The memory of pools that no allocation uses; a release on the spot would give it back.
     [[nodiscard]] Bytes idle_pools() const noexcept {
         return less(less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools)),
                     static_cast<std::int64_t>(given_back_ + live_pools_));
@@ -143,11 +143,9 @@ class Run {
         look();
     }
 
-    // RMM's log does not tell why.
     [[nodiscard]] bool refused_by_device(const Moment &event) const noexcept {
         if (event.what != What::refuse) return false;
-        return (event.why() == policy::Obstacle::device && !recording_.rmm) ||
-               (terms_.total != 0 && positive(event.bytes) > terms_.total);
+        return event.why() == policy::Obstacle::device || (terms_.total != 0 && positive(event.bytes) > terms_.total);
     }
 
     void free(const Moment &event) {
@@ -166,7 +164,7 @@ class Run {
         settle(event.kind);
     }
 
-    // How much the shim would have asked for.
+    // Returns the bytes that libcurb.so would have charged.
     [[nodiscard]] Bytes asked(const Moment &event) const noexcept {
         const Bytes bytes = positive(event.bytes), took = positive(event.charge);
         if (event.what == What::refuse) return bytes;
@@ -177,10 +175,10 @@ class Run {
                              : std::min(round_up(bytes, kPoolUnit), round_up(given_back_, kPoolUnit));
         }
         const bool granules = event.kind == policy::Kind::plain || event.kind == policy::Kind::managed;
-        return granules && !recording_.rmm ? std::max(took, round_up(bytes, kGranule)) : took;
+        return granules ? std::max(took, round_up(bytes, kGranule)) : took;
     }
 
-    // False: it is held for room. `first`: it is not yet among those.
+    // Returns false if the request waits. `first`: it does not wait yet.
     bool attempt(const Pending &request, bool first) {
         const Moment &event = *request.event;
         const Bytes bytes = asked(event);

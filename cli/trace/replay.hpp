@@ -1,4 +1,4 @@
-// A recorded run under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
+// Runs a recorded run again under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
 //
 // What happens is taken to be what was recorded, less what the new terms would have refused: held = held then - what
 // was refused and not freed since - what a release would have given back. docs/decisions/0026-reports-and-replay.md
@@ -47,11 +47,11 @@ struct Replayed {
     policy::Bytes allowance = policy::kUnbounded;  // at the end
 };
 
-// One GPU of the recording. `to_first_refusal`: stops there, for those who only ask whether there is one.
+// Replays one GPU of the recording. `to_first_refusal`: stops at the first refusal.
 Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms, bool to_first_refusal = false);
 
-// The least cap, in whole MiB, that would have refused nothing as the only limit: without growth, waiting and
-// keep_free. `total`: of the device; 0: not known. None: there is none that a number has room for.
+// Returns the smallest cap, in whole MiB, that would have refused nothing as the only limit: without growth, waiting
+// and keep_free. `total`: of the device; 0 if it is not known. nullopt if no number is large enough.
 std::optional<policy::Bytes> smallest_cap(const Recording &recording, int gpu, policy::Bytes total);
 
 }  // namespace curb::cli

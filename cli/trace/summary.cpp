@@ -8,7 +8,7 @@
 namespace curb::cli {
 namespace {
 
-// Of equals the earlier, so that what is listed does not hang on the order in which it is offered.
+// Of equals the earlier, so that the list does not depend on the order of the offers.
 bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);
 }

@@ -1,4 +1,4 @@
-// What a recorded run comes to: peaks, what was refused, waited for and released. Pure.
+// Sums up a recorded run: peaks, refusals, waits and releases. Pure.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace curb::cli {
 
-// Steps that one trigger asked for, one after the other.
+// The steps of one release, in their order.
 struct Release {
     std::uint64_t began_ns = 0, ended_ns = 0;
     std::string trigger;
@@ -19,7 +19,7 @@ struct Release {
     std::int64_t bytes = 0;
 };
 
-// A request that was held for room.
+// A request that waited.
 struct Waited {
     std::uint64_t began_ns = 0, ended_ns = 0;
     const Moment *moment = nullptr;  // the grant; if there was none, the beginning

@@ -54,7 +54,6 @@ std::string clock_text(const Recording &recording, std::uint64_t ns) {
     if (recording.header.unix_ns > 0)
         return stamp(recording.header.unix_ns + static_cast<std::int64_t>(std::min(ns, ~std::uint64_t{0} >> 2)),
                      "%H:%M:%S");
-    if (recording.day_ns) return hms((*recording.day_ns + ns) / kSecond % 86'400);
     return hms(ns / kSecond);
 }
 

@@ -147,7 +147,7 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     if (before.unusable)
         return control::Failure{
             "its policy cannot be used, so everything is refused whatever the cap; mend the policy, which is read at "
-            "once (curb policy reload says what is wrong with it)"};
+            "once (curb ps PID prints what is wrong with it)"};
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};

@@ -87,7 +87,7 @@ class Words(unittest.TestCase):
     def test_commands(self):
         self.assertTrue({"run", "release", "policy", "metrics"} <= set(completed("curb ")))
         self.assertEqual(completed("curb metr"), ["metrics"])
-        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "reload", "schema", "show"])
+        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "schema", "show"])
         self.assertEqual(completed("curb policy ch"), ["check"])
         self.assertEqual(completed("curb nonsense "), [])
         self.assertEqual(completed("curb nonsense --"), [])

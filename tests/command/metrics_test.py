@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """`curb metrics` of processes on simulated GPUs: metrics_test.py BUILD
 
-What the readers of its formats make of it, and whether the figures are those of the driver's own books.
+What the reader of its format makes of it, and whether the figures are those of the driver's own books.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -15,13 +14,11 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from answers import faults  # noqa: E402
 from simulated import MIB, Machine  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 try:
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-    from prometheus_client.parser import text_string_to_metric_families as classic
+    from prometheus_client.parser import text_string_to_metric_families as families_of
 except ImportError as error:
     skip(f"{error.name} is not installed (scripts/setup test)")
 
@@ -61,7 +58,7 @@ class Metrics(unittest.TestCase):
         return run.stdout
 
     def families(self):
-        return list(openmetrics(self.text()))
+        return list(families_of(self.text()))
 
     def test_figures_are_those_of_the_drivers_books(self):
         capped, bare = self.machine.told(), self.machine.told(self.machine.bare)
@@ -94,28 +91,20 @@ class Metrics(unittest.TestCase):
         own = {"pid": str(process.pid), "gpu": "0"}
         self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", **own), [256 * MIB])
 
-    def test_every_format_says_the_same(self):
+    def test_a_file_has_the_same_series_and_everybody_may_read_it(self):
         self.machine.told()
-        document = json.loads(self.text("--json"))
-        self.assertEqual(faults("metrics", document), [])
         file = self.machine.folder / "curb.prom"
         self.text("--textfile", str(file))
         self.assertEqual(file.stat().st_mode & 0o7777, 0o644)
 
-        def samples(families):
-            return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
+        def series(text):
+            return {(sample.name, *sorted(sample.labels.items())) for family in families_of(text) for sample in family.samples}
 
-        said = {(series["name"], tuple(sorted(sample["labels"].items()))): sample["value"] for series in document for sample in series["samples"]}
-        self.assertGreater(len(said), 20)
-        self.assertEqual(samples(self.families()), said)
-        self.assertEqual(samples(classic(file.read_text())), said)
-        for series in document:
-            for sample in series["samples"]:
-                self.assertLessEqual(set(sample["labels"]), set(series["labels"]))
+        self.assertGreater(len(series(file.read_text())), 20)
+        self.assertEqual(series(file.read_text()), series(self.text()))
 
-    def test_units_and_types_are_declared(self):
+    def test_types_are_declared(self):
         families = {family.name: family for family in self.families()}
-        self.assertEqual(families["curb_held_bytes"].unit, "bytes")
         self.assertEqual(families["curb_released_bytes"].type, "counter")
         for family in families.values():
             self.assertTrue(family.documentation, family.name)
@@ -178,9 +167,6 @@ class Metrics(unittest.TestCase):
         run = self.machine.curb("metrics", "--textfile", "/nonexistent/curb.prom")
         self.assertEqual(run.returncode, 1)
         self.assertIn("/nonexistent/curb.prom", run.stderr)
-        run = self.machine.curb("metrics", "--textfile", "x", "--json")
-        self.assertEqual(run.returncode, 125)
-        self.assertIn("curb metrics --help", run.stderr)
 
 
 if __name__ == "__main__":

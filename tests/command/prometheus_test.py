@@ -27,8 +27,7 @@ from skipping import run_cases, skip  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent.parent
 FETCHED = ROOT / ".prometheus" / "usr" / "bin"
 DOCUMENT = ROOT / "docs" / "METRICS.md"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PATIENCE = 30
 
 CONFIGURATION = """\
@@ -110,8 +109,8 @@ class Scraped(unittest.TestCase):
                 f'# TYPE {name} gauge\n' + "".join(f'{name}{{gpu="{at}",UUID="{uuid}"}} {value}\n' for at, uuid in enumerate(uuids))
                 for name, value in (("DCGM_FI_DEV_FB_USED", 1024), ("DCGM_FI_DEV_GPU_UTIL", 0))
             )
-            direct = stack.enter_context(serving(OPENMETRICS, lambda: machine.curb("metrics").stdout))
-            other = stack.enter_context(serving(CLASSIC, lambda: dcgm))
+            direct = stack.enter_context(serving(TEXT, lambda: machine.curb("metrics").stdout))
+            other = stack.enter_context(serving(TEXT, lambda: dcgm))
             node, cls.port = free_port(), free_port()
             collector = ["--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={folder}"]
             cls.logs = machine.folder / "logs"

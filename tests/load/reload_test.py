@@ -2,7 +2,7 @@
 """Policies reloaded under load: reload_test.py BUILD PORTION [RUNTIME]
 
 8 threads of traffic_program allocate while its policy is edited, by rename and in place, into good ones and
-bad ones, with other caps, growth, a cache and a trace or without, and while `curb policy reload` and `curb cap` are
+bad ones, with other caps, growth, a cache and a trace or without, and while `curb cap` is
 typed: as often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds
 more than the highest cap that was in force, and it has as many threads, descriptors and as much host memory as before.
 RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
@@ -110,24 +110,17 @@ class Storm:
         return answer | {"exit status": done.returncode}
 
     def edit(self) -> None:
-        """Another policy, good or bad, seen by its watcher or by a reload that is asked for."""
+        """Another policy, good or bad, seen by its watcher."""
         way = self.random.choice((self.write_in_place, self.write_by_rename))
-        asked = self.random.random() < 0.25
         bad = self.random.random() < 0.2
         if bad:
             # Each another text: one that is there already is nothing new.
             way(self.random.choice(BAD) + f"// {self.counts.total()}\n")
-            if asked:
-                answer = self.command("policy", "reload", str(self.traffic.pid))
-                self.expect(answer["exit status"] == 1, f"a bad policy was taken: {answer}")
             self.wait("the error", lambda status: bool(status.get("policy", {}).get("error")))
         else:
             cap = self.random.randrange(LEAST_CAP, MOST_CAP) * MIB
             text, policy = self.policy(cap)
             way(text)
-            if asked:
-                answer = self.command("policy", "reload", str(self.traffic.pid))
-                self.expect(answer["exit status"] == 0, f"a good policy was not taken: {answer}")
             self.cap = cap
             self.wait(f"cap {cap}", lambda status: self.is_in_force(status, policy))
         self.counts[f"{'bad' if bad else 'good'}, {way.__name__.removeprefix('write_')}"] += 1

@@ -1,4 +1,5 @@
-// Caps and policies that change while a process runs: curb cap, curb policy reload, and edits beside them.
+// Caps and policies that change while a process runs: curb cap, reloads that the socket is asked for, and edits beside
+// them.
 
 #include <atomic>
 
@@ -437,31 +438,7 @@ TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond i
     CHECK(curb_in(runtime, {"cap", "2147483647", "1GiB"}).status == 1);
 }
 
-TEST_CASE("curb policy reload prints changes, notes and errors") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
-    const std::string pid = process.id(), file = (runtime / "job.json").string();
-    const auto typed = [&] { return curb_in(runtime, {"policy", "reload", pid}); };
-    const std::string nothing_new = "process " + pid + ": " + file + " says what was in force already\n";
-    const Outcome changed = right_after_edit(runtime, process, "8GiB", "6GiB", typed,
-                                             [&](const Outcome &told) { return told.out == nothing_new; });
-    CHECK(changed.status == 0);
-    CHECK(changed.out == "process " + pid + ": " + file + " is in force\n  /gpu/*/cap: \"8GiB\" -> \"6GiB\"\n");
-    CHECK(typed().out == nothing_new);
-    runtime.write("job.json", "{");
-    const Outcome bad = typed();
-    CHECK(bad.status == 1);
-    CHECK_THAT(bad.out, contains("the last good policy stays in force"));
-    CHECK_THAT(bad.err, contains("job.json:1:"));
-    CHECK_THAT(
-        curb_in(runtime, {"policy", "reload", pid, "--json"}).out,
-        contains(R"({"pid":)" + pid + R"(,"file":")" + file + R"(","rule":"","changes":[],"notes":[],"errors":[")"));
-    const Outcome none = curb_in(runtime, {"policy", "reload", "2147483647"});
-    CHECK(none.status == 1);
-    CHECK_THAT(none.err, contains("there is no process 2147483647"));
-}
-
-TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed") {
+TEST_CASE("curb cap and its neighbours say what is wrong with what was typed") {
     const TempDir runtime;
     const auto complaint = [&](Words words) {
         const Outcome outcome = curb_in(runtime, std::move(words));
@@ -476,8 +453,7 @@ TEST_CASE("curb cap and curb policy reload say what is wrong with what was typed
     CHECK_THAT(complaint({"cap", "4711", "8"}), contains("'8' has no unit; did you mean \"8GiB\"?"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
     CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
-    for (const Words &command :
-         {Words{"policy", "reload"}, Words{"release"}, Words{"suspend"}, Words{"resume"}, Words{"doctor"}})
+    for (const Words &command : {Words{"release"}, Words{"suspend"}, Words{"resume"}, Words{"doctor"}})
         for (const char *pid : {"0", "x", "99999999999"}) {
             Words words = command;
             words.emplace_back(pid);

@@ -116,7 +116,7 @@ TEST_CASE("curb release --json has the same in stable keys") {
     CHECK_THAT(outcome.out,
                contains(R"([{"pid":)" + pid + R"(,"trigger":"curb release","steps":[{"step":"pools","freed":)" +
                         std::to_string(256 * MiB) + R"(,"milliseconds":)") &&
-                   contains(R"(,"reason":""}],"freed":)" + std::to_string(256 * MiB) + R"(,"milliseconds":)"));
+                   contains(R"(,"reason":null}],"freed":)" + std::to_string(256 * MiB) + R"(,"milliseconds":)"));
     const Outcome dead = release(runtime, {"--json", "2147483647"});
     CHECK(dead.status == 1);
     CHECK(dead.out == "[{\"pid\":2147483647,\"error\":\"there is no process 2147483647\"}]\n");
@@ -241,12 +241,8 @@ TEST_CASE("what a process answers does not steer the terminal") {
         },
         [] { ::prctl(PR_SET_NAME, "\u009B2J"); });
     const std::string pid = std::to_string(process.pid());
-    for (const Words &words : std::vector<Words>{{"release", pid},
-                                                 {"cap", pid, "1GiB"},
-                                                 {"policy", "reload", pid},
-                                                 {"suspend", pid},
-                                                 {"resume", pid},
-                                                 {"ps", pid}}) {
+    for (const Words &words :
+         std::vector<Words>{{"release", pid}, {"cap", pid, "1GiB"}, {"suspend", pid}, {"resume", pid}, {"ps", pid}}) {
         CAPTURE(words);
         Words command = words;
         command.insert(command.begin(), CURB_BINARY);

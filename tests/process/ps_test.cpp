@@ -2,60 +2,66 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "simulated.hpp"
 
 namespace {
 
+using Json = nlohmann::json;
+
 const Environment kTwoGpus{{"CURB_SIM_GPUS", "2"}};
 
-// A row of --csv by the names of its head.
-using CsvRow = std::map<std::string, std::string>;
-Words fields(const std::string &line) {
-    Words out{""};
-    bool quoted = false;
-    for (const char c : line) {
-        if (c == '"')
-            quoted = !quoted;
-        else if (c == ',' && !quoted)
-            out.emplace_back();
-        else if (c != '\r')
-            out.back() += c;
-    }
-    return out;
+// A process on a GPU, by names: what --json says of both.
+using Row = std::map<std::string, std::string>;
+std::string plain(const Json &value) {
+    return value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump();
 }
-std::vector<CsvRow> rows_of(const std::string &csv) {
-    const Words all = lines(csv);
-    REQUIRE(!all.empty());
-    const Words names = fields(all[0]);
-    std::vector<CsvRow> out;
-    for (std::size_t i = 1; i < all.size(); ++i) {
-        const Words values = fields(all[i]);
-        REQUIRE(values.size() == names.size());
-        for (std::size_t column = 0; column < names.size(); ++column)
-            if (column == 0)
-                out.emplace_back()[names[0]] = values[0];
-            else
-                out.back()[names[column]] = values[column];
-    }
+std::string state_of(const Json &process) {
+    for (const char *state : {"suspended", "stopped", "elsewhere"})
+        if (process[state]) return state;
+    return process["under_curb"] && process["status"].is_null() ? "silent" : "running";
+}
+std::vector<Row> rows_of(const std::string &json) {
+    const Json answer = Json::parse(json);
+    std::vector<Row> out;
+    std::map<int, Row> idle;
+    for (const Json &one : answer["processes"])
+        idle[one["pid"]] = {{"pid", plain(one["pid"])},
+                            {"user", plain(one["user"])},
+                            {"command", plain(one["command"])},
+                            {"under_curb", one["under_curb"] ? "yes" : "no"},
+                            {"state", state_of(one)}};
+    const std::map<int, Row> processes = idle;
+    for (const Json &gpu : answer["gpus"])
+        for (const Json &use : gpu["uses"]) {
+            Row &row = out.emplace_back(processes.at(use["pid"]));
+            row.merge(Row{{"gpu", plain(gpu["index"])},
+                          {"uuid", plain(gpu["uuid"])},
+                          {"parent", plain(gpu["parent"])},
+                          {"nvml_bytes", plain(use["nvml"])},
+                          {"held_bytes", use["books"].is_null() ? "" : plain(use["books"]["held"])}});
+            idle.erase(use["pid"]);
+        }
+    for (auto &[pid, row] : idle) out.emplace_back(std::move(row))["gpu"];
     return out;
 }
 // On a machine with much else to do a process may not come to answer in 300 ms: then it is looked at again.
-std::vector<CsvRow> rows(const Machine &machine, const Environment &more = {}) {
-    std::vector<CsvRow> out;
+std::vector<Row> rows(const Machine &machine, const Environment &more = {}) {
+    std::vector<Row> out;
     const auto all_answered = [&] {
-        const Outcome outcome = machine.curb({"ps", "--csv"}, more);
+        const Outcome outcome = machine.curb({"ps", "--json"}, more);
         INFO(outcome.err);
         REQUIRE(outcome.status == 0);
         out = rows_of(outcome.out);
-        return std::none_of(out.begin(), out.end(), [](const CsvRow &one) { return one.at("state") == "silent"; });
+        return std::none_of(out.begin(), out.end(), [](const Row &one) { return one.at("state") == "silent"; });
     };
     CHECK(within(20s, all_answered));
     return out;
 }
 // The row of a process on a GPU ("": on none); empty: there is none.
-CsvRow row(const std::vector<CsvRow> &all, const Running &process, const std::string &gpu) {
-    for (const CsvRow &one : all)
+Row row(const std::vector<Row> &all, const Running &process, const std::string &gpu) {
+    for (const Row &one : all)
         if (one.at("pid") == process.id() && one.at("gpu") == gpu) return one;
     return {};
 }
@@ -69,8 +75,8 @@ std::string socket_of(const fs::path &folder, const Running &process) {
     return {};
 }
 // Root sees everybody's processes on this machine, those of other tests too: only those of a test count in it.
-std::ptrdiff_t rows_with(const std::vector<CsvRow> &all, const Running &process) {
-    return std::count_if(all.begin(), all.end(), [&](const CsvRow &one) { return one.at("pid") == process.id(); });
+std::ptrdiff_t rows_with(const std::vector<Row> &all, const Running &process) {
+    return std::count_if(all.begin(), all.end(), [&](const Row &one) { return one.at("pid") == process.id(); });
 }
 // The first line from `from` on that has `text`; the number of lines: there is none.
 std::size_t line_with(const Words &all, const std::string &text, std::size_t from = 0) {
@@ -107,7 +113,7 @@ TEST_CASE("who holds what of two GPUs is what the books of the driver say, cappe
     for (const Running *process : std::vector<const Running *>{&first, &second, &bare}) {
         for (const int device : {0, 1}) {
             CAPTURE(process->id(), device);
-            CsvRow one = row(all, *process, std::to_string(device));
+            Row one = row(all, *process, std::to_string(device));
             REQUIRE(!one.empty());
             const std::string books = std::to_string(machine.held_of(device, process->pid()));
             CHECK(one["nvml_bytes"] == books);
@@ -220,8 +226,7 @@ TEST_CASE("a forked child of a capped process is not taken for one") {
     const pid_t child = std::stoi(parent.answers("fork and stay"));
     const auto all = rows(machine);
     CHECK(rows_with(all, parent) == 1);
-    CHECK(std::none_of(all.begin(), all.end(),
-                       [&](const CsvRow &one) { return one.at("pid") == std::to_string(child); }));
+    CHECK(std::none_of(all.begin(), all.end(), [&](const Row &one) { return one.at("pid") == std::to_string(child); }));
     CHECK(row(all, parent, "0").at("under_curb") == "yes");
     const Outcome one = machine.curb({"ps", std::to_string(child)});
     CHECK(one.status == 1);
@@ -249,7 +254,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
         words.insert(words.begin(), {CURB_BINARY, "ps"});
         return start({words, theirs, {}, {}, becoming_somebody()});
     };
-    const auto seen = rows_of(as_user({"--csv"}).out);
+    const auto seen = rows_of(as_user({"--json"}).out);
     CHECK(row(seen, users, "0").at("held_bytes") == std::to_string(machine.held_of(0, users.pid())));
     CHECK(row(seen, roots, "0").at("under_curb") == "no");
     CHECK(row(seen, roots, "0").at("held_bytes").empty());
@@ -280,7 +285,6 @@ TEST_CASE("what cannot be shown is said with the reason, and the rest is shown")
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{{{"0"}, no_pid},
                                                                                {{"x"}, no_pid},
                                                                                {{"--", "-1"}, no_pid},
-                                                                               {{"--json", "--csv"}, "not both"},
                                                                                {{"--watch", "0"}, no_time},
                                                                                {{"--watch", "x"}, no_time},
                                                                                {{"--watch", "10ms"}, no_time}}) {
@@ -317,7 +321,7 @@ TEST_CASE("an instance of a divided GPU stands under it, with its processes") {
     REQUIRE(capped.answers("hold 1024") == "held");
     const auto all = rows(machine);
     REQUIRE(rows_with(all, capped) == 1);
-    const CsvRow one = row(all, capped, "0");
+    const Row one = row(all, capped, "0");
     CHECK_THAT(one.at("uuid"), contains("MIG-"));
     CHECK_THAT(one.at("parent"), contains("GPU-"));
     CHECK(one.at("held_bytes") == std::to_string(machine.held_of(0, capped.pid())));
@@ -356,7 +360,6 @@ TEST_CASE("a machine on which nobody does anything is said to be one") {
     CHECK(outcome.status == 0);
     CHECK_THAT(outcome.out, contains("GPU 0") && contains("no process is on a GPU, and none runs under curb"));
     CHECK_THAT(as_somebody({"--json"}).out, contains("\"processes\":[],\"errors\":[]}"));
-    CHECK(lines(as_somebody({"--csv"}).out).size() == 1);
 }
 
 TEST_CASE("a framework whose allocator returns nothing is named, with the remedy, and one that does is not") {

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """curb report and curb replay as commands: commands_test.py BUILD
 
-What they print, write and refuse, and their JSON answers against cli/schemas/.
+What they print, write and refuse.
 """
 
-import copy
 import json
 import os
 import re
@@ -22,12 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from answers import faults  # noqa: E402
 
 GiB = 1 << 30
-RMM = """Thread,Time,Action,Pointer,Size,Stream
-70,15:47:02.841961,allocate,0x7f8a40000000,1073741824,0x0
-70,15:47:02.841977,allocate,0x7f8a80000000,2147483648,0x0
-70,15:47:03.100000,free,0x7f8a40000000,1073741824,0x0
-71,15:47:04.500000,allocate failure,0x0,8589934592,0x0
-"""
 POLICY = {
     "version": 1,
     "gpu": {"*": {"cap": "20GiB", "growth": {"start": "2GiB", "step": "1GiB", "every": "10s", "keep_free": "4GiB"}}},
@@ -43,7 +36,6 @@ class Commands(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.trace, cls.counts = generated(cls.folder.name, gpus=2)
-        cls.rmm = cls.file("rmm.csv", RMM)
         cls.policy = cls.file("job.json", json.dumps(POLICY))
 
     @classmethod
@@ -77,27 +69,11 @@ class Commands(unittest.TestCase):
             self.assertEqual(sum(gpu["peak"]["by_kind"].values()), gpu["peak"]["bytes"])
             self.assertEqual(sum(gpu["refused"]["by"].values()), gpu["refused"]["count"])
 
-    def test_the_schema_holds_for_every_kind_of_trace(self):
+    def test_every_kind_of_trace_has_an_answer_like_the_example(self):
         cut = self.file("cut.json", self.trace.read_bytes()[:50_000])
         self.assertEqual(len(self.answer("report", cut)["missing"]), 1)
-        answer = self.answer("report", self.rmm)
-        self.assertEqual((answer["format"], answer["pid"], answer["gpus"][0]["total"]), ("rmm", None, None))
         header = self.file("header.json", b"\n".join(self.trace.read_bytes().split(b"\n")[:2]))
         self.assertEqual(self.answer("report", header)["events"], 0)
-
-    def test_the_schemas_refuse_what_is_not_in_them(self):
-        for command, words in (("report", [self.trace]), ("replay", [self.trace, "--cap", "4GiB"])):
-            answer = self.answer(command, *words)
-            for change in (
-                lambda a: a.update(more=1),
-                lambda a: a.pop("events"),
-                lambda a: a["gpus"][0].update(more=1),
-                lambda a: a["gpus"][0]["refused"]["first"][0].update(why="the moon"),
-                lambda a: a["gpus"][0]["peak"].update(bytes=-1),
-            ):
-                changed = copy.deepcopy(answer)
-                change(changed)
-                self.assertTrue(faults(command, changed))
 
     def test_standard_input_is_read(self):
         with open(self.trace) as trace:
@@ -183,12 +159,6 @@ class Commands(unittest.TestCase):
     def test_a_cap_is_laid_over_the_policy(self):
         answer = self.answer("replay", self.trace, "--policy", self.policy, "--cap", "3GiB")
         self.assertEqual({gpu["cap"] for gpu in answer["gpus"]}, {3 * GiB})
-
-    def test_rmm_is_replayed_in_bytes_and_not_in_percent(self):
-        answer = self.answer("replay", self.rmm, "--cap", "10GiB")
-        self.assertEqual(answer["gpus"][0]["refused"]["first"][0]["recorded"], True)
-        self.assertGreater(answer["gpus"][0]["smallest_cap"], 10 * GiB)
-        self.assertIn("percent", curb(CURB, "replay", self.rmm, "--cap", "75%", status=125).stderr)
 
     def test_a_policy_from_standard_input(self):
         said = curb(CURB, "replay", self.trace, "--policy", "-", input=json.dumps(POLICY)).stdout

@@ -189,16 +189,11 @@ class Page(unittest.TestCase):
             grounds.append(self.run_script("return getComputedStyle(document.body).backgroundColor"))
         self.assertEqual(grounds, ["rgb(255, 255, 255)", "rgb(22, 24, 27)"])
 
-    def test_a_broken_trace_and_a_log_of_rmms_are_pages_too(self):
+    def test_a_broken_trace_is_a_page_too(self):
         cut = self.trace.with_name("cut.json")
         cut.write_bytes(self.trace.read_bytes()[:30_000])
         self.open(self.page_of(cut))
         self.assertIn("It ends in the middle of line", self.all(".missing")[0].text)
-        rmm = self.trace.with_name("rmm.csv")
-        rmm.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,15:47:02.5,allocate,0x10,1048576,0\n")
-        self.open(self.page_of(rmm))
-        self.all(".plot")[0].send_keys(Keys.HOME)
-        self.assertIn("15:47:02.500 · held 1 MiB", self.readout())
         self.assertEqual(self.browser.get_log("browser"), [])
 
 

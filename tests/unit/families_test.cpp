@@ -28,7 +28,7 @@ View two_processes() {
 
 const Family &family(const std::vector<Family> &families, const std::string &name) {
     for (const Family &one : families)
-        if (one.metric.family == name) return one;
+        if (one.metric.name == name) return one;
     throw std::runtime_error("no family " + name);
 }
 std::vector<Sample> samples(const View &view, const std::string &name) {
@@ -62,7 +62,7 @@ TEST_CASE("a capped process has its books and NVML's figure, another NVML's alon
 TEST_CASE("what is not known is absent") {
     View view = two_processes();
     CHECK(samples(view, "curb_allowance_bytes").empty());
-    CHECK(samples(view, "curb_trace_events").empty());
+    CHECK(samples(view, "curb_trace_events_total").empty());
     view.nvml_fault = "there is no NVML";
     view.gpus[0].index.reset();
     view.gpus[0].used.reset();
@@ -92,10 +92,10 @@ TEST_CASE("each kind, obstacle and step is a series of its own") {
     const View view = two_processes();
     CHECK(samples(view, "curb_kind_bytes").size() == policy::kKinds);
     CHECK(samples_with(view, "curb_kind_bytes", "kind", "plain").at(0).value == 2 * GiB);
-    CHECK(samples(view, "curb_refused").size() == policy::kObstacles);
-    CHECK(samples_with(view, "curb_refused", "why", "cap").at(0).value == 7);
-    CHECK(samples(view, "curb_released_bytes").size() == policy::kSteps);
-    CHECK(samples_with(view, "curb_released_bytes", "step", "pools").at(0).value == 256 * MiB);
+    CHECK(samples(view, "curb_refused_total").size() == policy::kObstacles);
+    CHECK(samples_with(view, "curb_refused_total", "why", "cap").at(0).value == 7);
+    CHECK(samples(view, "curb_released_bytes_total").size() == policy::kSteps);
+    CHECK(samples_with(view, "curb_released_bytes_total", "step", "pools").at(0).value == 256 * MiB);
 }
 
 TEST_CASE("requests that wait have their number, what they ask for, since when, and when the next step is due") {
@@ -127,8 +127,8 @@ TEST_CASE("a policy that is not in force and a trace are told of per process") {
         REQUIRE(samples(view, name).size() == 1);
         CHECK(samples(view, name)[0].value == 1);
     }
-    CHECK(samples(view, "curb_trace_events").at(0).value == 100);
-    CHECK(samples(view, "curb_trace_dropped").at(0).value == 3);
+    CHECK(samples(view, "curb_trace_events_total").at(0).value == 100);
+    CHECK(samples(view, "curb_trace_dropped_total").at(0).value == 3);
 }
 
 TEST_CASE("command lines are in no label") {
@@ -143,7 +143,7 @@ TEST_CASE("an instance has a UUID of its own and the index of its GPU") {
     instance.index = 3;
     instance.uuid = "MIG-c1d2";
     instance.parent = kUuid;
-    const auto found = samples_with(view, "curb_gpu", "uuid", "MIG-c1d2");
+    const auto found = samples_with(view, "curb_gpu_info", "uuid", "MIG-c1d2");
     REQUIRE(found.size() == 1);
     CHECK(found[0].labels.front() == std::pair<std::string, std::string>("gpu", "0"));
     CHECK(found[0].labels.back() == std::pair<std::string, std::string>("parent", kUuid));
@@ -160,53 +160,36 @@ TEST_CASE("no two series of a family have the same labels") {
                                 [&](const Sample &other) { return other.labels == sample.labels; }) == 1);
 }
 
-TEST_CASE("OpenMetrics names families without the suffix of their samples, and ends") {
-    const std::string text = openmetrics_text(families_of(two_processes(), "1.2.3"));
+TEST_CASE("the text declares each series by the name of its samples") {
+    const std::string text = text_of(families_of(two_processes(), "1.2.3"));
     CHECK(has_line(text, "# TYPE curb_held_bytes gauge"));
-    CHECK(has_line(text, "# UNIT curb_held_bytes bytes"));
     CHECK(has_line(text, "curb_held_bytes" + kProcess + "} 3221225472"));
-    CHECK(has_line(text, "# TYPE curb_released_bytes counter"));
-    CHECK(has_line(text, "curb_released_bytes_total" + kProcess + R"(,step="pools"} 268435456)"));
-    CHECK(has_line(text, "# TYPE curb info"));
-    CHECK(has_line(text, R"(curb_info{version="1.2.3"} 1)"));
-    CHECK(has_line(text, "curb_nvml_up 1"));
-    CHECK(text.ends_with("\n# EOF\n"));
-    CHECK(text.find("# EOF") == text.size() - 6);
-}
-
-TEST_CASE("the classic text names what the samples are called") {
-    const std::string text = classic_text(families_of(two_processes(), "1.2.3"));
     CHECK(has_line(text, "# TYPE curb_released_bytes_total counter"));
     CHECK(has_line(text, "curb_released_bytes_total" + kProcess + R"(,step="pools"} 268435456)"));
     CHECK(has_line(text, "# TYPE curb_info gauge"));
-    CHECK(text.find("# UNIT") == std::string::npos);
-    CHECK(text.find("# EOF") == std::string::npos);
+    CHECK(has_line(text, R"(curb_info{version="1.2.3"} 1)"));
+    CHECK(has_line(text, "curb_nvml_up 1"));
 }
 
 TEST_CASE("whatever a process is called stays within its label") {
     View view = two_processes();
     view.processes[0].name = "a\"b\\c\nd\xFF";
-    const auto families = families_of(view, "1.2.3");
-    for (const std::string &text : {openmetrics_text(families), classic_text(families)})
-        CHECK(text.find(R"(command="a\"b\\c\\x0Ad)"
-                        "\xEF\xBF\xBD\"} ") != std::string::npos);
-    CHECK(json_text(families).find(R"("command":"a\"b\\c\\x0Ad)"
-                                   "\xEF\xBF\xBD\"") != std::string::npos);
+    CHECK(text_of(families_of(view, "1.2.3"))
+              .find(R"(command="a\"b\\c\\x0Ad)"
+                    "\xEF\xBF\xBD\"} ") != std::string::npos);
 }
 
 TEST_CASE("line ends in a label's value are escaped") {
-    const std::vector<Family> families = {{{"a", MetricType::gauge, "", "l", "h"}, {{{{"l", "1\n2\"\\"}}, 1}}}};
-    CHECK(has_line(openmetrics_text(families), R"(a{l="1\n2\"\\"} 1)"));
-    CHECK(has_line(classic_text(families), R"(a{l="1\n2\"\\"} 1)"));
+    const std::vector<Family> families = {{{"a", MetricType::gauge, "l", "h"}, {{{{"l", "1\n2\"\\"}}, 1}}}};
+    CHECK(has_line(text_of(families), R"(a{l="1\n2\"\\"} 1)"));
 }
 
-TEST_CASE("the table says units and names as OpenMetrics wants them") {
+TEST_CASE("the table names series as Prometheus wants them") {
     for (const Family &one : families_of({}, "1.2.3")) {
-        const std::string name = one.metric.family, unit = one.metric.unit;
+        const std::string name = one.metric.name;
         INFO(name);
-        CHECK((name == "curb" || name.starts_with("curb_")));
-        CHECK((unit.empty() || name.ends_with("_" + unit)));
-        CHECK_FALSE((name.ends_with("_total") || name.ends_with("_info")));
+        CHECK(name.starts_with("curb_"));
+        CHECK(name.ends_with("_total") == (one.metric.type == MetricType::counter));
         CHECK(std::string(one.metric.help).find_first_of("\"\\\n") == std::string::npos);
         CHECK_FALSE(std::string(one.metric.help).ends_with("."));
     }

@@ -1,5 +1,7 @@
-// One process with all that is known of it, to the letter; and rows for spreadsheets.
+// One process with all that is known of it, to the letter; and the whole answer for programs.
 #include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "catch.hpp"
 #include "lines_of.hpp"
@@ -106,28 +108,9 @@ TEST_CASE("a process whose allocator returns nothing is told the remedy") {
                         "under a policy with \"frameworks\": { \"steer\": true }, it gets one that does\n"));
 }
 
-TEST_CASE("a row of CSV for each process and GPU, quoted as RFC 4180 says") {
-    View view = machine();
-    view.processes[0].command = "sh -c \"a, b\"";
-    CHECK("\n" + ps_csv_head() + ps_csv(view, kNow) ==
-          "\n"
-          "time,gpu,uuid,parent,pid,user,under_curb,state,held_bytes,nvml_bytes,cap_bytes,allowance_bytes,cached_bytes,"
-          "refused,released_bytes,command\r\n"
-          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4712,bob,no,running,,21474836480,,,,,,/opt/"
-          "conda/bin/python3 -m notebook\r\n"
-          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4711,alice,yes,running,8053063680,"
-          "8187281408,8589934592,8589934592,536870912,12,3221225472,\"sh -c \"\"a, b\"\"\"\r\n"
-          "2026-11-21T12:31:04Z,0,GPU-8f3a1b2c-0000-4000-8000-000000000000,,4800,alice,yes,stopped,,7516192768,,,,,,"
-          "python3 serve.py\r\n");
-    View idle;
-    idle.processes = {process(7, "alice", "python3")};
-    idle.processes[0].under_curb = true;
-    CHECK(ps_csv(idle, kNow) == "2026-11-21T12:31:04Z,,,,7,alice,yes,silent,,,,,,,,python3\r\n");
-
-    View hostile = machine();
-    hostile.gpus[0].uuid = "GPU-\x1b[31m\r\n\a";
-    hostile.gpus[0].parent = "\u009B2J";
-    const std::string rows = ps_csv(hostile, kNow);
-    CHECK_THAT(rows, contains(",GPU-\\x1B[31m\\x0D\\x0A\\x07,\uFFFD2J,"));
-    CHECK(rows.find('\x1b') == std::string::npos);
+TEST_CASE("the JSON answer of a machine with everything in it is the example in tests/command/answers") {
+    std::ifstream file(CURB_PS_ANSWER);
+    REQUIRE(file);
+    CHECK(nlohmann::json::parse(ps_json(busy(), {{7, "there is no process 7"}}, kNow)) ==
+          nlohmann::json::parse(file).at(0));
 }

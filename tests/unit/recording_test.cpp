@@ -1,4 +1,4 @@
-// Reading traces, whole and broken, and RMM's logs.
+// Reading traces, whole and broken.
 #include <cstdio>
 #include <fstream>
 #include <random>
@@ -202,84 +202,4 @@ TEST_CASE("A file that cannot be read is refused with the system's reason") {
     const auto folder = read_trace("/tmp");
     REQUIRE(!folder);
     CHECK_THAT(folder.error(), contains("Is a directory"));
-}
-
-// ---- RMM ----
-
-namespace {
-
-constexpr const char *kRmm =
-    "Thread,Time,Action,Pointer,Size,Stream\n"
-    "70,15:47:02.841961,allocate,0x7f8a40000000,1048576,0x0\n"
-    "70,15:47:02.841977,allocate,0x7f8a40100000,2097152,0x0\n"
-    "71,15:47:03.000000,free,0x7f8a40000000,1048576,0x0\n"
-    "71,15:47:04.500000,allocate failure,0x0,1073741824,0x0\n";
-
-}  // namespace
-
-TEST_CASE("A log of RMM's is read as requests, with what is held after each") {
-    const auto read = read_text(kRmm);
-    REQUIRE(read);
-    CHECK(read->rmm);
-    CHECK(read->missing.empty());
-    REQUIRE(read->events.size() == 4);
-    CHECK(read->events[0].pointer == 0x7f8a40000000);
-    CHECK(read->events[1].held == 3 * MiB);
-    CHECK(read->events[1].ns == 16'000);
-    CHECK(read->events[2].what == What::free);
-    CHECK(read->events[2].held == 2 * MiB);
-    CHECK(read->events[3].what == What::refuse);
-    CHECK(read->events[3].bytes == std::int64_t{1} << 30);
-    CHECK(read->events[3].thread == 71);
-    CHECK(read->day_ns == (15 * 3600 + 47 * 60 + 2) * kSecond + 841'961'000);
-}
-
-TEST_CASE("All of RMM's ways to write a row are read") {
-    const auto held_after = [](const std::string &text) {
-        const auto read = read_text(text);
-        REQUIRE(read);
-        CHECK(read->missing.empty());
-        REQUIRE(read->events.size() == 1);
-        return read->events.front().held;
-    };
-    // Without Thread and with a colon before the microseconds (0.10); without 0x (24); with (nil) (25); Python's
-    // seconds.
-    CHECK(held_after("Time,Action,Pointer,Size,Stream\n15:47:02:841961,allocate,0x10,4,0x0\n") == 4);
-    CHECK(held_after("Thread,Time,Action,Pointer,Size,Stream\n1,15:47:02.841961,allocate,10012400000,5,0\n") == 5);
-    CHECK(held_after("Thread,Time,Action,Pointer,Size,Stream\n1,15:47:02.841961,allocate failure,(nil),5,0\n") == 0);
-    CHECK(held_after(
-              "Thread,Time,Action,Pointer,Size,Stream\r\n140573312345856,1634567890.123456,allocate,0x1,6,0x7\r\n") ==
-          6);
-}
-
-TEST_CASE("A log of RMM's that goes on past midnight goes on in time") {
-    const auto read = read_text(
-        "Thread,Time,Action,Pointer,Size,Stream\n"
-        "1,23:59:59.900000,allocate,0x10,4,0\n2,23:59:59.800000,allocate,0x20,4,0\n1,00:00:00.100000,free,0x10,4,0\n");
-    REQUIRE(read);
-    CHECK(read->events[1].ns == 0);
-    CHECK(read->events[2].ns == kSecond / 5);
-}
-
-TEST_CASE("Rows of RMM's that mean nothing are counted, frees of what is not known too") {
-    const std::string log =
-        std::string(kRmm) +
-        "70,15:47:05.0,reallocate,0x1,1,0x0\n70,25:47:05.0,free,0x1,1,0x0\n70,15:47:05.0,free,0x99,1,0x0\n"
-        "70,15:47:05.0,allocate,0x1,-1,0x0\n70,15:47:05.0,alloc";
-    const auto read = read_text(log);
-    REQUIRE(read);
-    CHECK(read->events.size() == 4);
-    REQUIRE(read->missing.size() == 3);
-    CHECK_THAT(read->missing[0], contains("in the middle of line 10"));
-    CHECK_THAT(read->missing[1], contains("3 lines") && contains("line 6: 'reallocate'"));
-    CHECK_THAT(read->missing[2], contains("1 free is of memory from before"));
-}
-
-TEST_CASE("An address that RMM gives out again without a free is counted once") {
-    const auto read = read_text(
-        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.0,allocate,0x10,4,0\n"
-        "1,00:00:02.0,allocate,0x10,6,0\n1,00:00:03.0,free,0x10,6,0\n");
-    REQUIRE(read);
-    CHECK(read->events[1].held == 6);
-    CHECK(read->events[2].held == 0);
 }

@@ -318,17 +318,6 @@ TEST_CASE("Events of another GPU are none of this one's") {
     CHECK(replay(run, 1, capped(4 * GiB)).requests == 1);
 }
 
-TEST_CASE("A log of RMM's asks for what it says, without granules") {
-    const auto read = read_text(
-        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.0,allocate,0x10,1048576,0\n"
-        "1,00:00:02.0,allocate,0x20,1048576,0\n1,00:00:03.0,free,0x10,1048576,0\n");
-    REQUIRE(read);
-    ReplayTerms terms;
-    terms.gpu.cap = 16 * MiB;
-    CHECK(replay(*read, 0, terms).peak == 2 * MiB);
-    CHECK(smallest_cap(*read, 0, 0) == 3 * MiB);
-}
-
 TEST_CASE("Memory without an address that was refused is gone when its kind shrinks") {
     const auto run =
         warm().alloc(1, 0, 4 * GiB, 1, Kind::graphs).books(2, Kind::graphs, 0).alloc(3, 0x20, 2 * GiB).recording();

@@ -67,6 +67,13 @@ struct ReloadReport {
 };
 using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, ReloadReport>;
 
+// As members of the answers of `curb … --json`: every member is there, and null where nothing is known. Of a status all
+// but its devices.
+std::string json_of(const Status &status);
+std::string json_of(const GpuStatus &gpu);
+std::string json_of(const StepReport &step);
+std::string json_of(const CapChange &change);
+
 // One line each, without the newline. May throw std::bad_alloc.
 std::string text(const Request &request);
 std::string text(const Reply &reply);

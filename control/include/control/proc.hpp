@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,12 +12,18 @@ namespace curb::control {
 
 // "process 4711"
 std::string process_text(int pid);
+// "/proc/4711/status"
+std::string proc_path(int pid, const std::string &what);
+// Returns the text of a file of /proc or /sys, at most `most` bytes. nullopt if it cannot be opened or read.
+std::optional<std::string> file_text(const std::string &path, std::size_t most = std::size_t{64} << 20);
 // Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
 std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
 // No process is started with a larger environment. One can put any text in its place later.
 inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;
 // The value of "NAME:" in the text of /proc/PID/status, without blanks around it; empty: it is not there.
 std::string_view field_in(std::string_view status, std::string_view name);
+// The number that such a value begins with; 0: there is none.
+std::uint64_t number_in(std::string_view status, std::string_view name);
 // Whether it has ended; a zombie has.
 bool has_ended(int pid);
 // Whether a signal or a debugger has stopped it, by that text or as it is now.

@@ -1,0 +1,128 @@
+// `curb cap`: changes the cap of a running process by its control socket, and prints the cap in force.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "ask.hpp"
+#include "command.hpp"
+#include "control/client.hpp"
+#include "json.hpp"
+#include "policy/gpu_key.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct CapOptions {
+    int pid = 0;
+    std::optional<std::string> size;
+    bool reset = false;
+    std::string gpu = "*";
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "Process that runs under curb");
+        takes.argument("SIZE", size, "Its cap: 8GiB, 512MiB, 75% of the device");
+        takes.flag("--reset", reset, "Back to the cap of its policy");
+        takes.option("--gpu", gpu, "KEY", "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a");
+        takes.json(json);
+    }
+};
+
+constexpr auto kCapPatience = 5s;
+
+policy::Result<control::CapRequest, std::string> request_of(const CapOptions &options) {
+    if (options.reset && options.size) return std::string("write either a size or --reset, not both");
+    if (!options.reset && !options.size)
+        return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
+    control::CapRequest out;
+    out.gpu = options.gpu;
+    if (const auto key = policy::parse_gpu_key(options.gpu); !key) return "--gpu: " + key.error();
+    if (options.reset) return out;
+    const auto size = policy::parse_size(*options.size);
+    if (!size) return size.error();
+    out.cap = *size;
+    return out;
+}
+
+std::string cap_text(const std::optional<policy::Bytes> &cap) {
+    return cap ? "cap " + policy::format_human(*cap) : "no cap";
+}
+
+// "cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …"
+std::string text_of(const control::CapChange &gpu, const control::CapRequest &request) {
+    std::string out = "cuda:" + std::to_string(gpu.ordinal) + " " + cap_text(gpu.before);
+    if (gpu.before == gpu.now)
+        out += ", as before";
+    else
+        out += " -> " + (gpu.now ? policy::format_human(*gpu.now) : std::string("no cap"));
+    if (request.cap && gpu.live_cap != request.cap && gpu.live_cap)
+        out += "; " + policy::format(*gpu.live_cap) +
+               " was set for it by a key that is more specific, and holds: curb cap --gpu cuda:" +
+               std::to_string(gpu.ordinal) + " --reset takes it away";
+    else if (request.cap && gpu.ceiling)
+        out += "; " + policy::format(*request.cap) + " was asked for, and the machine's ceiling allows no more";
+    if (gpu.now && gpu.held > *gpu.now)
+        out += "; " + policy::format_human(gpu.held) +
+               " is held, so memory is released, and new requests wait or are refused until it is under";
+    return out;
+}
+
+void print_changes(int pid, const control::CapRequest &request, const control::CapReport &report) {
+    for (const control::CapChange &gpu : report.gpus)
+        std::printf("process %d: %s\n", pid, text_of(gpu, request).c_str());
+}
+
+std::string changes_json(int pid, const control::CapReport &report) {
+    const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
+    return json::object({{"pid", pid}, {"gpus", json::list(report.gpus, change)}});
+}
+
+int cap(const CapOptions &options) {
+    const auto request = request_of(options);
+    if (!request) {
+        complain("cap: " + request.error());
+        return kFailure;
+    }
+    const int pid = options.pid;
+    const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kCapPatience));
+    if (options.json)
+        std::printf("%s\n", (report ? changes_json(pid, *report) : error_json(pid, report.error())).c_str());
+    else if (report)
+        print_changes(pid, *request, *report);
+    else
+        complain(policy::plain(report.error()));
+    const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
+                                                 [&](const auto &gpu) { return request->cap && gpu.ceiling; });
+    return in_force ? 0 : 1;
+}
+
+}  // namespace
+
+extern const Command kCap{
+    .name = "cap",
+    .line = "Change the cap of a running process: curb cap [OPTIONS] PID SIZE",
+    .help = R"(
+In force at once, higher or lower than the policy's, until --reset or the end of the process; edits of the policy do not
+change it. The machine's ceiling, /etc/curb/policy.json, holds all the same. If more is held than the new cap allows,
+cached memory is released and no request is served until it is under; what the program uses is not taken from it.
+
+Caps for several keys add up; for each device that of the most specific key holds, as in policies. --reset takes away
+whatever was set for the devices that --gpu names; without --gpu, for all.
+
+Exit status 0: in force, 1: not, because the machine's ceiling allows no more, or the process could not be asked or
+cannot do it, 125: wrong arguments.
+
+Examples:
+  curb cap 4711 6GiB
+  curb cap 4711 50% --gpu cuda:1              half of that device
+  curb cap 4711 --reset
+  curb cap 4711 6GiB --json | jq .gpus[].held)",
+    .takes = takes<CapOptions, cap>,
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,251 @@
+// `curb release`: asks capped processes by their control sockets to release memory, and prints the bytes of each step.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "ask.hpp"
+#include "command.hpp"
+#include "control/client.hpp"
+#include "json.hpp"
+#include "policy/fields.hpp"
+#include "policy/names.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "target.hpp"
+#include "terminal.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct ReleaseOptions {
+    std::vector<int> pids;
+    bool all = false;
+    std::optional<std::string> bytes;
+    std::vector<std::string> steps;  // in this order
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pids(pids, "Process that runs under curb");
+        takes.flag("--all", all, "All processes that can be asked");
+        takes.option("--bytes", bytes, "SIZE", "So much is enough: 2GiB, 512MiB");
+        takes.options("--step", steps, "NAME", "Take this step instead of the policy's; several in the order given");
+        takes.json(json);
+    }
+};
+
+constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
+constexpr auto kAllPatience = 30s;     // for each of --all to end its release
+constexpr auto kSilence = 2s;          // before curb prints which processes it waits for
+constexpr const char *kTrigger = "curb release";
+
+using Answer = policy::Result<control::ReleaseReport, std::string>;
+
+// One process and its answer, once it has answered.
+struct Asked {
+    int pid = 0;
+    std::optional<Answer> answer{};
+};
+
+policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOptions &options) {
+    policy::ReleaseRequest out;
+    if (options.bytes) {
+        const auto size = policy::parse_size(*options.bytes);
+        if (!size) return "--bytes: " + size.error();
+        if (size->unit != policy::Size::Unit::bytes)
+            return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 2GiB";
+        if (size->amount == 0)
+            return std::string("--bytes 0 asks for nothing; without --bytes all that there is is given back");
+        out.wanted = size->amount;
+    }
+    for (const std::string &name : options.steps) {
+        const auto step = policy::parse_step(name);
+        if (!step) return "--step: " + step.error();
+        if (!out.steps) out.steps.emplace();
+        if (std::find(out.steps->begin(), out.steps->end(), *step) == out.steps->end()) out.steps->push_back(*step);
+    }
+    return out;
+}
+
+policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
+    if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
+    if (!options.all && options.pids.empty()) return std::string("which process? curb release PID, or --all");
+    const std::vector<int> can_be_asked = control::processes();
+    std::vector<Asked> out;
+    const auto add = [&](int pid) {
+        if (std::none_of(out.begin(), out.end(), [=](const Asked &one) { return one.pid == pid; }))
+            out.push_back({pid});
+    };
+    for (const int pid : options.all ? can_be_asked : options.pids) {
+        const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
+                                           ? std::vector<int>()
+                                           : started_by(pid, can_be_asked);
+        if (below.empty()) {
+            add(pid);
+            continue;
+        }
+        complain("process " + name_of(pid) + " is not under curb, or has not used CUDA; asking what it started: " +
+                 policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
+        for (const int one : below) add(one);
+    }
+    return out;
+}
+
+std::string text_of(const Asked &process) {
+    const control::ReleaseReport &report = **process.answer;
+    std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
+                       " in " + control::time_text(report.milliseconds);
+    // Another release was running, and this one joined it.
+    if (report.trigger != kTrigger) head += ", together with the release on " + policy::plain(report.trigger);
+    if (report.steps.empty()) head += ": its policy has no release steps";
+    std::vector<std::vector<std::string>> lines{{head}};
+    for (const control::StepReport &step : report.steps)
+        lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
+                         control::time_text(step.milliseconds), policy::plain(step.reason)});
+    std::string out = aligned(lines);
+    if (!report.returns_nothing.empty())
+        out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
+    return out;
+}
+
+std::string answer_json(const Asked &process) {
+    if (!*process.answer) return error_json(process.pid, process.answer->error());
+    const control::ReleaseReport &report = **process.answer;
+    const auto step_json = [](const control::StepReport &step) { return control::json_of(step); };
+    return json::object({{"pid", process.pid},
+                         {"trigger", json::text(report.trigger)},
+                         {"steps", json::list(report.steps, step_json)},
+                         {"freed", control::freed(report)},
+                         {"milliseconds", policy::json_text(report.milliseconds)},
+                         {"returns_nothing", json::list(report.returns_nothing, json::text)}});
+}
+
+void print_answer(const Asked &process) {
+    if (!*process.answer) return complain(policy::plain(process.answer->error()));
+    print(text_of(process));
+}
+
+// `all`: waits at most kAllPatience, so that one process cannot block the command for ever.
+Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
+    // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
+    if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
+        return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
+               std::to_string(pid) + " brings it back";
+    // A process that does not answer this at once would not answer the release either.
+    const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
+    if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
+    const auto begin = std::chrono::steady_clock::now();
+    auto report = report_in<control::ReleaseReport>(
+        pid, control::ask(pid, request, all ? std::chrono::milliseconds(kAllPatience) : control::kForEver));
+    if (!report && all && std::chrono::steady_clock::now() - begin >= kAllPatience)
+        return report.error() + "; its release may still be under way: curb release " + std::to_string(pid) +
+               " waits for it";
+    return report;
+}
+
+// Asks all processes at the same time and prints each answer when it comes. On a terminal, prints which processes are
+// slow.
+void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t left = processes.size();
+    std::exception_ptr unwritten;  // an answer that could not be written
+    std::vector<std::thread> threads;
+    const auto ask_one = [&](Asked &one) {
+        Answer answer = release_of(one.pid, request, options.all);
+        const std::scoped_lock lock(mutex);
+        one.answer = std::move(answer);
+        try {
+            if (!options.json) print_answer(one);
+        } catch (...) {
+            unwritten = std::current_exception();
+        }
+        --left;
+        changed.notify_all();
+    };
+    for (Asked &one : processes) {
+        try {
+            threads.emplace_back(ask_one, std::ref(one));
+        } catch (const std::system_error &) {
+            ask_one(one);  // no more threads: ask the rest one after the other
+        }
+    }
+    {
+        std::unique_lock lock(mutex);
+        if (!changed.wait_for(lock, kSilence, [&] { return left == 0; }) && ::isatty(STDERR_FILENO) != 0) {
+            std::string waiting;
+            for (const Asked &one : processes)
+                if (!one.answer) waiting += (waiting.empty() ? "" : ", ") + std::to_string(one.pid);
+            complain("waiting for process " + waiting +
+                     ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+        }
+    }
+    for (std::thread &thread : threads) thread.join();
+    if (unwritten) std::rethrow_exception(unwritten);
+}
+
+void print_sum(const std::vector<Asked> &processes) {
+    control::ReleaseReport all;
+    std::size_t answered = 0;
+    for (const Asked &one : processes) {
+        if (!*one.answer) continue;
+        ++answered;
+        const auto &steps = one.answer->value().steps;
+        all.steps.insert(all.steps.end(), steps.begin(), steps.end());
+    }
+    if (answered > 1)
+        std::printf("%s in all, of %zu processes\n", control::size_text(control::freed(all)).c_str(), answered);
+}
+
+int release(const ReleaseOptions &options) {
+    const auto request = request_of(options);
+    auto processes = processes_of(options);
+    for (const std::string *error : {request ? nullptr : &request.error(), processes ? nullptr : &processes.error()}) {
+        if (error == nullptr) continue;
+        complain("release: " + *error);
+        return kFailure;
+    }
+    std::vector<Asked> &asked = processes.value();
+    ask_all(asked, *request, options);
+    if (options.json) {
+        std::printf("%s\n", json::list(asked, answer_json).c_str());
+    } else {
+        print_sum(asked);
+        if (asked.empty())
+            std::printf("no process to ask: none%s has used CUDA under curb\n",
+                        ::geteuid() == 0 ? "" : " of this user");
+    }
+    return std::all_of(asked.begin(), asked.end(), [](const Asked &one) { return one.answer->ok(); }) ? 0 : 1;
+}
+
+}  // namespace
+
+extern const Command kRelease{
+    .name = "release",
+    .line = "Make processes give back memory that they cache",
+    .help = R"(
+What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
+program keeps Python's lock; with --all no process is waited for longer than 30 s. Ctrl-C ends the waiting, not the
+release. Processes are those of this user (of all users, for root) that have used CUDA under curb.
+
+Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
+
+Examples:
+  curb release 4711
+  curb release --all --json                   one answer a process
+  curb release 4711 --bytes 2GiB              steps are taken until so much is back
+  curb release 4711 --step pools              that step alone)",
+    .takes = takes<ReleaseOptions, release>,
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,333 @@
+// `curb replay`: runs a recorded run again under another policy.
+
+#include "replay.hpp"
+#include "command.hpp"
+#include "config/load.hpp"
+#include "json.hpp"
+#include "pages.hpp"
+#include "policy/words.hpp"
+#include "policy_source.hpp"
+#include "report_json.hpp"
+#include "terminal.hpp"
+#include "text_width.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+
+namespace curb::cli {
+namespace {
+
+struct ReplayOptions {
+    std::string trace;  // "-": standard input
+    std::optional<std::string> policy, cap;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.argument("TRACE", trace, "Trace, as of curb report");
+        takes.option("--policy", policy, "FILE", "Policy file; -: standard input");
+        takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
+        takes.json(json);
+    }
+};
+
+// The program of the trace, as rules match it. A trace has neither the user nor the environment.
+policy::Subject subject_of(const Recording &recording) {
+    const std::string &command = recording.header.command;
+    const std::size_t end = std::min(command.find(' '), command.size());
+    policy::Subject out;
+    out.exe = command.substr(0, end);
+    out.args = command.substr(std::min(end + 1, command.size()));
+    return out;
+}
+
+bool asks_for_more(const std::vector<policy::Rule> &rules) {
+    return std::any_of(rules.begin(), rules.end(),
+                       [](const policy::Rule &rule) { return rule.match.user || rule.match.env; });
+}
+
+bool has_percentages(const std::vector<policy::GpuRule> &rules) {
+    const auto relative = [](const std::optional<policy::Size> &size) {
+        return size && size->unit == policy::Size::Unit::basis_points;
+    };
+    return std::any_of(rules.begin(), rules.end(), [&](const policy::GpuRule &rule) {
+        const policy::GrowthPolicy &growth = rule.policy.growth;
+        return relative(rule.policy.cap) || relative(growth.start) || relative(growth.step) ||
+               relative(growth.keep_free);
+    });
+}
+
+struct Judged {
+    int gpu = 0;
+    policy::GpuTerms terms;
+    policy::Bytes recorded_peak = 0;
+    std::size_t recorded_refusals = 0;
+    Replayed out;
+    std::optional<policy::Bytes> smallest;
+};
+
+struct Outcome {
+    std::string rule;  // that was laid over; empty: none
+    std::vector<Judged> gpus;
+    std::vector<std::string> notes;  // what a replay cannot know of this run
+};
+
+std::vector<policy::GpuIdentity> identities(const Recording &recording) {
+    std::vector<policy::GpuIdentity> out;
+    for (const int gpu : gpus_of(recording)) {
+        policy::GpuIdentity one;
+        one.ordinal = gpu;
+        if (const auto *known = recording.gpu(gpu))
+            (known->uuid.starts_with("MIG-") ? one.mig_uuid : one.gpu_uuid) = known->uuid;
+        out.push_back(std::move(one));
+    }
+    return out;
+}
+
+// Reads the policy for the program of the trace. If it cannot be used, prints why and returns nullopt.
+std::optional<config::Loaded> load(const ReplayOptions &options, const Recording &recording, Outcome &out,
+                                   int &status) {
+    config::Source source;
+    std::optional<std::string> text;
+    if (options.policy) {
+        source.file = *options.policy == "-" ? "<stdin>" : *options.policy;
+        source.named = true;
+        if (*options.policy == "-") {
+            auto read = read_standard_input();
+            if (!read) {
+                complain("replay: " + read.error().text());
+                status = kFailure;
+                return std::nullopt;
+            }
+            text = std::move(read).value();
+        }
+    }
+    if (options.cap) source.cap = *options.cap;
+    auto reading = config::read(source, text ? std::optional<std::string_view>(*text) : std::nullopt);
+    if (!reading) {
+        for (const config::Diagnostic &one : reading.error()) std::fprintf(stderr, "%s\n", one.text().c_str());
+        status = std::max(1, exit_status(reading.error()));
+        return std::nullopt;
+    }
+    const config::Reading &read = *reading;
+    auto loaded = config::outcome(read, [&](bool) { return subject_of(recording); });
+    config::Loaded result;
+    result.policy = std::move(loaded.policy);
+    if (loaded.rule != nullptr) result.rule = policy::rule_name(read.own.file, *loaded.rule);
+    if (asks_for_more(read.own.file.rules) || (read.ceiling && asks_for_more(read.ceiling->file.rules)))
+        out.notes.push_back(
+            "Some rules ask for a user or an environment, which a trace does not tell: they are taken not to match.");
+    if (read.ceiling)
+        out.notes.push_back(std::string("This machine's ceiling, ") + config::kCeiling + ", holds here too.");
+    return result;
+}
+
+Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome out) {
+    policy::Policy policy = loaded.policy;
+    out.rule = loaded.rule;
+    const auto gpus = identities(recording);
+    for (auto *rules : {&policy.gpu, &policy.ceiling}) {
+        policy::Matched matched = policy::match(*rules, gpus);
+        for (const std::string &one : matched.unmatched)
+            if (rules == &policy.gpu) out.notes.push_back(one + "; a trace tells ordinals and UUIDs alone");
+        for (std::string &one : matched.ambiguous) out.notes.push_back(std::move(one));
+        *rules = std::move(matched.rules);
+    }
+    const Summary summary = summarise(recording);
+    bool keeps_free = false, caches = false;
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+        const policy::Bytes total = summary.gpus[i].total;
+        Judged one;
+        one.gpu = gpus[i].ordinal;
+        one.terms = policy::terms_for(policy, gpus[i], total);
+        one.recorded_peak = summary.gpus[i].peak;
+        one.recorded_refusals = summary.gpus[i].refusals.size();
+        keeps_free |= one.terms.growth.keep_free != 0;
+        caches |= one.terms.cache.max != 0;
+        const ReplayTerms terms{one.terms, total, policy.release.before_growth.value_or(true)};
+        one.out = replay(recording, one.gpu, terms);
+        one.smallest = smallest_cap(recording, one.gpu, total);
+        out.gpus.push_back(std::move(one));
+    }
+    if (keeps_free)
+        out.notes.push_back(
+            "What others held of the GPUs is not in a trace: keep_free is judged as if nobody had held anything.");
+    if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
+    if (policy.release.idle && policy.release.idle->count() != 0)
+        out.notes.push_back("Releases for idleness (release.idle) are not replayed.");
+    return out;
+}
+
+// ---- words ----
+
+std::string refusals_text(const Recording &recording, const Replayed &out) {
+    constexpr std::size_t kMost = 10;
+    std::vector<std::vector<std::string>> lines;
+    for (std::size_t i = 0; i < std::min(kMost, out.refusals.size()); ++i) {
+        const ReplayRefusal &one = out.refusals[i];
+        std::string why = std::string("for ") + policy::obstacle_text(one.why);
+        if (one.waited_ns != 0) why += " after " + span_text(one.waited_ns);
+        if (one.recorded) why += ", as then";
+        lines.push_back({"    " + clock_text(recording, one.ns), policy::format_human(one.bytes),
+                         policy::kind_text(one.kind), policy::format_human(one.held) + " held", why});
+    }
+    std::string text = aligned(lines);
+    if (out.refused > kMost) text += "    and " + std::to_string(out.refused - kMost) + " more\n";
+    return text;
+}
+
+std::string gpu_text(const Recording &recording, const Judged &gpu) {
+    const Replayed &out = gpu.out;
+    std::vector<std::vector<std::string>> lines;
+    const auto say = [&](const char *what, const std::string &text) {
+        lines.push_back({std::string("  ") + what, text});
+    };
+    say("cap", gpu.terms.cap ? policy::format_human(*gpu.terms.cap) : "none");
+    say("peak", policy::format_human(out.peak) + " at " + clock_text(recording, out.peak_ns) +
+                    " (recorded: " + policy::format_human(gpu.recorded_peak) + ")");
+    say("requests", std::to_string(out.requests));
+    say("refused", out.refused == 0 ? "none" + (gpu.recorded_refusals == 0
+                                                    ? std::string()
+                                                    : " (recorded: " + std::to_string(gpu.recorded_refusals) + ")")
+                                    : std::to_string(out.refused) + ", " + policy::format_human(out.refused_bytes) +
+                                          " (recorded: " + std::to_string(gpu.recorded_refusals) + ")");
+    if (out.served_now != 0) say("served", std::to_string(out.served_now) + " that the recorded run refused");
+    if (out.device_refused != 0)
+        say("full device", std::to_string(out.device_refused) + " refused by the device itself, as then");
+    if (out.waits != 0)
+        say("waited", std::to_string(out.waits) + ", " + span_text(out.waited_ns) + " in all, at most " +
+                          span_text(out.longest_wait_ns) + "; in vain " + std::to_string(out.waits_in_vain));
+    if (gpu.terms.growth.start)
+        say("growth", std::to_string(out.steps.size()) + (out.steps.size() == 1 ? " step" : " steps") + ", to " +
+                          (out.allowance == policy::kUnbounded ? "no limit" : policy::format_human(out.allowance)));
+    if (out.releases != 0)
+        say("released", std::to_string(out.releases) + (out.releases == 1 ? " time, " : " times, ") +
+                            policy::format_human(out.released) + " of unused pool memory");
+    if (out.over_cap != 0)
+        say("over the cap", policy::format_human(out.over_cap) + ", by what is not asked for: contexts, code");
+    say("smallest cap",
+        gpu.smallest ? policy::format_human(*gpu.smallest) + ", as the only limit, would have served it" : "none");
+    return aligned(lines) + refusals_text(recording, out);
+}
+
+std::string text_of(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
+    std::string text = title_of(recording) + "\n" + origin_of(recording) + "\nunder " +
+                       (options.policy ? *options.policy : "no policy file");
+    if (!outcome.rule.empty()) text += ", " + outcome.rule;
+    if (options.cap) text += ", --cap " + *options.cap;
+    text += "\n";
+    for (const Judged &gpu : outcome.gpus) text += "\n" + gpu_name(gpu.gpu) + "\n" + gpu_text(recording, gpu);
+    for (const std::string &one : recording.missing) text += "\nmissing: " + one;
+    for (const std::string &one : outcome.notes) text += "\nnote: " + one;
+    return text + (recording.missing.empty() && outcome.notes.empty() ? "" : "\n");
+}
+
+// ---- figures ----
+
+std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
+
+std::string judged_json(const Judged &gpu) {
+    const Replayed &out = gpu.out;
+    const auto refusal = [](const ReplayRefusal &one) {
+        return json::object({{"at_ns", one.ns},
+                             {"bytes", one.bytes},
+                             {"kind", json::text(policy::kind_name(one.kind))},
+                             {"why", json::text(policy::obstacle_name(one.why))},
+                             {"held", one.held},
+                             {"limit", limit_json(one.limit)},
+                             {"waited_ns", one.waited_ns},
+                             {"recorded", one.recorded}});
+    };
+    const auto step = [](const auto &one) {
+        return json::object({{"at_ns", one.first}, {"allowance", limit_json(one.second)}});
+    };
+    const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
+    return json::object({{"gpu", gpu.gpu},
+                         {"cap", gpu.terms.cap},
+                         {"recorded", json::object({{"peak", gpu.recorded_peak}, {"refused", gpu.recorded_refusals}})},
+                         {"requests", out.requests},
+                         {"peak", json::object({{"bytes", out.peak}, {"at_ns", out.peak_ns}})},
+                         {"refused", json::object({{"count", out.refused},
+                                                   {"bytes", out.refused_bytes},
+                                                   {"first", json::list(out.refusals, refusal)}})},
+                         {"device_refused", out.device_refused},
+                         {"served_now", out.served_now},
+                         {"waited", json::object({{"count", out.waits},
+                                                  {"in_vain", out.waits_in_vain},
+                                                  {"total_ns", out.waited_ns},
+                                                  {"longest_ns", out.longest_wait_ns}})},
+                         {"released", json::object({{"count", out.releases}, {"bytes", out.released}})},
+                         {"growth", json::object({{"steps", out.steps.size()},
+                                                  {"allowance_at_end", limit_json(out.allowance)},
+                                                  {"first", json::list(steps, step)}})},
+                         {"over_cap", out.over_cap},
+                         {"smallest_cap", gpu.smallest}});
+}
+
+std::string replay_json(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
+    auto members = recording_json(recording);
+    members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
+    members.emplace_back("cap", options.cap ? json::text(*options.cap) : "null");
+    members.emplace_back("rule", json::text_or_null(outcome.rule));
+    members.emplace_back("gpus", json::list(outcome.gpus, judged_json));
+    members.emplace_back("notes", json::list(outcome.notes, json::text));
+    return json::object(members);
+}
+
+int replay(const ReplayOptions &options) {
+    if (!options.policy && !options.cap) {
+        complain("replay: there is no policy to replay it under; add --policy FILE or --cap SIZE");
+        return kFailure;
+    }
+    if (options.trace == "-" && options.policy == "-") {
+        complain("replay: trace and policy cannot both come from standard input; name a file for one of them");
+        return kFailure;
+    }
+    const auto recording = read_trace(options.trace);
+    if (!recording) {
+        complain("replay: " + recording.error());
+        return 1;
+    }
+    int status = 0;
+    Outcome outcome;
+    const auto loaded = load(options, *recording, outcome, status);
+    if (!loaded) return status;
+    const bool sized = std::all_of(recording->header.gpus.begin(), recording->header.gpus.end(),
+                                   [](const auto &gpu) { return gpu.total != 0; }) &&
+                       !recording->header.gpus.empty();
+    const bool relative =
+        has_percentages(loaded->policy.gpu) || has_percentages(loaded->policy.ceiling) ||
+        std::any_of(loaded->policy.narrowed_to.begin(), loaded->policy.narrowed_to.end(),
+                    [](const policy::Size &size) { return size.unit == policy::Size::Unit::basis_points; });
+    if (!sized && relative) {
+        complain(
+            "replay: the trace does not tell how large the GPU was, so a size in percent means nothing; write it in "
+            "bytes");
+        return kFailure;
+    }
+    outcome = judge(*recording, *loaded, std::move(outcome));
+    print(options.json ? replay_json(*recording, options, outcome) + "\n" : text_of(*recording, options, outcome));
+    return 0;
+}
+
+}  // namespace
+
+extern const Command kReplay{
+    .name = "replay",
+    .line = "Say what another policy would have done to a recorded run",
+    .help = R"(
+Each recorded request is held against the policy as libcurb.so would: what it would have refused, held for room or released
+first, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
+is then not there, and its free is passed over; the program is taken to go on as it did. What others hold of the GPU, what
+frameworks cache, and curb's own cache are not known from a trace. Rules match by the recorded command.
+
+Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
+
+Examples:
+  curb replay curb-4711.trace.json --policy job.json
+  curb replay curb-4711.trace.json --cap 6GiB
+  curb replay --cap 6GiB --json 4711.trace.json | jq '.gpus[0].smallest_cap')",
+    .takes = takes<ReplayOptions, replay>,
+};
+
+}  // namespace curb::cli

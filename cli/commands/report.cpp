@@ -1,0 +1,97 @@
+// `curb report`: shows a recorded run as a page, a picture, lines or JSON.
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "command.hpp"
+#include "pages.hpp"
+#include "policy/words.hpp"
+#include "replace_file.hpp"
+#include "report_json.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+struct ReportOptions {
+    std::string trace;  // "-": standard input
+    std::optional<std::string> output;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.argument("TRACE", trace, "Trace that a policy's \"trace\" has written; -: standard input");
+        takes.option("-o,--output", output, "FILE", "Write this file: .html (a page) or .svg (a picture)");
+        takes.json(json);
+    }
+};
+
+enum class Form { html, svg, unknown };
+
+Form form_of(const std::string &file) {
+    const std::string lower = policy::lower_case(file);
+    if (lower.ends_with(".html") || lower.ends_with(".htm")) return Form::html;
+    return lower.ends_with(".svg") ? Form::svg : Form::unknown;
+}
+
+// The mode of new files under this umask.
+mode_t mode_of_new_files() {
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    return 0666 & ~mask;
+}
+
+int report(const ReportOptions &options) {
+    const Form form = options.output ? form_of(*options.output) : Form::unknown;
+    if (options.output && form == Form::unknown) {
+        complain("report: " + policy::quote(policy::one_line(*options.output)) +
+                 " says not what to write; name a file that ends in .html (a page) or .svg (a picture)");
+        return kFailure;
+    }
+    std::error_code ignored;
+    if (options.output && std::filesystem::equivalent(options.trace, *options.output, ignored)) {
+        complain("report: " + policy::quote(policy::one_line(*options.output)) +
+                 " is the trace itself; name another file");
+        return kFailure;
+    }
+    const auto recording = read_trace(options.trace);
+    if (!recording) {
+        complain("report: " + recording.error());
+        return 1;
+    }
+    const Summary summary = summarise(*recording);
+    if (options.output) {
+        const std::string text = form == Form::html ? html_page(*recording, summary) : svg_picture(*recording, summary);
+        if (const auto fault = replace_file(*options.output, text, mode_of_new_files())) {
+            complain("report: " + *fault);
+            return kFailure;
+        }
+    }
+    for (const std::string &one : recording->missing) complain("report: " + recording->name + ": " + one);
+    if (options.json)
+        print(report_json(*recording, summary) + "\n");
+    else if (!options.output)
+        print(text_report(*recording, summary));
+    return 0;
+}
+
+}  // namespace
+
+extern const Command kReport{
+    .name = "report",
+    .line = "Show a recorded run: a page, a picture, or lines",
+    .help = R"(
+The page has all in it and loads nothing. Of long runs the picture keeps every peak, refusal and release. A trace may be cut
+off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said.
+
+Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
+
+Examples:
+  curb report curb-4711.trace.json                 lines on standard output
+  curb report curb-4711.trace.json -o run.html     a page for browsers
+  curb report curb-4711.trace.json -o run.svg      a picture for papers
+  curb report --json curb-4711.trace.json | jq '.gpus[0].peak.bytes')",
+    .takes = takes<ReportOptions, report>,
+};
+
+}  // namespace curb::cli

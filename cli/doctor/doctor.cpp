@@ -1,0 +1,93 @@
+// `curb doctor`: finds problems of this machine or of one process, and prints the remedies.
+#include <algorithm>
+#include <cstdlib>
+
+#include "command.hpp"
+#include "doctor.hpp"
+#include "json.hpp"
+#include "policy/words.hpp"
+#include "terminal.hpp"
+#include "text_width.hpp"
+#include "within.hpp"
+
+namespace curb::cli {
+namespace {
+
+struct DoctorOptions {
+    int pid = 0;  // 0: the machine
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "A process", Options::Need::optional);
+        takes.json(json);
+    }
+};
+
+std::string json_of(const Findings &findings, int pid) {
+    const auto finding = [](const Finding &one) {
+        return json::object({{"check", json::text(one.check)},
+                             {"result", json::text(verdict_name(one.verdict))},
+                             {"message", json::text(policy::one_line(one.text))},
+                             {"remedy", json::text(policy::one_line(one.remedy))}});
+    };
+    return json::object({{"pid", pid == 0 ? "null" : std::to_string(pid)},
+                         {"healthy", !has_problem(findings)},
+                         {"findings", json::list(findings, finding)}}) +
+           "\n";
+}
+
+std::string text_of(const Findings &findings, const Screen &screen) {
+    constexpr std::size_t kVerdict = 7;
+    const auto ink_of = [](Verdict verdict) {
+        return verdict == Verdict::problem ? Ink::red : verdict == Verdict::note ? Ink::yellow : Ink::green;
+    };
+    std::size_t width = 0, problems = 0, notes = 0;
+    for (const Finding &one : findings) width = std::max(width, std::string_view(one.check).size());
+    const std::size_t indent = kVerdict + 2 + width + 2;
+    // Wraps the text behind the columns that the first line has already.
+    const auto filled = [&](const std::string &text) {
+        return wrapped(std::string(indent, '-') + plain(text), screen.width.value_or(std::string::npos), indent)
+            .substr(indent);
+    };
+    std::string out;
+    for (const Finding &one : findings) {
+        problems += one.verdict == Verdict::problem;
+        notes += one.verdict == Verdict::note;
+        out += inked(screen, ink_of(one.verdict), padded(verdict_name(one.verdict), kVerdict)) + "  " +
+               padded(one.check, width) + "  " + filled(one.text);
+        if (!one.remedy.empty()) out += std::string(indent, ' ') + filled("-> " + one.remedy);
+    }
+    const auto count = [](std::size_t number, const char *what) {
+        return (number == 0 ? "no" : std::to_string(number)) + " " + what + (number == 1 ? "" : "s");
+    };
+    return out + count(problems, "problem") + ", " + count(notes, "note") + "\n";
+}
+
+int doctor(const DoctorOptions &options) {
+    const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
+    print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
+    const int status = has_problem(findings) ? 1 : 0;
+    if (!a_call_hangs()) return status;
+    std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
+}
+
+}  // namespace
+
+extern const Command kDoctor{
+    .name = "doctor",
+    .line = "Say what is wrong with this machine, or why a process is not capped",
+    .help = R"(
+Without PID: the driver, NVML, libcurb.so, the folder for control sockets, the policy of this environment, and who uses
+the GPUs. With PID: whether curb is in effect in that process, and if not, why. Loads the driver, which takes seconds
+where no GPU is kept awake, and takes no GPU memory.
+
+Exit status 0: nothing is wrong, 1: problems were found; notes do not count.
+
+Examples:
+  curb doctor
+  curb doctor 4711                            is curb in effect there?
+  curb doctor --json | jq '.findings[] | select(.result == "problem")')",
+    .takes = takes<DoctorOptions, doctor>,
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,154 @@
+// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_machine_facts and
+// doctor_process_facts collect facts; doctor_machine and doctor_process turn them into sentences, and are pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/load.hpp"
+#include "control/status.hpp"
+#include "cuda_abi.h"
+#include "libraries.hpp"
+#include "policy/size.hpp"
+#include "view.hpp"
+
+namespace curb::cli {
+
+enum class Verdict { ok, note, problem };
+const char *verdict_name(Verdict verdict);
+
+struct Finding {
+    const char *check;  // what was looked at: "driver"; stays the same between versions
+    Verdict verdict{};
+    std::string text;    // one sentence, without a full stop
+    std::string remedy;  // what to do; empty: nothing
+};
+using Findings = std::vector<Finding>;
+bool has_problem(const Findings &findings);
+
+// The driver, as a program that is started here finds it.
+struct DriverCondition {
+    std::string fault;    // why it cannot be loaded; empty: it can
+    bool silent = false;  // it did not answer in time
+    CUresult init{};
+    std::string init_text;  // "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
+    int cuda = 0;           // as cuDriverGetVersion says it: 13000
+    bool has_checkpoint = false;
+    std::string version;                 // of the driver: "580.159.04"; empty: NVML does not say
+    std::string kernel;                  // of the kernel's module; empty: it is not loaded, or that cannot be seen
+    bool has_device_files = false;       // /dev/nvidiactl is there
+    std::vector<std::string> closed;     // device files that this user may not open
+    std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES here
+};
+
+// Facts from NVML that a View does not have.
+struct NvmlCondition {
+    std::string fault;  // why it says nothing; empty: it does
+    struct Gpu {
+        int index = 0;
+        bool mig = false;
+        bool kept_awake = true;  // persistence mode
+        std::size_t mps_clients = 0;
+    };
+    std::vector<Gpu> gpus;
+};
+
+// The libcurb.so that `curb run` would use.
+struct LibraryCondition {
+    std::string fault;  // why there is none
+    std::string path;
+    std::optional<Elf> elf;      // nothing: it cannot be read
+    std::optional<Elf> command;  // this program's own
+    unsigned owner = 0;
+    unsigned mode = 0;  // permission bits
+    unsigned folder_owner = 0;
+    unsigned folder_mode = 0;
+    bool no_exec = false;     // its file system does not let programs map code
+    std::string not_carried;  // why LD_PRELOAD cannot name it; empty: it can
+};
+
+// /etc/ld.so.preload, which the loader reads for every process of the machine.
+struct PreloadFile {
+    bool names_curb = false;
+    std::string missing;  // a libcurb.so that it names and that is not there
+};
+
+struct RuntimeCondition {
+    std::string folder;       // that is used; empty: none can be
+    std::string fault;        // why none can be
+    std::string xdg;          // XDG_RUNTIME_DIR
+    std::string passed_over;  // why the folder in it is not used; empty: it is, or there is none
+};
+
+struct PolicyCondition {
+    config::Source source;
+    config::Diagnostics faults;
+    bool has_ceiling = false;
+};
+
+struct MachineCondition {
+    unsigned user = 0;
+    DriverCondition driver;
+    NvmlCondition nvml;
+    LibraryCondition library;
+    PreloadFile preload_file;
+    RuntimeCondition runtime;
+    PolicyCondition policy;
+    std::optional<View> view;  // nothing: NVML hangs
+};
+// Takes seconds if the driver sleeps, and longer if it hangs (within.hpp). Changes nothing, except that it creates the
+// user's runtime folder, as every program under curb does.
+MachineCondition look_at_machine();
+Findings examine(const MachineCondition &facts);
+
+// A library in a process's memory.
+struct Mapped {
+    std::string path;
+    std::uint64_t begin = 0;
+    bool deleted = false;  // its file was replaced or removed since
+    friend bool operator==(const Mapped &, const Mapped &) = default;
+};
+
+// A libcurb.so in the LD_PRELOAD of a process, as that process sees it.
+struct Preloaded {
+    std::string path;
+    bool there = false;
+    std::optional<Elf> elf;
+};
+
+struct ProcessCondition {
+    int pid = 0;
+    control::UnixMs now = 0;
+    unsigned user = 0;  // who is asking
+    bool there = false;
+    bool ended = false;  // a zombie
+    bool kernel_thread = false;
+    int thread_of = 0;  // 0: it is a process
+    std::string name;   // "4711 (python3)"
+    unsigned owner = 0;
+    std::string owner_name;
+    unsigned acts_as = 0;                // its effective user
+    bool readable = false;               // its memory map and environment can be read
+    std::optional<Elf> program;          // nothing: it cannot be read
+    std::optional<Elf> library;          // the libcurb.so that `curb run` takes
+    bool secure = false;                 // the loader took it for one with privileges (AT_SECURE)
+    std::optional<std::string> preload;  // LD_PRELOAD at its start
+    bool has_settings = false;           // CURB_POLICY or CURB_CAP were set at its start
+    std::vector<Preloaded> preloaded;
+    std::vector<Mapped> curb, driver, tensorflow;
+    std::optional<control::Status> status;
+    std::string silence;      // why it does not say, in the words of control::ask
+    bool has_socket = false;  // one that it listens on
+    bool stopped = false;
+    bool suspended = false;                  // by curb suspend
+    int inner_pid = 0;                       // in its container; 0: it is in none
+    int forked_from = 0;                     // a process under curb whose memory it began with; 0: none
+    std::string version;                     // of this command
+    std::optional<std::vector<int>> listed;  // who holds GPU memory, by NVML; nothing: NVML does not say
+};
+ProcessCondition look_into(int pid);
+Findings examine(const ProcessCondition &facts);
+
+}  // namespace curb::cli

@@ -1,0 +1,132 @@
+#include "libraries.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "control/descriptor.hpp"
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Found = policy::Result<fs::path, std::string>;
+
+constexpr int kMostHeaders = 512;  // a program has a dozen
+
+class File {
+  public:
+    // Opens regular files only: to open a device or a FIFO has effects.
+    explicit File(const std::string &path) {
+        const control::Descriptor named(::open(path.c_str(), O_PATH | O_CLOEXEC));
+        struct stat status {};
+        if (!named || ::fstat(named.number(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+        const std::string same = "/proc/self/fd/" + std::to_string(named.number());
+        file_ = control::Descriptor(::open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    }
+    bool read(void *into, std::size_t size, std::uint64_t at) const {
+        return file_ && ::pread(file_.number(), into, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
+    }
+
+  private:
+    control::Descriptor file_;
+};
+
+template <class Header, class Segment>
+std::optional<Elf> read_as(const File &file, int bits) {
+    Header header{};
+    if (!file.read(&header, sizeof header, 0)) return std::nullopt;
+    Elf out{bits, header.e_machine, header.e_type == ET_DYN, {}};
+    for (int i = 0; i < header.e_phnum && i < kMostHeaders; ++i) {
+        Segment segment{};
+        if (!file.read(&segment, sizeof segment, header.e_phoff + std::uint64_t{header.e_phentsize} * unsigned(i)))
+            break;
+        if (segment.p_type != PT_INTERP || segment.p_filesz == 0 || segment.p_filesz > PATH_MAX) continue;
+        std::string name(segment.p_filesz, '\0');
+        if (file.read(name.data(), name.size(), segment.p_offset)) out.interpreter = name.c_str();
+    }
+    return out;
+}
+
+// Returns the directory that holds bin/, lib/ and sim/.
+fs::path prefix() {
+    std::error_code error;
+    const fs::path self = fs::read_symlink("/proc/self/exe", error);
+    return self.parent_path().parent_path();
+}
+
+// Returns the first candidate that is an ELF file. The error lists all of them.
+Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
+    std::string error = std::string("there is no ") + what + " (looked for";
+    const char *separator = " ";
+    for (const fs::path &candidate : candidates) {
+        if (read_elf(candidate.string())) return candidate;
+        error.append(separator).append(candidate.native());
+        separator = ", ";
+    }
+    return error + "); " + remedy;
+}
+
+}  // namespace
+
+std::optional<Elf> read_elf(const std::string &path) {
+    constexpr int kOurOrder = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
+    const File file(path);
+    unsigned char identity[EI_NIDENT] = {};
+    if (!file.read(identity, sizeof identity, 0) || std::memcmp(identity, ELFMAG, SELFMAG) != 0 ||
+        identity[EI_DATA] != kOurOrder)
+        return std::nullopt;
+    if (identity[EI_CLASS] == ELFCLASS64) return read_as<Elf64_Ehdr, Elf64_Phdr>(file, 64);
+    if (identity[EI_CLASS] == ELFCLASS32) return read_as<Elf32_Ehdr, Elf32_Phdr>(file, 32);
+    return std::nullopt;
+}
+
+std::string architecture_of(const Elf &elf) {
+    if (elf.machine == EM_X86_64) return elf.bits == 64 ? "x86-64" : "x32";
+    if (elf.machine == EM_AARCH64) return "aarch64";
+    if (elf.machine == EM_386) return "32-bit x86";
+    if (elf.machine == EM_ARM) return "32-bit ARM";
+    return "machine " + std::to_string(elf.machine) + " (" + std::to_string(elf.bits) + " bits)";
+}
+
+Found find_library() {
+    constexpr const char *kName = "libcurb.so";
+    if (const char *named = std::getenv("CURB_LIBRARY"); named != nullptr && *named != '\0') {
+        return first_of({fs::absolute(named)}, "shared library that CURB_LIBRARY names",
+                        "correct or unset CURB_LIBRARY");
+    }
+    const fs::path lib = prefix() / "lib";
+    std::vector<fs::path> candidates{lib / kName, lib / "curb" / kName};
+    std::error_code error;
+    for (fs::directory_iterator entry(lib, error), end; !error && entry != end; entry.increment(error)) {
+        fs::path multiarch = entry->path() / "curb" / kName;  // lib/x86_64-linux-gnu/curb/libcurb.so
+        if (read_elf(multiarch.string())) candidates.push_back(std::move(multiarch));
+    }
+    return first_of(candidates, kName, "set CURB_LIBRARY to its path");
+}
+
+Found find_sim() {
+    constexpr const char *kDriver = "libcuda.so.1";
+    const auto driver = first_of({prefix() / "sim" / kDriver, prefix() / "lib" / "curb" / "sim" / kDriver},
+                                 "simulated driver", "build it (it comes with curb), or run without --sim");
+    if (!driver) return driver.error();
+    return driver->parent_path();
+}
+
+std::optional<std::string> not_carried(const fs::path &path, const char *list, std::string_view separators) {
+    const std::size_t at = path.native().find_first_of(separators);
+    if (at == std::string::npos) return std::nullopt;
+    return std::string(list) + " cannot carry the path '" + policy::one_line(path.native()) + "', because of the " +
+           policy::quote(path.native().substr(at, 1)) + " in it; install curb under a path without it";
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,164 @@
+#include "target.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "control/proc.hpp"
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> whole(const std::string &path) {
+    return control::file_text(path, control::kMostOfEnvironment);
+}
+
+std::string first_line(const std::string &text) { return text.substr(0, text.find('\n')); }
+
+std::map<std::string, std::string> variables_in(const std::string &text) {
+    std::map<std::string, std::string> out;
+    std::istringstream all(text);
+    for (std::string one; std::getline(all, one, '\0');) {
+        const std::size_t equals = one.find('=');
+        if (equals != std::string::npos) out.emplace(one.substr(0, equals), one.substr(equals + 1));
+    }
+    return out;
+}
+
+bool is_more_than_one(const std::string &count) {
+    const auto number = policy::whole_number(count);
+    return number && *number > 1;
+}
+
+std::optional<policy::Bytes> bytes_in(const std::string &path) {
+    const auto text = whole(path);
+    if (!text || text->empty() || (*text)[0] < '0' || (*text)[0] > '9') return std::nullopt;  // "max"
+    return std::strtoull(text->c_str(), nullptr, 10);
+}
+
+// The two generations of cgroups name the same things differently.
+struct CgroupFiles {
+    const char *limit, *used, *cache;  // `cache`: what of the used would give way
+};
+constexpr CgroupFiles kUnified{"memory.max", "memory.current", "inactive_file"};
+constexpr CgroupFiles kLegacy{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+
+// Applies the tightest limit from `path` up to the top.
+void narrow(HostRoom &room, const std::string &top, const fs::path &path, const CgroupFiles &files) {
+    for (fs::path group = path;; group = group.parent_path()) {
+        const std::string folder = top + group.string() + "/";
+        const auto limit = bytes_in(folder + files.limit), used = bytes_in(folder + files.used);
+        if (limit && used) {
+            const policy::Bytes cache =
+                control::number_in(whole(folder + "memory.stat").value_or(""), std::string(files.cache) + " ");
+            const policy::Bytes firm = *used - std::min(*used, cache);
+            const policy::Bytes available = *limit - std::min(*limit, firm);
+            if (available < room.available) room = {available, "the cgroup " + group.string()};
+        }
+        if (!group.has_relative_path()) return;
+    }
+}
+
+}  // namespace
+
+std::string Target::text() const {
+    return std::to_string(process.pid) + (name.empty() ? "" : " (" + policy::plain(name) + ")");
+}
+
+std::string name_of(int pid) {
+    Target target;
+    target.process.pid = pid;
+    target.name = first_line(control::proc_text(pid, "comm"));
+    return target.text();
+}
+
+std::vector<int> started_by(int pid, const std::vector<int> &processes) {
+    constexpr int kMostGenerations = 64;  // the parents are read one after the other, and may change meanwhile
+    std::vector<int> out;
+    for (const int one : processes) {
+        int above = one;
+        for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
+            above = static_cast<int>(control::number_in(control::proc_text(above, "status"), "PPid:"));
+            if (above != pid) continue;
+            out.push_back(one);
+            break;
+        }
+    }
+    return out;
+}
+
+Target look_at(int pid) {
+    Target target;
+    target.process.pid = pid;
+    target.process.start = pid > 0 ? control::suspended::start_of(pid) : 0;
+    if (target.process.start == 0) return target;
+    const std::string status = control::proc_text(pid, "status");
+    const auto group = static_cast<int>(control::number_in(status, "Tgid:"));
+    if (group != pid) target.thread_of = group;
+    target.parent = static_cast<int>(control::number_in(status, "PPid:"));
+    target.process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
+    target.process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
+    target.name = first_line(control::proc_text(pid, "comm"));
+    std::error_code error;
+    target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
+    // The file of another user's process opens, but cannot be read.
+    const auto environment = whole(control::proc_path(pid, "environ"));
+    if (environment && !error) target.environment = variables_in(*environment);
+    const std::string maps = control::proc_text(pid, "maps");
+    target.under_curb = maps.find("/libcurb.so") != std::string::npos;
+    target.has_nccl = maps.find("/libnccl") != std::string::npos;
+    for (const char *name : {"/xla_cuda_plugin.so", "/libtensorflow_framework.so", "/libtensorflow_cc.so"})
+        target.has_xla = target.has_xla || maps.find(name) != std::string::npos;
+    return target;
+}
+
+std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment) {
+    struct Launcher {
+        const char *count;
+        std::vector<const char *> rank;  // one of these says which
+    };
+    // Of Slurm's two counts the one of the step comes first: in a batch script the job's is set too, and there is but
+    // one process.
+    static const std::vector<Launcher> kLaunchers{{"WORLD_SIZE", {"RANK", "LOCAL_RANK"}},
+                                                  {"OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_RANK"}},
+                                                  {"MV2_COMM_WORLD_SIZE", {"MV2_COMM_WORLD_RANK"}},
+                                                  {"PMI_SIZE", {"PMI_RANK"}},
+                                                  {"JAX_NUM_PROCESSES", {"JAX_PROCESS_ID"}},
+                                                  {"SLURM_STEP_NUM_TASKS", {"SLURM_PROCID"}},
+                                                  {"SLURM_NTASKS", {"SLURM_PROCID"}}};
+    for (const Launcher &launcher : kLaunchers) {
+        const auto count = environment.find(launcher.count);
+        if (count == environment.end() || !is_more_than_one(count->second)) continue;
+        if (std::string(launcher.count) == "SLURM_NTASKS" && environment.contains("SLURM_STEP_NUM_TASKS")) continue;
+        if (std::any_of(launcher.rank.begin(), launcher.rank.end(),
+                        [&](const char *rank) { return environment.contains(rank); }))
+            return Ranks{launcher.count, count->second};
+    }
+    return std::nullopt;
+}
+
+std::optional<HostRoom> host_room(int pid, const std::string &proc, const std::string &cgroups) {
+    const auto meminfo = whole(proc + "/meminfo");
+    if (!meminfo) return std::nullopt;
+    HostRoom room{control::number_in(*meminfo, "MemAvailable:") * policy::KiB, "this machine"};
+    std::istringstream lines(whole(proc + "/" + std::to_string(pid) + "/cgroup").value_or(""));
+    for (std::string line; std::getline(lines, line);) {  // "0::/job/7", "5:memory:/job/7"
+        const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) continue;
+        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+        const fs::path path = line.substr(second + 1);
+        if (controllers == ",,")
+            narrow(room, cgroups, path, kUnified);
+        else if (controllers.find(",memory,") != std::string::npos)
+            narrow(room, cgroups + "/memory", path, kLegacy);
+    }
+    return room;
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,50 @@
+// A process as /proc shows it, with the facts that decide whether it can be suspended.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "control/suspended.hpp"
+#include "policy/size.hpp"
+
+namespace curb::cli {
+
+struct Target {
+    control::suspended::Process process;  // start 0: there is none
+    int thread_of = 0;                    // the pid is that of a thread of this process; 0: it is not
+    int parent = 0;
+    std::string name;  // the kernel's, 15 bytes: "python3"
+    std::string executable;
+    std::optional<std::map<std::string, std::string>> environment;  // at its start; nothing: it cannot be read
+    bool under_curb = false;                                        // libcurb.so is mapped
+    bool has_nccl = false;                                          // libnccl is
+    bool has_xla = false;                                           // XLA for CUDA is, on which JAX and TensorFlow run
+
+    // "4711 (python3)"
+    [[nodiscard]] std::string text() const;
+};
+Target look_at(int pid);
+// Returns "4711 (python3)", for the process that has this pid now.
+std::string name_of(int pid);
+// Returns those of `processes` that are descendants of `pid`: the programs of a shell or launcher.
+std::vector<int> started_by(int pid, const std::vector<int> &processes);
+
+// The rank count of a process that works with others, from its environment.
+struct Ranks {
+    std::string variable;  // "WORLD_SIZE"
+    std::string count;     // "8"
+};
+std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment);
+
+// The host memory that a process can still allocate before the machine or a limit of its cgroup stops it.
+struct HostRoom {
+    policy::Bytes available = 0;
+    std::string limit;  // whose: "this machine", "the cgroup /job/7"
+    friend bool operator==(const HostRoom &, const HostRoom &) = default;
+};
+// nullopt if /proc/meminfo cannot be read. Tests pass other folders.
+std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
+                                  const std::string &cgroups = "/sys/fs/cgroup");
+
+}  // namespace curb::cli

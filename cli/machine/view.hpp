@@ -1,0 +1,73 @@
+// The users of this machine's GPUs: NVML's figures, the answers of capped processes, and /proc, joined by pid and UUID.
+// `curb ps`, `curb metrics` and `curb doctor` show it.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/status.hpp"
+#include "policy/size.hpp"
+
+namespace curb::cli {
+
+struct ViewProcess {
+    int pid = 0;
+    std::string user;     // name, or number where it has none; empty: not known
+    std::string name;     // the kernel's, 15 bytes: "python3"; empty: not known (another pid namespace, ended)
+    std::string command;  // its arguments, joined by blanks, on one line; the name where they cannot be read
+    bool stopped = false;
+    bool suspended = false;                 // by curb suspend
+    bool elsewhere = false;                 // in another pid namespace: nothing is known but NVML's figures
+    bool under_curb = false;                // it can be asked, or libcurb.so is mapped
+    std::optional<control::Status> status;  // what it says; none: see `trouble`
+    std::string trouble;                    // why a process under curb does not say: "stopped", "has not answered for
+                                            // 300 ms: …"
+};
+
+// One process on one GPU.
+struct ViewUse {
+    std::size_t process = 0;            // index into View::processes
+    std::optional<std::size_t> books;   // index into its status->gpus; none: it does not say
+    std::optional<policy::Bytes> nvml;  // what NVML says that it holds; none: NVML does not list it
+    [[nodiscard]] bool operator==(const ViewUse &) const = default;
+};
+
+struct ViewGpu {
+    std::optional<int> index;  // nvidia-smi's; of an instance, among those of its GPU; none: NVML does not tell
+    std::string uuid;          // "GPU-…", of an instance "MIG-…"
+    std::string parent;        // of an instance: the GPU that it is part of, "GPU-…"
+    std::string name;          // "NVIDIA H100 80GB HBM3"; empty: not known
+    policy::Bytes total = 0;
+    std::optional<policy::Bytes> used, free;  // by everybody and by nobody, as NVML says; none: it does not
+    bool mig = false;                         // it is divided, or an instance of one that is
+    std::vector<ViewUse> uses;                // the largest first
+};
+
+struct View {
+    std::string nvml_fault;              // why there are no figures of NVML's; empty: there are
+    std::vector<ViewGpu> gpus;           // by index, instances behind their GPU
+    std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or does not say what
+};
+
+// Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
+View look_around(std::chrono::milliseconds patience, bool detail = false);
+
+// Asks these processes in detail, one after the other, wherever their sockets are. The view also has the processes that
+// NVML lists beside them.
+struct Closely {
+    View view;
+    std::map<int, std::string> failures;  // by pid: why it does not say, with the remedy
+};
+Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience);
+
+// Returns the part of the view that is about these processes.
+View only(const View &view, const std::vector<int> &pids);
+// Returns the process's own figures for a device. null if it did not answer.
+const control::GpuStatus *books_of(const View &view, const ViewUse &use);
+// Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
+const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
+
+}  // namespace curb::cli

@@ -1,0 +1,163 @@
+#include "families.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "policy/names.hpp"
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+enum class Id : std::uint8_t {
+#define CURB_METRIC(id, name, type, labels, help) id,
+#include "metrics.def"
+};
+
+constexpr Metric kMetrics[] = {
+#define CURB_METRIC(id, name, type, labels, help) {name, MetricType::type, labels, help},
+#include "metrics.def"
+};
+
+// The labels of a sample's subject. A row of the table names those that it uses.
+using Labels = std::map<std::string, std::string, std::less<>>;
+
+class Families {
+  public:
+    Families() {
+        for (const Metric &metric : kMetrics) families_.push_back({metric, {}});
+    }
+
+    void add(Id id, const Labels &known, std::uint64_t value) {
+        Family &family = families_[static_cast<std::size_t>(id)];
+        Sample sample{{}, value};
+        for (const std::string_view name : label_names(family.metric)) {
+            const auto label = known.find(name);
+            if (label != known.end() && !label->second.empty()) sample.labels.emplace_back(*label);
+        }
+        family.samples.push_back(std::move(sample));
+    }
+    template <class Value>
+    void add(Id id, const Labels &known, const std::optional<Value> &value) {
+        if (value) add(id, known, *value);
+    }
+    std::vector<Family> take() && { return std::move(families_); }
+
+  private:
+    std::vector<Family> families_;
+};
+
+Labels with(Labels labels, const char *name, const std::string &value) {
+    labels[name] = policy::plain(value);
+    return labels;
+}
+
+// An instance has the index of its GPU, as nvidia-smi prints it.
+Labels labels_of(const View &view, const ViewGpu &gpu) {
+    const ViewGpu *whole = whole_of(view, gpu);
+    return with(with({}, "gpu", whole && whole->index ? std::to_string(*whole->index) : ""), "uuid", gpu.uuid);
+}
+
+// The command is the kernel's name, of which there are few; command lines are as many as there are processes.
+Labels labels_of(const ViewProcess &process, Labels labels = {}) {
+    labels = with(std::move(labels), "pid", std::to_string(process.pid));
+    return with(with(std::move(labels), "user", process.user), "command", process.name);
+}
+
+void add_books(Families &out, const Labels &labels, const control::GpuStatus &books) {
+    out.add(Id::held, labels, books.held);
+    for (std::size_t i = 0; i < policy::kKinds; ++i)
+        out.add(Id::kind, with(labels, "kind", policy::kind_name(static_cast<policy::Kind>(i))), books.kinds[i]);
+    out.add(Id::cap, labels, books.cap);
+    out.add(Id::allowance, labels, books.allowance);
+    out.add(Id::cached, labels, books.cached);
+    out.add(Id::contexts, labels, static_cast<std::uint64_t>(std::max(books.contexts, 0)));
+    for (std::size_t i = 0; i < policy::kObstacles; ++i)
+        out.add(Id::refused, with(labels, "why", policy::obstacle_name(static_cast<policy::Obstacle>(i))),
+                books.refused[i]);
+    out.add(Id::waited, labels, books.waited);
+    out.add(Id::waiting, labels, books.waiting);
+    for (std::size_t i = 0; i < policy::kSteps; ++i)
+        out.add(Id::released, with(labels, "step", policy::step_name(static_cast<policy::Step>(i))), books.released[i]);
+}
+
+void add_waits(Families &out, const Labels &labels, const control::Status &status, int ordinal) {
+    constexpr control::UnixMs kSecond = 1000;
+    std::uint64_t bytes = 0;
+    std::optional<control::UnixMs> since, step;
+    for (const control::Waiting &one : status.waits) {
+        if (one.gpu != ordinal) continue;
+        bytes += one.bytes;
+        since = std::min(since.value_or(one.since), one.since);
+        if (one.step) step = std::min(step.value_or(*one.step), *one.step);
+    }
+    if (!since) return;
+    out.add(Id::waiting_bytes, labels, bytes);
+    out.add(Id::waiting_since, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*since, 0) / kSecond));
+    if (step) out.add(Id::step_due, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*step, 0) / kSecond));
+}
+
+void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
+    const Labels labels = labels_of(view, gpu);
+    out.add(Id::gpu_info, with(with(labels, "model", gpu.name), "parent", gpu.parent), 1);
+    if (gpu.total > 0) out.add(Id::gpu_total, labels, gpu.total);
+    out.add(Id::gpu_used, labels, gpu.used);
+    out.add(Id::gpu_free, labels, gpu.free);
+    for (const ViewUse &use : gpu.uses) {
+        const ViewProcess &process = view.processes[use.process];
+        const Labels of_use = labels_of(process, labels);
+        out.add(Id::nvml_used, of_use, use.nvml);
+        if (const control::GpuStatus *books = books_of(view, use)) {
+            add_books(out, of_use, *books);
+            add_waits(out, of_use, *process.status, books->ordinal);
+        }
+    }
+}
+
+void add_process(Families &out, const ViewProcess &process) {
+    if (!process.under_curb) return;
+    const Labels labels = labels_of(process);
+    out.add(Id::suspended, labels, process.suspended ? 1 : 0);
+    if (!process.status) return;
+    const control::Status &status = *process.status;
+    out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
+    out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);
+    if (!status.trace) return;
+    out.add(Id::trace_events, labels, status.trace->events);
+    out.add(Id::trace_dropped, labels, status.trace->dropped);
+}
+
+void add_processes(Families &out, const View &view) {
+    std::uint64_t capped = 0, silent = 0, uncapped = 0;
+    for (const ViewProcess &process : view.processes)
+        ++(process.status ? capped : process.under_curb ? silent : uncapped);
+    out.add(Id::processes, {{"state", "capped"}}, capped);
+    out.add(Id::processes, {{"state", "silent"}}, silent);
+    if (view.nvml_fault.empty()) out.add(Id::processes, {{"state", "uncapped"}}, uncapped);
+}
+
+}  // namespace
+
+std::vector<std::string_view> label_names(const Metric &metric) {
+    std::vector<std::string_view> out;
+    for (std::string_view left = metric.labels; !left.empty();) {
+        const std::size_t end = std::min(left.find(' '), left.size());
+        out.push_back(left.substr(0, end));
+        left.remove_prefix(std::min(end + 1, left.size()));
+    }
+    return out;
+}
+
+std::vector<Family> families_of(const View &view, const std::string &version) {
+    Families out;
+    out.add(Id::info, {{"version", version}}, 1);
+    out.add(Id::nvml_up, {}, view.nvml_fault.empty() ? 1 : 0);
+    add_processes(out, view);
+    for (const ViewGpu &gpu : view.gpus) add_gpu(out, view, gpu);
+    for (const ViewProcess &process : view.processes) add_process(out, process);
+    return std::move(out).take();
+}
+
+}  // namespace curb::cli

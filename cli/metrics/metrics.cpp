@@ -1,0 +1,61 @@
+// `curb metrics`: prints the figures of `curb ps` for Prometheus.
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "command.hpp"
+#include "families.hpp"
+#include "replace_file.hpp"
+#include "terminal.hpp"
+#include "view.hpp"
+
+namespace curb::cli {
+namespace {
+
+struct MetricsOptions {
+    std::optional<std::string> textfile;
+
+    void declare(Options &takes) {
+        takes.option("--textfile", textfile, "FILE", "Write them to this file, for node_exporter's collector");
+    }
+};
+
+constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
+
+int written(const std::string &text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return 0;
+    if (errno != EPIPE) complain(std::string("metrics: standard output cannot be written: ") + std::strerror(errno));
+    return 1;
+}
+
+int metrics(const MetricsOptions &options) {
+    const auto families = families_of(look_around(kMetricsPatience), CURB_VERSION);
+    if (!options.textfile) return written(text_of(families));
+    const auto wrong = replace_file(*options.textfile, text_of(families));
+    if (wrong) complain("metrics: " + *wrong);
+    return wrong ? 1 : 0;
+}
+
+}  // namespace
+
+extern const Command kMetrics{
+    .name = "metrics",
+    .line = "Print figures of processes and GPUs for Prometheus",
+    .help = R"(
+Prints, in Prometheus's text format, what capped processes hold and may hold of each GPU, what was refused and released,
+and NVML's own figures beside these. What is not known is absent, not 0. docs/METRICS.md has every series, and how to scrape them.
+
+--textfile is for node_exporter's textfile collector: the text is written beside PATH and renamed over it, so that no
+half file is ever read. A file that is there stays as it was when anything fails.
+
+Processes are those that can be asked: of this user, for root those of all; of the others NVML's figures are shown. Exit
+status 0: written, 1: it could not be written.
+
+Examples:
+  curb metrics                                on standard output
+  curb metrics --textfile /var/lib/prometheus/node-exporter/curb.prom)",
+    .takes = takes<MetricsOptions, metrics>,
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,180 @@
+// `curb ps`: prints the users of the GPUs, as a table, in detail, or as JSON.
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <map>
+
+#include "command.hpp"
+#include "control/proc.hpp"
+#include "policy/duration.hpp"
+#include "policy/words.hpp"
+#include "ps_text.hpp"
+#include "terminal.hpp"
+#include "view.hpp"
+#include "watch.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct PsOptions {
+    std::vector<int> pids;  // in detail; none: everybody's figures
+    bool json = false;
+    std::optional<std::string> watch;
+
+    void declare(Options &takes) {
+        takes.pids(pids, "Process to show in detail");
+        takes.json(json);
+        takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
+    }
+};
+
+constexpr auto kTablePatience = 300ms;     // of the table: it shows what has answered by then
+constexpr auto kDetailsPatience = 1000ms;  // of the details, some of which take milliseconds to find out
+constexpr auto kShortest = 100ms;          // between two looks
+
+// "2", "0.5" (seconds), "2s", "500ms", "1m".
+policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
+    double seconds = 0;
+    const char *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, seconds, std::chars_format::fixed);
+    if (error != std::errc() || stop != end) {
+        const auto span = policy::parse_duration(text);
+        if (span && *span >= kShortest) return span;
+    } else if (seconds >= 0.1 && seconds <= 1e6) {
+        return policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000));
+    }
+    return policy::quote(text) + " is no time between two looks; write seconds, from 0.1 on, as 2 or 0.5";
+}
+
+// Returns the interval of --watch, if it was given.
+policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
+    if (!options.watch) return std::optional<policy::Duration>();
+    const auto span = span_of(*options.watch);
+    if (!span) return "--watch: " + span.error();
+    return std::optional(*span);
+}
+
+struct Looked {
+    View view;
+    std::vector<PsError> errors;  // of those that were asked for, and cannot be shown
+    bool silent = false;          // one of them can be shown, but does not answer
+};
+
+std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size_t> process) {
+    const auto failure = found.failures.find(pid);
+    std::string out =
+        failure == found.failures.end() ? control::process_text(pid) + " has ended meanwhile" : failure->second;
+    if (!process) return out;
+    const std::string says = nvml_says(found.view, *process);
+    return says.empty() ? out : out + "; " + says;
+}
+
+Looked look_at_these(const std::vector<int> &pids) {
+    Closely found = look_closely(pids, kDetailsPatience);
+    Looked out;
+    std::vector<int> shown;
+    for (const int pid : pids) {
+        const auto &all = found.view.processes;
+        const auto at = std::find_if(all.begin(), all.end(), [=](const ViewProcess &one) { return one.pid == pid; });
+        const auto index = static_cast<std::size_t>(at - all.begin());
+        if (at != all.end() && at->under_curb) {
+            out.silent |= !at->status;
+            shown.push_back(pid);
+        } else {
+            out.errors.push_back(
+                {pid, what_is_wrong(found, pid, at == all.end() ? std::nullopt : std::optional(index))});
+        }
+    }
+    out.view = only(found.view, shown);
+    return out;
+}
+
+class Ps {
+  public:
+    Ps(const PsOptions &options, std::optional<policy::Duration> every) : options_(options), every_(every) {}
+
+    int run() {
+        if (every_)
+            return watch(
+                *every_, [this] { return divider(); }, [this](const Screen &screen) { return frame(screen); });
+        const Frame once = frame(screen_of_stdout());
+        print(once.text);
+        return once.status;
+    }
+
+  private:
+    Frame frame(const Screen &screen) {
+        const Looked looked =
+            options_.pids.empty() ? Looked{look_around(kTablePatience), {}, false} : look_at_these(options_.pids);
+        Frame out;
+        out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
+        out.last = !options_.pids.empty() && looked.errors.size() == options_.pids.size();
+        out.text = text(looked, screen);
+        if (options_.json) return out;
+        for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
+        for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
+            if (!message.empty() && (!every_ || out.last)) complain(policy::plain(std::exchange(message, "")));
+        return out;
+    }
+    std::string text(const Looked &looked, const Screen &screen) {
+        const control::UnixMs now = control::unix_now();
+        if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
+        if (options_.pids.empty()) return ps_table(looked.view, screen, now);
+        std::string out;
+        for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
+            out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
+        for (const PsError &one : looked.errors)
+            if (every_) out += one.message + "\n";
+        return out;
+    }
+    // Returns the line before each answer of --watch. Lines of JSON have their own time.
+    std::string divider() {
+        if (options_.json) return {};
+        return "curb ps at " + clock_text(control::unix_now(), 0) + "\n";
+    }
+
+    const PsOptions &options_;
+    const std::optional<policy::Duration> every_;
+    std::map<int, std::string> complaints_;
+};
+
+int ps(const PsOptions &options) {
+    const auto between_looks = every(options);
+    if (!between_looks) {
+        complain("ps: " + between_looks.error());
+        return kFailure;
+    }
+    return Ps(options, *between_looks).run();
+}
+
+}  // namespace
+
+extern const Command kPs{
+    .name = "ps",
+    .line = "Show who holds what of the GPUs, under curb and otherwise",
+    .help = R"(
+GPU by GPU, with everybody on it. HELD is what a process under curb holds by its
+own books, NVML the driver's figure for it; a process that is not under curb has
+that one alone. CAP none: it is watched, but not capped. A narrow terminal loses
+columns, never processes. What is out of the ordinary is said underneath:
+refused requests, a process that is stopped or does not answer, one above its
+cap. It takes 0.3 s at the most, whatever the processes do.
+
+With PID: its policy, what it holds by kind, pools, its last refusals and
+releases, calls that pass by curb. Processes under curb are those of this user
+(of all users, for root).
+
+Exit status 0: shown, or ended by Ctrl-C; 1: a PID is none, is not under curb,
+is another user's, or does not answer.
+
+Examples:
+  curb ps
+  curb ps 4711                          all that is known of one process
+  curb ps --watch 2                     again every 2 seconds
+  curb ps --json | jq '.gpus[].free'    sizes in bytes)",
+    .takes = takes<PsOptions, ps>,
+};
+
+}  // namespace curb::cli

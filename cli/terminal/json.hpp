@@ -1,0 +1,50 @@
+// Builds the JSON that --json prints, as text. The JSON library stays in config/ and control/.
+#pragma once
+
+#include <concepts>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "policy/words.hpp"
+
+namespace curb::cli::json {
+
+// A value as JSON: a whole number, true or false, null for an empty optional; or a text that is JSON already.
+class Value {
+  public:
+    template <std::integral T>
+    Value(T value) : json_(std::to_string(value)) {}
+    Value(bool value) : json_(value ? "true" : "false") {}
+    template <std::integral T>
+    Value(const std::optional<T> &value) : json_(value ? std::to_string(*value) : "null") {}
+    Value(std::string json) : json_(std::move(json)) {}
+    Value(const char *json) : json_(json) {}
+    [[nodiscard]] const std::string &json() const { return json_; }
+
+  private:
+    std::string json_;
+};
+using Members = std::vector<std::pair<const char *, Value>>;
+
+// Returns the JSON of a text. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
+std::string text(std::string_view value);
+std::string object(const Members &members);
+// A list of make(one) for each one.
+template <class Each, class Make>
+std::string list(const Each &each, Make make) {
+    return "[" + policy::joined(each, ",", make) + "]";
+}
+// {"plain":0,"pools":2}: an array with a place for each value of an enumeration.
+template <class Enum, class Array, class Name>
+std::string object_of(const Array &values, Name name) {
+    Members out;
+    for (std::size_t i = 0; i < values.size(); ++i) out.emplace_back(name(static_cast<Enum>(i)), values[i]);
+    return object(out);
+}
+// null for an empty text.
+std::string text_or_null(std::string_view value);
+
+}  // namespace curb::cli::json

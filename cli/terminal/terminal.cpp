@@ -1,0 +1,73 @@
+#include "terminal.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include "policy/words.hpp"
+
+namespace curb::cli {
+namespace {
+
+std::string_view variable(const char *name) {
+    const char *value = std::getenv(name);
+    return value ? value : "";
+}
+
+std::optional<std::size_t> number_in(const char *name) {
+    const auto number = policy::whole_number(variable(name));
+    if (!number || *number == 0) return std::nullopt;
+    return static_cast<std::size_t>(*number);
+}
+
+}  // namespace
+
+Screen screen_of_stdout() {
+    Screen out;
+    const bool terminal = ::isatty(STDOUT_FILENO) != 0;
+    winsize size{};
+    if (terminal && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+        if (size.ws_col > 0) out.width = size.ws_col;
+        if (size.ws_row > 0) out.height = size.ws_row;
+    }
+    if (!out.width) out.width = number_in("COLUMNS");
+    if (terminal && !out.height) out.height = number_in("LINES");
+    out.colour = terminal && variable("NO_COLOR").empty() && variable("TERM") != "dumb" && !variable("TERM").empty();
+    return out;
+}
+
+std::string inked(const Screen &screen, Ink ink, std::string_view text) {
+    const char *code = "";
+    switch (ink) {
+        case Ink::plain: break;
+        case Ink::bold: code = "1"; break;
+        case Ink::dim: code = "2"; break;
+        case Ink::red: code = "31"; break;
+        case Ink::yellow: code = "33"; break;
+        case Ink::green: code = "32"; break;
+    }
+    if (!screen.colour || *code == '\0') return std::string(text);
+    return std::string("\x1b[") + code + "m" + std::string(text) + "\x1b[0m";
+}
+
+bool print(std::string_view text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return true;
+    if (errno == EPIPE) return false;
+    throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
+}
+
+void complain(std::string_view message) {
+    std::string text = "curb: ";
+    for (std::size_t at = 0; at <= message.size();) {
+        const std::string_view line = message.substr(at, message.find('\n', at) - at);
+        text += policy::plain(line) + "\n";
+        at += line.size() + 1;
+    }
+    std::fputs(text.c_str(), stderr);
+}
+
+}  // namespace curb::cli

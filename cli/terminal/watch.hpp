@@ -1,0 +1,23 @@
+// Prints the same answer again and again, until Ctrl-C.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "terminal.hpp"
+
+namespace curb::cli {
+
+struct Frame {
+    std::string text;
+    int status = 0;
+    bool last = false;  // there is nothing to come
+};
+
+// Prints in place on a terminal that can, and restores it; else one answer after the other, with a blank line between.
+// `divider` comes before each. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
+int watch(std::chrono::milliseconds every, const std::function<std::string()> &divider,
+          const std::function<Frame(const Screen &)> &frame);
+
+}  // namespace curb::cli

@@ -1,0 +1,28 @@
+// Shows a recorded run: a page for browsers, a picture for papers, lines for a terminal. Each function returns the
+// whole text. None of them loads anything from elsewhere.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "picture.hpp"
+
+namespace curb::cli {
+
+// Escapes text from a trace for use between tags and in quoted attributes.
+std::string markup(std::string_view text);
+// Escapes JSON for use within <script>: no '<' is left in it.
+std::string within_script(std::string json);
+
+std::string html_page(const Recording &recording, const Summary &summary);
+std::string svg_picture(const Recording &recording, const Summary &summary);
+std::string text_report(const Recording &recording, const Summary &summary);
+
+// Returns the recorded command, "python3 train.py", or the file's name if the trace has none.
+std::string title_of(const Recording &recording);
+// "pid 4711, begun 2026-03-01 12:30:00 UTC, 1 h 2 min, curb 0.1.0"
+std::string origin_of(const Recording &recording);
+// "cuda:0, NVIDIA H100 80GB HBM3, 80 GiB"
+std::string heading_of(const GpuSummary &gpu);
+
+}  // namespace curb::cli

@@ -1,0 +1,300 @@
+#include "picture.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+
+namespace curb::cli {
+namespace {
+
+// The order of the layers: the driver's own memory below the program's.
+constexpr std::array kStack = {policy::Kind::contexts, policy::Kind::overhead, policy::Kind::stack,
+                               policy::Kind::plain,    policy::Kind::pools,    policy::Kind::vmm,
+                               policy::Kind::arrays,   policy::Kind::graphs,   policy::Kind::managed};
+static_assert(kStack.size() == policy::kKinds);
+
+struct Columns {
+    std::uint64_t begin_ns, span_ns;
+    std::size_t count;
+    [[nodiscard]] std::size_t of(std::uint64_t ns) const noexcept {
+        const double part = static_cast<double>(ns - std::min(ns, begin_ns)) / static_cast<double>(span_ns);
+        return std::min(static_cast<std::size_t>(part * static_cast<double>(count)), count - 1);
+    }
+};
+
+// Keeps of each column the first, the last, the highest and the lowest sample, in their order.
+template <class One, auto height>
+class Thinned {
+  public:
+    Thinned(const Columns &columns, std::vector<One> &out) : columns_(columns), out_(out) {}
+    ~Thinned() { flush(); }
+    Thinned(const Thinned &) = delete;
+    Thinned &operator=(const Thinned &) = delete;
+
+    void take(One one) {
+        one.ns = std::max(one.ns, last_ns_);  // threads' events may stand in another order than their times
+        last_ns_ = one.ns;
+        const std::size_t column = columns_.of(one.ns);
+        if (count_ != 0 && column != column_) flush();
+        column_ = column;
+        const Kept kept{count_, one};
+        if (count_ == 0) kept_ = {kept, kept, kept, kept};
+        if (one.*height < kept_[1].one.*height) kept_[1] = kept;
+        if (one.*height > kept_[2].one.*height) kept_[2] = kept;
+        kept_[3] = kept;
+        ++count_;
+    }
+
+  private:
+    struct Kept {
+        std::size_t index = 0;
+        One one{};
+    };
+    void flush() {
+        if (count_ == 0) return;
+        std::sort(kept_.begin(), kept_.end(), [](const Kept &a, const Kept &b) { return a.index < b.index; });
+        for (std::size_t i = 0; i < kept_.size(); ++i)
+            if (i == 0 || kept_[i].index != kept_[i - 1].index) out_.push_back(kept_[i].one);
+        count_ = 0;
+    }
+
+    const Columns &columns_;
+    std::vector<One> &out_;
+    std::array<Kept, 4> kept_{};
+    std::size_t column_ = 0, count_ = 0;
+    std::uint64_t last_ns_ = 0;
+};
+
+// Adds a mark to those of its column, whose largest stands for them all.
+void add(std::vector<Mark> &marks, Mark mark, std::int64_t &largest, const Columns &columns) {
+    if (marks.empty() || columns.of(marks.back().ns) != columns.of(mark.ns)) {
+        largest = mark.bytes;
+        marks.push_back(std::move(mark));
+        return;
+    }
+    Mark &there = marks.back();
+    const std::uint64_t ended = std::max(there.ended_ns, mark.ended_ns);
+    const bool is_larger = mark.bytes > largest;
+    largest = std::max(largest, mark.bytes);
+    mark.count += there.count;
+    mark.bytes = policy::plus(mark.bytes, there.bytes);
+    if (is_larger) {
+        there = std::move(mark);
+    } else {
+        there.count = mark.count;
+        there.bytes = mark.bytes;
+    }
+    there.ended_ns = ended;
+}
+
+void say_how_many(std::vector<Mark> &marks, const char *what) {
+    for (Mark &mark : marks)
+        if (mark.count > 1)
+            mark.text = std::to_string(mark.count) + " " + what + ", " + control::size_text(mark.bytes) +
+                        " together; the largest: " + mark.text;
+}
+
+std::string request_text(const Moment &moment) {
+    return control::size_text(moment.bytes) + " of " + policy::kind_text(moment.kind);
+}
+
+void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const std::vector<Release> &releases,
+          const Columns &columns) {
+    std::int64_t largest = 0;
+    for (const Moment *one : gpu.refusals)
+        add(chart.refusals,
+            {one->ns, one->ns, 1, one->bytes, one->held,
+             clock_text(recording, one->ns) + " refused " + request_text(*one) + ": " +
+                 policy::obstacle_text(one->why()) + ", " + control::size_text(static_cast<std::int64_t>(one->held)) +
+                 " held"},
+            largest, columns);
+    for (const Waited &wait : gpu.waits) {
+        const char *end = wait.end == Waited::End::granted   ? "granted"
+                          : wait.end == Waited::End::refused ? "refused"
+                                                             : "not known how it ended";
+        add(chart.waits,
+            {wait.began_ns, wait.ended_ns, 1, wait.moment->bytes, wait.moment->held,
+             clock_text(recording, wait.began_ns) + " waited " + span_text(wait.ended_ns - wait.began_ns) + " for " +
+                 request_text(*wait.moment) + ": " + end},
+            largest, columns);
+    }
+    for (const Release &release : releases)
+        add(chart.releases,
+            {release.ended_ns, release.ended_ns, 1, release.bytes, 0,
+             clock_text(recording, release.ended_ns) + " released " + control::size_text(release.bytes) +
+                 (release.trigger.empty() ? "" : " on " + release.trigger)},
+            largest, columns);
+    say_how_many(chart.refusals, "refusals");
+    say_how_many(chart.waits, "waits");
+    say_how_many(chart.releases, "releases");
+}
+
+policy::Bytes highest(const std::vector<LimitSample> &limits) {
+    policy::Bytes out = 0;
+    for (const LimitSample &one : limits)
+        if (one.limit != policy::kUnbounded) out = std::max(out, one.limit);
+    return out;
+}
+
+}  // namespace
+
+Picture draw(const Recording &recording, const Summary &summary, std::size_t columns) {
+    Picture out;
+    out.begin_ns = recording.first_ns;
+    out.end_ns = std::max(recording.last_ns, recording.first_ns + 1'000);
+    const Columns grid{out.begin_ns, out.end_ns - out.begin_ns, columns};
+    for (const GpuSummary &gpu : summary.gpus) {
+        Chart chart;
+        chart.gpu = gpu.gpu;
+        policy::ByKind present{};
+        {
+            Thinned<HeldSample, &HeldSample::held> held(grid, chart.samples);
+            Thinned<LimitSample, &LimitSample::limit> cap(grid, chart.cap), allowance(grid, chart.allowance);
+            HeldByKind sum;
+            for (const Moment &moment : recording.events) {
+                if (moment.gpu != gpu.gpu || moment.what == What::step || moment.what == What::dropped) continue;
+                if (sum.take(moment)) {
+                    const auto kind = static_cast<std::size_t>(moment.kind);
+                    present[kind] = std::max(present[kind], moment.of_kind);
+                }
+                held.take({moment.ns, sum.sum, sum.kinds});
+                if (moment.what == What::policy) cap.take({moment.ns, moment.limit()});
+                if (moment.what == What::policy) allowance.take({moment.ns, moment.of_kind});
+                if (moment.what == What::allowance) allowance.take({moment.ns, moment.limit()});
+            }
+        }
+        for (const policy::Kind kind : kStack)
+            if (present[static_cast<std::size_t>(kind)] != 0) chart.kinds.push_back(kind);
+        mark(chart, recording, gpu, summary.releases, grid);
+        // A cap far above all that is held would press the picture flat.
+        constexpr policy::Bytes kFar = 4;
+        const policy::Bytes cap = highest(chart.cap);
+        chart.cap_above = cap / kFar > gpu.peak;
+        if (chart.cap_above) chart.cap.clear();
+        policy::Bytes top = std::max<policy::Bytes>(gpu.peak, 1);
+        if (!chart.cap_above) top = std::max(top, cap);
+        if (const policy::Bytes allowed = highest(chart.allowance); allowed / kFar <= gpu.peak)
+            top = std::max(top, allowed);
+        else
+            chart.allowance.clear();
+        for (Mark &release : chart.releases) release.height = top;
+        chart.top = top + top / 16;
+        out.charts.push_back(std::move(chart));
+    }
+    return out;
+}
+
+double Canvas::x(std::uint64_t ns) const noexcept {
+    const double part = static_cast<double>(ns - std::min(ns, begin_ns)) / static_cast<double>(end_ns - begin_ns);
+    return left + width * std::clamp(part, 0.0, 1.0);
+}
+
+double Canvas::y(policy::Bytes bytes) const noexcept {
+    return upper + height * (1 - std::min(static_cast<double>(bytes) / static_cast<double>(top), 1.0));
+}
+
+namespace {
+
+void append(std::string &out, char command, double value, int decimals) {
+    std::array<char, 32> digits;
+    out += command;
+    const auto end = std::to_chars(digits.begin(), digits.end(), value, std::chars_format::fixed, decimals).ptr;
+    out.append(digits.begin(), end);
+}
+
+}  // namespace
+
+std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas) {
+    std::string out;
+    const double floor = canvas.y(0);
+    if (chart.samples.empty()) return out;
+    append(out, 'M', canvas.x(chart.samples.front().ns), canvas.decimals);
+    append(out, ' ', floor, canvas.decimals);
+    for (const HeldSample &sample : chart.samples) {
+        policy::Bytes sum = 0;
+        for (std::size_t i = 0; i < layers; ++i) sum += sample.kinds[static_cast<std::size_t>(chart.kinds[i])];
+        append(out, 'H', canvas.x(sample.ns), canvas.decimals);
+        append(out, 'V', canvas.y(sum), canvas.decimals);
+    }
+    append(out, 'H', canvas.x(canvas.end_ns), canvas.decimals);
+    append(out, 'V', floor, canvas.decimals);
+    return out + 'Z';
+}
+
+std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas) {
+    std::string out;
+    bool drawing = false;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        const bool there = samples[i].limit != policy::kUnbounded;
+        if (drawing) append(out, 'H', canvas.x(samples[i].ns), canvas.decimals);
+        if (there && !drawing) {
+            append(out, 'M', canvas.x(samples[i].ns), canvas.decimals);
+            append(out, ' ', canvas.y(samples[i].limit), canvas.decimals);
+        } else if (there) {
+            append(out, 'V', canvas.y(samples[i].limit), canvas.decimals);
+        }
+        drawing = there;
+    }
+    if (drawing) append(out, 'H', canvas.x(canvas.end_ns), canvas.decimals);
+    return out;
+}
+
+std::vector<policy::Bytes> height_ticks(policy::Bytes top) {
+    constexpr policy::Bytes kMost = 6;
+    policy::Bytes step = 1;
+    while (top / step > kMost) step *= 2;
+    std::vector<policy::Bytes> out;
+    for (policy::Bytes at = 0; at <= top; at += step) out.push_back(at);
+    return out;
+}
+
+std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span_ns, std::size_t most) {
+    constexpr std::array<std::uint64_t, 9> kWide = {60, 120, 300, 600, 1800, 3600, 7200, 21'600, 43'200};
+    std::uint64_t step = 1'000;
+    for (int i = 0; span_ns / step >= most && step < 60 * kSecond; ++i) step = i % 3 == 1 ? step / 2 * 5 : step * 2;
+    if (step > 30 * kSecond) {
+        step = 86'400 * kSecond;
+        for (const std::uint64_t wide : kWide)
+            if (span_ns / (wide * kSecond) < most) {
+                step = wide * kSecond;
+                break;
+            }
+        while (span_ns / step >= most) step *= 2;
+    }
+    std::vector<std::pair<std::uint64_t, std::string>> out;
+    for (std::uint64_t at = 0; at <= span_ns; at += step) {
+        std::array<char, 48> text;
+        const std::uint64_t seconds = at / kSecond;
+        const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
+        if (span_ns >= 3600 * kSecond)
+            std::snprintf(text.data(), text.size(), "%llu:%02llu:%02llu", number(seconds / 3600),
+                          number(seconds / 60 % 60), number(seconds % 60));
+        else if (step >= kSecond)
+            std::snprintf(text.data(), text.size(), "%llu:%02llu", number(seconds / 60), number(seconds % 60));
+        else if (step >= kSecond / 1000)
+            std::snprintf(text.data(), text.size(), "%.6g s", static_cast<double>(at) / 1e9);
+        else
+            std::snprintf(text.data(), text.size(), "%.6g ms", static_cast<double>(at) / 1e6);
+        out.emplace_back(at, text.data());
+    }
+    return out;
+}
+
+const char *colour_of(policy::Kind kind) noexcept {
+    switch (kind) {
+        case policy::Kind::plain: return "#0072b2";
+        case policy::Kind::arrays: return "#e69f00";
+        case policy::Kind::pools: return "#009e73";
+        case policy::Kind::graphs: return "#f0e442";
+        case policy::Kind::vmm: return "#56b4e9";
+        case policy::Kind::managed: return "#cc79a7";
+        case policy::Kind::contexts: return "#6e6e6e";
+        case policy::Kind::stack: return "#bdbdbd";
+        case policy::Kind::overhead: return "#969696";
+    }
+    return "#000000";
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
+
+Each file there has an answer, and one more for each other form that it takes (an error, a command that found nothing).
+--write: writes those of the answers that are in these tests. ps.json is that of tests/unit/ps_detail_test.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from answers import FOLDER, faults, shortened, text_of  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trace"))
+from recorded import generated  # noqa: E402
+from simulated import Machine  # noqa: E402
+from skipping import run_cases  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
+NOBODY = 2147483647
+"""The pid of no process."""
+WRITTEN: dict[str, list[Any]] = {}
+"""By --write: the examples of each command so far."""
+
+
+class OfMachine(unittest.TestCase):
+    gpus = 1
+
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD, gpus=self.gpus).__enter__()
+        self.addCleanup(self.machine.__exit__)
+
+    def answer(self, command: str, *words: object, status: int = 0, **more: str) -> Any:
+        """What a command answers, which is like an example."""
+        done = self.machine.curb(*words, **more)
+        self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
+        return self.like_an_example(command, json.loads(done.stdout))
+
+    def like_an_example(self, command: str, answer: Any) -> Any:
+        if not WRITE:
+            self.assertEqual(faults(command, answer), [], answer)
+        else:
+            WRITTEN[command] = shortened([*WRITTEN.get(command, []), answer])
+        return answer
+
+
+class Policy(OfMachine):
+    def wrong_files(self) -> list[Path]:
+        texts = {"not.json": "{", "key.json": '{"version":1,"gqu":{}}', "value.json": '{"version":1,"gpu":{"*":{"cap":-1}}}'}
+        for name, text in texts.items():
+            (self.machine.folder / name).write_text(text)
+        return [self.machine.folder / name for name in texts]
+
+    def test_check(self) -> None:
+        for file in EXAMPLES:
+            self.assertTrue(self.answer("policy-check", "policy", "check", "--json", file)["valid"])
+        for file in self.wrong_files():
+            self.assertFalse(self.answer("policy-check", "policy", "check", "--json", file, status=1)["valid"])
+        answer = self.answer("policy-check", "policy", "check", "--json", self.machine.folder / "none.json", status=2)
+        self.assertFalse(answer["read"])
+
+    def test_show_and_explain(self) -> None:
+        script = self.machine.folder / "train.sh"
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
+        for file in EXAMPLES:
+            with self.subTest(file.name):
+                self.answer("policy-show", "policy", "show", "--json", file)
+                self.answer("policy-show", "policy", "show", "--json", file, CURB_CAP="1GiB")
+                for command in ([str(script), "--batch-size 256"], ["no-such-program"]):
+                    self.answer("policy-explain", "policy", "explain", "--json", file, "--", *command)
+        for file in self.wrong_files():
+            self.answer("policy-show", "policy", "show", "--json", file, status=1)
+            self.answer("policy-explain", "policy", "explain", "--json", file, "--", "true", status=1)
+
+
+class ReleaseAndMoves(OfMachine):
+    def test_release_suspend_and_resume(self) -> None:
+        pid = self.machine.told().pid
+        self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
+        self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
+        everybody = self.answer("release", "release", "--all", "--json")
+        self.assertIn(pid, [one["pid"] for one in everybody])  # root asks others' processes too
+        self.assertTrue(self.answer("suspend", "suspend", "--json", pid)["suspended"])
+        self.assertFalse(self.answer("suspend", "suspend", "--json", pid, status=1)["suspended"])
+        self.assertTrue(self.answer("resume", "resume", "--json", pid)["resumed"])
+        self.assertFalse(self.answer("resume", "resume", "--json", pid, status=1)["resumed"])
+
+
+class Steering(OfMachine):
+    gpus = 2
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.write("8GiB")
+        environment = self.machine.under_curb(CURB_POLICY=str(self.machine.folder / "job.json"))
+        self.pid = self.machine.told(environment).pid
+
+    def write(self, cap: str, gpu: str = "*") -> None:
+        self.machine.policy({"gpu": {gpu: {"cap": cap}}})
+
+    def cap(self, pid: int, *words: str, status: int = 0) -> Any:
+        return self.answer("cap", "cap", pid, *words, "--json", status=status)
+
+    def test_cap(self) -> None:
+        first, second = self.cap(self.pid, "6GiB")["gpus"]
+        self.assertEqual((first["before"], first["now"], first["live_cap"]), (8 << 30, 6 << 30, "6GiB"))
+        self.assertEqual(second["ordinal"], 1)
+        (one,) = self.cap(self.pid, "50%", "--gpu", "cuda:1")["gpus"]
+        self.assertEqual((one["now"], one["live_cap"]), (40 << 30, "50%"))
+        for gpu in self.cap(self.pid, "--reset")["gpus"]:
+            self.assertEqual((gpu["now"], gpu["live_cap"], gpu["ceiling"]), (8 << 30, None, False))
+        self.assertIn("cuda:7", self.cap(self.pid, "1GiB", "--gpu", "cuda:7", status=1)["error"])
+        self.assertIn("no process", self.cap(NOBODY, "1GiB", status=1)["error"])
+
+
+class Doctor(OfMachine):
+    def doctor(self, *words: object, **more: str) -> Any:
+        done = self.machine.curb("doctor", "--json", *words, **more)
+        answer = json.loads(done.stdout)
+        self.like_an_example("doctor", answer)
+        healthy = all(one["result"] != "problem" for one in answer["findings"])
+        self.assertEqual((done.returncode, answer["healthy"]), (0 if healthy else 1, healthy))
+        return answer
+
+    def test_a_machine(self) -> None:
+        self.assertTrue(self.doctor()["healthy"])
+
+    def test_a_machine_with_troubles(self) -> None:
+        self.doctor(CURB_SIM_NVML="broken", CURB_CAP="8Gib", XDG_RUNTIME_DIR="/nonexistent", CUDA_VISIBLE_DEVICES="")
+        self.doctor(CURB_SIM_MIG="1", CURB_SIM_PERSISTENCE="off", CURB_LIBRARY="/nonexistent")
+        self.doctor(LD_LIBRARY_PATH="/nonexistent")
+
+    def test_a_capped_process(self) -> None:
+        process = self.machine.told()
+        answer = self.doctor(process.pid)
+        self.assertEqual(answer["pid"], process.pid)
+        self.assertTrue(answer["healthy"], answer)
+        self.doctor()
+
+    def test_a_process_without_curb(self) -> None:
+        self.assertEqual([one["check"] for one in self.doctor(os.getpid())["findings"]], ["preload"])
+
+
+class Ps(OfMachine):
+    gpus = 2
+
+    def test_a_machine_with_processes(self) -> None:
+        one, other = self.machine.told(), self.machine.told(self.machine.bare)
+        self.answer("ps", "ps", "--json")
+        self.answer("ps", "ps", "--json", one.pid)
+        answer = self.answer("ps", "ps", "--json", one.pid, other.pid, NOBODY, status=1)
+        self.assertEqual([error["pid"] for error in answer["errors"]], [other.pid, NOBODY])
+
+
+class Traces(OfMachine):
+    def test_report_and_replay(self) -> None:
+        trace, _ = generated(self.machine.folder, gpus=2)
+        self.answer("report", "report", trace, "--json")
+        rules = [{"match": {"user": "alice"}, "gpu": {"*": {"cap": "3GiB"}}}]
+        growth = {"start": "2GiB", "step": "1GiB", "every": "10s", "keep_free": "4GiB"}
+        policy = self.machine.policy({"gpu": {"*": {"cap": "6GiB", "growth": growth}}, "rules": rules})
+        self.answer("replay", "replay", trace, "--policy", policy, "--json")
+        self.answer("replay", "replay", trace, "--cap", "4GiB", "--json")
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv.pop(1)).resolve()
+    WRITE = "--write" in sys.argv
+    if WRITE:
+        sys.argv.remove("--write")
+        unittest.main(exit=False)
+        for name, examples in WRITTEN.items():
+            if name != "ps":
+                text = re.sub(rf"{ROOT}/|/tmp/curb-test-[^/]*/", "", text_of(examples))
+                (FOLDER / f"{name}.json").write_text(text + "\n")
+    else:
+        run_cases()
