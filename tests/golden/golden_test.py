@@ -30,7 +30,7 @@ CAP = '{ "version": 1, "log": { "level": "off" }, "gpu": { "*": { "cap": "64GiB"
 
 
 def callgrind(command: list[str], folder: Path, more: dict[str, str], *options: str) -> dict[str, int]:
-    """Instructions by the name of the dump, the least of those of one name; of a run without dumps, under the empty name."""
+    """Instructions by the name of the dump, the least of one name; of a run without dumps, under the empty name."""
     out = folder / "callgrind"
     environment = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)} | more
     done = subprocess.run(
