@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,7 @@ constexpr std::size_t kStack = std::size_t{64} << 10;
 thread_local Target *self = nullptr;
 
 std::atomic<bool> done{false};
+std::mutex raising;
 std::atomic<std::uint64_t> strays{0};  // handled by threads that are no targets
 Handler how = Handler::none;
 
@@ -159,9 +161,14 @@ std::unique_ptr<Target> target(Body body) {
         say(sigaltstack(&stack, nullptr) == 0, "a stack for signals can be set");
         ready = true;
         body();
-        // Once more by itself, which returns when it has been handled.
+        // Once more by itself, which returns when it has been handled. A handler of a single delivery is the whole
+        // process's and not set while another thread's signal has just taken it: those threads take turns.
         ++target->sent;
-        raise(SIGUSR1);
+        {
+            std::unique_lock<std::mutex> turn(raising, std::defer_lock);
+            if (how == Handler::resethand) turn.lock();
+            raise(SIGUSR1);
+        }
         if (how == Handler::none) target->handled = target->sent.load();
         const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
         sigaltstack(&none, nullptr);

@@ -37,7 +37,6 @@ EXPECTED = re.compile(r": refused |: the program ignores SIGUSR1, ")
 
 SCENARIOS = (
     "threads_never_take_more_than_the_cap_together",
-    "threads_that_take_every_kind_never_hold_more_than_the_cap_together",
     "stream_ordered_memory_stops_at_the_cap",
     "usr1_trims_what_pools_keep",
     "a_fork_child_passes_and_the_parent_goes_on",

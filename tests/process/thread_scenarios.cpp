@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <memory>
 
 #include "live.hpp"
 
@@ -32,97 +31,7 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
 
 namespace {
 
-// One thread's blocks of one kind: takes another, or gives the last back.
-struct Taker {
-    std::function<bool(std::uint64_t)> take;  // false: refused
-    std::function<void()> give;
-    int held = 0;
-};
-
 void expect_refused(CUresult result) { EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY); }
-
-template <class Handle, class Take, class Give>
-Taker taker(Take take, Give give) {
-    auto blocks = std::make_shared<std::vector<Handle>>();
-    return {[=](std::uint64_t bytes) {
-                Handle handle{};
-                const CUresult result = take(&handle, bytes);
-                if (result == CUDA_SUCCESS)
-                    blocks->push_back(handle);
-                else
-                    expect_refused(result);
-                return result == CUDA_SUCCESS;
-            },
-            [=] {
-                MUST(give(blocks->back()));
-                blocks->pop_back();
-            }};
-}
-
-}  // namespace
-
-SCENARIO_NAMED(threads_that_take_every_kind_never_hold_more_than_the_cap_together) {
-    const CUcontext context = start();
-    std::vector<std::thread> threads;
-    for (unsigned seed = 1; seed <= 6; ++seed)
-        threads.emplace_back([context, seed] {
-            MUST(cuCtxSetCurrent(context));
-            CUstream stream = nullptr;
-            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-            std::vector<Taker> takers;
-            takers.push_back(taker<CUdeviceptr>(
-                [](CUdeviceptr *block, std::uint64_t bytes) { return cuMemAlloc_v2(block, bytes); }, cuMemFree_v2));
-            takers.push_back(taker<CUdeviceptr>(
-                [=](CUdeviceptr *block, std::uint64_t bytes) { return cuMemAllocAsync(block, bytes, stream); },
-                [=](CUdeviceptr block) { return cuMemFreeAsync(block, stream); }));
-            takers.push_back(taker<CUmemGenericAllocationHandle>(
-                [](CUmemGenericAllocationHandle *handle, std::uint64_t bytes) {
-                    const CUmemAllocationProp properties = on_device(0);
-                    return cuMemCreate(handle, bytes / (2 * MiB) * 2 * MiB + 2 * MiB, &properties, 0);
-                },
-                cuMemRelease));
-            takers.push_back(taker<CUarray>(
-                [](CUarray *array, std::uint64_t bytes) {
-                    const CUDA_ARRAY3D_DESCRIPTOR description = floats(512, bytes / 2048 + 1, 0, 0);
-                    return cuArray3DCreate_v2(array, &description);
-                },
-                cuArrayDestroy));
-            takers.push_back(taker<std::shared_ptr<AllocatingGraph>>(
-                [=](std::shared_ptr<AllocatingGraph> *graph, std::uint64_t bytes) {
-                    *graph = std::make_shared<AllocatingGraph>(bytes);
-                    const CUresult result = cuGraphLaunch((*graph)->executable, stream);
-                    if (result != CUDA_SUCCESS) MUST(cuGraphExecDestroy((*graph)->executable));
-                    return result;
-                },
-                [=](const std::shared_ptr<AllocatingGraph> &graph) {
-                    MUST(cuMemFreeAsync(graph->block, stream));
-                    return cuGraphExecDestroy(graph->executable);
-                }));
-            unsigned random = seed * 2654435761U;
-            for (int i = 0; i < 300 / kPortion; ++i) {
-                random = random * 1664525U + 1013904223U;
-                Taker &one = takers[(random >> 8) % takers.size()];
-                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 16 ? 48 * MiB : 900 * KiB);
-                if (one.held > 0 && (random >> 20) % 3 == 0) {
-                    one.give();
-                    --one.held;
-                } else if (one.take(bytes)) {
-                    ++one.held;
-                }
-                EXPECT(curb_sim_held(0) <= kCap);
-            }
-            for (Taker &one : takers)
-                for (; one.held > 0; --one.held) one.give();
-            MUST(cuStreamSynchronize(stream));
-        });
-    for (std::thread &thread : threads) thread.join();
-    MUST(cuCtxSynchronize());
-    MUST(cuDeviceGraphMemTrim(0));
-    EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
-}
-
-namespace {
 
 // Of what there is room for once, a block under the cap.
 constexpr std::uint64_t kOnce = 320 * MiB;

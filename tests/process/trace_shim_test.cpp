@@ -59,13 +59,11 @@ TEST_CASE("of whatever a program does with memory, a reader of its trace ends wi
         "arrays_are_charged_as_the_driver_backs_them", "small_arrays_share_granules_and_stop_at_the_cap",
         "graph_memory_stops_at_the_cap_and_comes_back", "a_captured_graph_is_charged_when_it_is_launched",
         "a_stack_is_charged_for_every_resident_thread", "local_memory_of_a_kernel_is_charged_at_its_launch",
-        "a_context_that_would_not_fit_is_refused", "a_module_that_would_not_fit_is_unloaded_again_and_refused",
         "memory_of_a_green_context_goes_with_the_primary_one", "every_form_of_a_context_is_counted",
         "every_form_of_loading_code_is_measured", "whatever_is_freed_how_the_books_end_at_what_the_device_says",
         "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
         "senseless_arguments_get_the_drivers_answer_and_leave_the_books", "errno_is_the_programs_own",
-        "a_fork_child_passes_and_the_parent_goes_on", "threads_never_take_more_than_the_cap_together",
-        "threads_that_take_every_kind_never_hold_more_than_the_cap_together");
+        "a_fork_child_passes_and_the_parent_goes_on", "threads_never_take_more_than_the_cap_together");
     const std::string cache = GENERATE(R"()", R"(, "cache": { "max": "256MiB" })");
     CAPTURE(scenario, cache);
     Job job;

@@ -13,7 +13,6 @@ namespace {
 constexpr Bytes kKept = 32 * MiB;
 
 Terms capped(Bytes cap) { return {.cap = cap, .kept_for_driver = kKept}; }
-Terms released(Bytes cap) { return {.cap = cap, .kept_for_driver = kKept, .released = true}; }
 // Under a cap and an allowance of which a step is due.
 Terms growing(std::optional<Bytes> cap, Bytes allowance) {
     return {.cap = cap, .allowance = allowance, .kept_for_driver = kKept, .step_due = true};
@@ -55,26 +54,6 @@ TEST_CASE("the room is what the cap leaves beside what is held and what is kept"
     CHECK(room(4 * GiB, kKept, 3 * GiB) == 992 * MiB);
     CHECK(room(4 * GiB, kKept, 4 * GiB - 1) == 0);
     CHECK(room(4 * GiB, kKept, 5 * GiB) == 0);
-}
-
-TEST_CASE("a request that fits into the room to the last byte is granted") {
-    CHECK(decide(capped(4 * GiB), 3 * GiB, 992 * MiB) == Verdict::grant);
-    CHECK(decide(capped(4 * GiB), 4 * GiB, 0) == Verdict::grant);
-}
-
-TEST_CASE("a request beyond the cap asks for a release first and is refused after it") {
-    CHECK(decide(capped(4 * GiB), 3 * GiB, 992 * MiB + 1) == Verdict::release_first);
-    CHECK(decide(released(4 * GiB), 3 * GiB, 992 * MiB + 1) == Verdict::refuse);
-}
-
-TEST_CASE("a request larger than the cap is refused at once: no release could serve it") {
-    CHECK(decide(capped(4 * GiB), 0, 4 * GiB - 32 * MiB + 1) == Verdict::refuse);
-    CHECK(decide(capped(4 * GiB), 3 * GiB, ~Bytes{0}) == Verdict::refuse);
-}
-
-TEST_CASE("more held than the cap, as after a lowered cap, refuses even the smallest request") {
-    CHECK(decide(capped(4 * GiB), 5 * GiB, 1) == Verdict::release_first);
-    CHECK(decide(released(4 * GiB), 5 * GiB, 1) == Verdict::refuse);
 }
 
 // ---- growth, others on the device, waiting ----

@@ -91,38 +91,6 @@ TEST_CASE("Each field of the table has a pointer of its own and a line of docume
     }
 }
 
-TEST_CASE("The fields of the format are in the table") {
-    std::set<std::string_view> pointers;
-    for (const Field &field : fields()) pointers.insert(field.pointer);
-    for (const char *pointer : {"/version",
-                                "/gpu/*/cap",
-                                "/gpu/*/growth/start",
-                                "/gpu/*/growth/step",
-                                "/gpu/*/growth/factor",
-                                "/gpu/*/growth/every",
-                                "/gpu/*/growth/keep_free",
-                                "/gpu/*/growth/wait",
-                                "/gpu/*/cache/max",
-                                "/gpu/*/cache/idle",
-                                "/gpu/*/report",
-                                "/release/signal",
-                                "/release/steps",
-                                "/release/idle",
-                                "/release/before_growth",
-                                "/release/collect",
-                                "/frameworks/steer",
-                                "/frameworks/env",
-                                "/log/level",
-                                "/log/file",
-                                "/trace/file",
-                                "/rules/*/name",
-                                "/rules/*/match/exe",
-                                "/rules/*/match/args",
-                                "/rules/*/match/user",
-                                "/rules/*/match/env"})
-        CHECK(pointers.contains(pointer));
-}
-
 TEST_CASE("The least value of a field can be read as the field's type") {
     for (const Field &field : fields()) {
         if (field.least.empty()) continue;

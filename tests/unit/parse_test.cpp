@@ -2,7 +2,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
+#include <sstream>
 
 #include "../fuzz/policy_parse_checks.hpp"
 #include "bad_policies.hpp"
@@ -276,34 +278,9 @@ TEST_CASE("The examples are valid") {
 }
 
 TEST_CASE("Places are right whatever blanks and comments stand between the tokens") {
-    const std::vector<std::string> tokens{"{",
-                                          "\"log\"",
-                                          ":",
-                                          "{",
-                                          "\"fi\\u006ce\"",
-                                          ":",
-                                          "\"a\\\"/*\\\\\"",
-                                          "}",
-                                          ",",
-                                          "\"x\"",
-                                          ":",
-                                          "[",
-                                          "-1.5e+3",
-                                          ",",
-                                          "null",
-                                          ",",
-                                          "true",
-                                          "]",
-                                          ",",
-                                          "\"version\"",
-                                          ":",
-                                          "WRONG",
-                                          ",",
-                                          "\"release\"",
-                                          ":",
-                                          "{",
-                                          "}",
-                                          "}"};
+    std::istringstream split(R"({ "log" : { "fi\u006ce" : "a\"/*\\" } , "x" : [ -1.5e+3 , null , true ] ,
+                                 "version" : WRONG , "release" : { } })");
+    const std::vector<std::string> tokens{std::istream_iterator<std::string>(split), {}};
     const std::vector<std::string> between{
         "", " ", "\t", "\n", "\r\n", "// , : \" {\n", "  ", "/**/", "/* \" , :\n } */", "//\n", "\n\n"};
     std::mt19937 random(1);
