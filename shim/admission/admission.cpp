@@ -63,9 +63,8 @@ Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
 
 // Whether the caller gives back what it caches when it is refused once, and asks again: what it then lacks may be what
 // it had. The one release that a thread within its framework's allocator can do.
-bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
-    if (kind == Kind::plain) return Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::runtime);
-    return kind == Kind::vmm && Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::direct);
+bool presses(Device &device, Bytes bytes, caller_match::Way retry) noexcept {
+    return retry != caller_match::Way::none && Pressure::of(device).refuses_growth(device, bytes, retry);
 }
 
 // How often those who wait look at what others do to the device; what this process does ends the wait at once.
@@ -89,7 +88,7 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
-bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
+bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
     int from_cache = 0;  // how often the request has had room out of the cache
     for (;;) {
@@ -130,7 +129,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
                 released = true;
                 break;
             case Verdict::grow:
-                if (asked.release_before_growth && presses(device, kind, bytes)) {
+                if (asked.release_before_growth && presses(device, bytes, retry)) {
                     reports::pressed(device, gpu, bytes, met());
                     return false;
                 }

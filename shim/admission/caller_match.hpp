@@ -8,8 +8,9 @@
 
 namespace curb::shim::caller_match {
 
-// By which way frameworks come to the driver.
+// How a framework's allocator reaches the driver.
 enum class Way : std::uint8_t {
+    none,     // never: no known framework retries such a call
     runtime,  // cuMemAlloc, called by the CUDA runtime
     direct,   // cuMemCreate, called by the framework itself
 };

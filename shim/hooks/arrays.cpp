@@ -109,7 +109,8 @@ Device *device_for(const void *handle, const CUDA_ARRAY3D_DESCRIPTOR *array) noe
 
 template <class Handle, class Call, class Destroy>
 CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy destroy) {
-    return charged(device, Kind::arrays, size.worst, call, [&](Charge &charge) {
+    const Request request(device, Kind::arrays, size.least, size.worst, caller_match::Way::none, Reuse::none());
+    return charged(request, call, [&](Charge &charge) {
         if (!arrays::add(*handle, {&device, owner_of_memory(), size.kept, size.least})) {
             destroy(*handle);
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -157,7 +157,8 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     if (!device.limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
         result = patiently(device, call);  // nothing is enforced, and NVML's start would cost 9 ms
     } else if (known != 0) {
-        result = charged(device, Kind::contexts, known, call, [&](Charge &charge) {
+        const Request request(device, Kind::contexts, known, known, caller_match::Way::none, Reuse::none());
+        result = charged(request, call, [&](Charge &charge) {
             charge.keep(known);
             cost = known;
             return CUDA_SUCCESS;
@@ -231,7 +232,8 @@ constexpr Bytes kGreen = 6 * policy::MiB;
 template <class Call>
 CUresult create_green(Device &device, Call call) {
     if (process::snapshot()->unusable) return call();
-    return charged(device, Kind::contexts, kGreen, call, [&](Charge &charge) {
+    const Request request(device, Kind::contexts, kGreen, kGreen, caller_match::Way::none, Reuse::none());
+    return charged(request, call, [&](Charge &charge) {
         charge.keep(kGreen);
         device.ledger.leave_to_overhead(Kind::contexts, kGreen);
         trace::books(device, Kind::overhead, static_cast<std::int64_t>(kGreen));

@@ -27,7 +27,8 @@ CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &ful
     if (!charges) return CUDA_ERROR_OUT_OF_MEMORY;
     for (std::size_t i = 0; i < needs.size(); ++i) {
         const graphs::Need &need = needs[i];
-        if (!admission::reserve(*need.device, Kind::graphs, need.bytes, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!admission::reserve(*need.device, Kind::graphs, need.bytes, caller_match::Way::none, wait))
+            return CUDA_ERROR_OUT_OF_MEMORY;
         charges[i].emplace(*need.device, Kind::graphs, need.bytes);
     }
     CUresult result = call();

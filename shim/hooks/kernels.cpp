@@ -96,13 +96,15 @@ void trace_stack(const Device &device, CUcontext context, const contexts::StackC
 template <class Call>
 CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     const CUcontext context = current_context();
-    if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0)
-        return charged(device, Kind::stack, growth, call, [&](Charge &charge) {
+    if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0) {
+        const Request request(device, Kind::stack, growth, growth, caller_match::Way::none, Reuse::none());
+        return charged(request, call, [&](Charge &charge) {
             const contexts::StackChange change = contexts::stack_set(context, limit);
             charge.keep(0);  // what was set aside for it goes back
             trace_stack(device, context, change);
             return CUDA_SUCCESS;
         });
+    }
     const Ledger::Operation operation(&device.ledger);
     const CUresult result = call();
     if (result == CUDA_SUCCESS) trace_stack(device, context, contexts::stack_set(context, limit));
@@ -148,11 +150,13 @@ CUresult set_heap_limit(Device &device, std::size_t limit) {
     const auto call = [&] { return driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, limit); };
     const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
     const auto keep_room = [&] { device.heap.store(more, std::memory_order_relaxed); };
-    if (more > kept)
-        return charged(device, Kind::stack, more - kept, call, [&](Charge &) {
+    if (more > kept) {
+        const Request request(device, Kind::stack, more - kept, more - kept, caller_match::Way::none, Reuse::none());
+        return charged(request, call, [&](Charge &) {
             keep_room();
             return CUDA_SUCCESS;
         });
+    }
     const CUresult result = call();
     if (result == CUDA_SUCCESS) keep_room();
     return result;

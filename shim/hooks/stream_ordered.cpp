@@ -87,7 +87,8 @@ CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Byt
         const CUresult result = allocate_from_idle(form, pool, pointer, bytes, stream, call);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
-    return charged(device, pool.kind, worst, call, record, reserved);
+    const Request request(device, pool.kind, bytes, worst, caller_match::Way::none, Reuse::none());
+    return charged(request, call, record, reserved);
 }
 
 template <class Call>
