@@ -51,7 +51,7 @@ policy::Cache terms(const Device &device) noexcept { return limits::in_force(dev
 bool usable(Device &device, Bytes bytes) noexcept {
     const auto now = process::snapshot();
     return bytes <= now->of(device.ordinal).terms.cache.max && !device.peers.load(std::memory_order_relaxed) &&
-           !captures::any() && !contexts::has_green() && !limits::is_beyond(device, *now);
+           !captures::any() && !contexts::has_green() && !limits::must_shrink(device, *now);
 }
 
 // Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach

@@ -172,7 +172,7 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
             if (one == CUDA_SUCCESS) cost = first.measure();
             return one;
         });
-        if (result == CUDA_SUCCESS && limits::is_over_cap(device)) {
+        if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {
             reports::context_refused(device, cost);
             undo();
             device.ledger.give_back(Kind::contexts, cost);

@@ -49,7 +49,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
                             Call call) {
     // During a capture nothing is synchronised, so the pool keeps what an undone allocation has made it grow by: then
     // one such growth may pass the cap, and no other comes on top.
-    if (captures::any() && limits::is_over_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (captures::any() && limits::exceeds_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
     const pools::Claim claim(pool, bytes);
     if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);
@@ -58,7 +58,7 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     if (result != CUDA_SUCCESS) return result;
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !limits::is_over(*pool.device)) {
+    if (!grew || !limits::exceeds_grantable(*pool.device)) {
         pools::note_block(pool, *pointer);
         trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;

@@ -29,7 +29,7 @@ Next look_at_thresholds() noexcept {
         Device &device = devices::at(ordinal);
         bool &is_lowered = lowered[static_cast<std::size_t>(ordinal)];
         if (is_lowered) reconcile(device);  // what the program gave back at its synchronisation shows in this
-        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::is_beyond(device, *process::snapshot());
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::must_shrink(device, *process::snapshot());
         if (beyond) pools::lower_thresholds(device);
         if (is_lowered && !beyond) pools::restore_thresholds(device);
         is_lowered = beyond;

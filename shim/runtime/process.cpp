@@ -100,7 +100,7 @@ void tell_of_new_terms() {
     wait_queue::changed();
     bool over = false;
     for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
-        over = limits::is_over_cap(devices::at(ordinal));
+        over = limits::exceeds_cap(devices::at(ordinal));
     const bool asked = over && release::ask({kLowered});
     worker::settle(!asked);
 }
@@ -230,7 +230,7 @@ void settle(bool measure_if_stale) noexcept try {
         Device &device = devices::at(ordinal);
         if (!limits::cap(device)) continue;
         reconcile(device);
-        if (limits::is_over_cap(device)) {
+        if (limits::exceeds_cap(device)) {
             release::ask({kLowered});
             return;
         }
