@@ -111,7 +111,7 @@ CUresult patiently(Device &device, Call call) {
     CUresult result = CUDA_SUCCESS;
     do {
         result = call();
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::give_up(device) != 0) result = call();
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::free_kept(device) != 0) result = call();
     } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, Kind::contexts, kContext, wait));
     return result;
 }

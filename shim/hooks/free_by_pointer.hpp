@@ -20,7 +20,8 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!process::active()) return call();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) {
-        cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
+        cache::free_kept(
+            pointer);  // freed a second time: the first is made good, so that the driver finds what it would
         trace::freed_to_pool(pointer);
         pools::FreedBlock block(pointer);
         const CUresult result = call();

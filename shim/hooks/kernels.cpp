@@ -116,7 +116,7 @@ template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
     Device *device = process::limited() ? devices::current() : nullptr;
     if (!device || !device->limited.load(std::memory_order_relaxed)) return call();
-    if (admission::refuses_code(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (admission::refuse_code_load(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
     if (result == CUDA_SUCCESS) settled.add(key);
@@ -201,7 +201,7 @@ CUresult load_lazily(const void *handle, Bytes by, Call call) {
     if (loaded.contains(key)) return call();
     Device *device = devices::current();
     if (!device) return call();
-    if (admission::refuses_code(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (admission::refuse_code_load(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
     if (result == CUDA_SUCCESS) loaded.add(key);

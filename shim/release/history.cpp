@@ -25,9 +25,9 @@ constinit std::atomic<bool> running{false};
 
 }  // namespace
 
-UnderWay::UnderWay() noexcept { running.store(true, std::memory_order_release); }
-UnderWay::~UnderWay() { running.store(false, std::memory_order_release); }
-bool under_way() noexcept { return running.load(std::memory_order_acquire); }
+RunningGuard::RunningGuard() noexcept { running.store(true, std::memory_order_release); }
+RunningGuard::~RunningGuard() { running.store(false, std::memory_order_release); }
+bool is_running() noexcept { return running.load(std::memory_order_acquire); }
 
 void remember(const control::ReleaseReport &report) noexcept try {
     control::PastRelease one{control::unix_now(), report};

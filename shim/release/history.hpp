@@ -8,14 +8,14 @@
 namespace curb::shim::release {
 
 // A release is under way for as long as this lives.
-class UnderWay {
+class RunningGuard {
   public:
-    UnderWay() noexcept;
-    ~UnderWay();
-    UnderWay(const UnderWay &) = delete;
-    UnderWay &operator=(const UnderWay &) = delete;
+    RunningGuard() noexcept;
+    ~RunningGuard();
+    RunningGuard(const RunningGuard &) = delete;
+    RunningGuard &operator=(const RunningGuard &) = delete;
 };
-bool under_way() noexcept;
+bool is_running() noexcept;
 
 void remember(const control::ReleaseReport &report) noexcept;
 // The newest last. May throw std::bad_alloc.

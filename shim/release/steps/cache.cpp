@@ -13,7 +13,7 @@ std::string cache() {
         Device &device = devices::at(ordinal);
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
         any = true;
-        shim::cache::give_up(device);
+        shim::cache::free_kept(device);
     }
     return any ? "" : "nothing cached";
 }
