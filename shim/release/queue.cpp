@@ -12,7 +12,7 @@
 namespace curb::shim::release {
 namespace {
 
-// Leaked: threads may ask until the process is gone.
+// Never destroyed: threads may use it until the process ends.
 struct Queue {
     std::mutex mutex;
     std::vector<Request> requests;

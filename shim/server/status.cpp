@@ -104,7 +104,7 @@ control::Status now(const control::StatusRequest &asked) {
         out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();
-    out.releasing = release::under_way();
+    out.releasing = release::is_running();
     out.refusals = refusals::last();
     out.releases = release::past();
     if (asked.detail) {

@@ -1,5 +1,4 @@
-// Step "cache": blocks that curb keeps for reuse. Freeing one waits for its device, as any free does, and breaks no
-// graph capture.
+// Step "cache": frees the kept blocks. Each free waits for its device, as any free does, and breaks no graph capture.
 
 #include "cache.hpp"
 
