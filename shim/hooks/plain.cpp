@@ -1,4 +1,4 @@
-// cuMemAlloc and its kin: memory that belongs to a context and is freed by its pointer.
+// cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree.
 
 #include "admission.hpp"
 #include "allocations.hpp"
@@ -27,7 +27,7 @@ CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Alloc
             trace::allocated(device, request.kind, *pointer, allocation.bytes, *taken);
             return CUDA_SUCCESS;
         }
-        // There is no host memory for the record.
+        // Without host memory for the record, undo the allocation.
         driver().cuMemFree_v2(*pointer);
         *pointer = 0;
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -50,10 +50,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     Device *device = pointer && pitch && width && height ? devices::current() : nullptr;
     size_t least = 0;
-    // An overflowing product is the driver's to refuse.
+    // If the product overflows, the driver refuses the call.
     if (!device || __builtin_mul_overflow(width, height, &least))
         return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    // The driver widens rows to at most the next 512 bytes; what it chose is charged once it is known.
+    // The driver pads rows to at most the next 512 bytes; `*pitch` tells the real size afterwards.
     constexpr size_t kWidestRowPadding = 512;
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};

@@ -1,4 +1,4 @@
-// Virtual memory management: physical memory under handles and mappings.
+// Virtual memory management (cuMemCreate, cuMemMap). Physical memory lives while a handle or a mapping refers to it.
 
 #include "vmm.hpp"
 
@@ -11,7 +11,7 @@
 namespace curb::shim {
 namespace {
 
-// An operation on each device that has some of the mappings.
+// Opens a ledger operation on each device whose memory is mapped.
 class UnmapOperations {
   public:
     explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
