@@ -185,7 +185,8 @@ Known inspect_libraries() noexcept {
         if (!is_understood(kRows[i], library))
             known.why_not = "a version of the caller that curb does not know";
         else if (has_made_pools(library))
-            known.why_not = "the program has made pools for graphs, or of its own, for which nothing is given back";
+            known.why_not =
+                "the program has made pools for graphs, or of its own, for which its framework does not retry";
         else
             known.frameworks[i] = kRows[i].framework;
     }

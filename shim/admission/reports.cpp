@@ -30,7 +30,7 @@ std::string remedy(std::string what) {
     if (signal != 0) {
         std::string name = policy::signal_name(signal);
         if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
-        what += ", or let the program give back what it caches: kill -" + name + " " + std::to_string(getpid());
+        what += ", or have the program free its caches: kill -" + name + " " + std::to_string(getpid());
     }
     return what;
 }
@@ -76,28 +76,33 @@ Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
-                    in_file(R"(raise "start", or say with "wait" how long to hold a request)")};
+                    in_file(R"(raise "start" or set "wait" (how long requests may wait))")};
         }
         case policy::Obstacle::keep_free:
             return {"the device would have less than " + limit + " left for others (keep_free)",
-                    in_file(R"(lower "keep_free", or say with "wait" how long to hold a request)")};
-        case policy::Obstacle::policy: return {"its policy cannot be used", "mend it"};
+                    in_file(R"(lower "keep_free" or set "wait" (how long requests may wait))")};
+        case policy::Obstacle::policy: return {"its policy cannot be used", "fix it"};
         case policy::Obstacle::device: break;
     }
-    return {"the device is full; others use the rest of it", in_file(R"(say with "wait" how long to hold a request)")};
+    return {"the device is full; others use the rest of it", in_file(R"(set "wait" (how long requests may wait))")};
 }
 
 constinit std::atomic<bool> logged_refusal{false}, logged_long_wait{false};
 
-// Logs a line: the first of its kind as a warning, the others at level info.
+// Logs a line, unless there is no host memory for it.
 template <class Line>
-void report(std::atomic<bool> &once, Line line) noexcept try {
-    const auto level = once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
+void log_line(policy::LogLevel level, Line line) noexcept try {
     if (!log::enabled(level)) return;
     const KeepErrno keep_errno;
     log::write(level, line());
 } catch (...) {
-    // Out of host memory: no log line.
+    return;
+}
+
+// Logs a line: the first of its kind as a warning, the others at level info.
+template <class Line>
+void report(std::atomic<bool> &once, Line line) noexcept {
+    log_line(once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning, line);
 }
 
 }  // namespace
@@ -111,7 +116,7 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
         const Words why = words(gpu, hit);
         return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
                why.text + " (" + held_text(device.ledger, human) +
-               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy(why.remedy);
+               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + remedy(why.remedy);
     });
 }
 
@@ -137,26 +142,21 @@ void context_refused(Device &device, Bytes cost) noexcept {
     });
 }
 
-void allowance(const Device &device, const char *how, Bytes bytes) noexcept try {
+void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
     trace::allowance(device, bytes);
-    if (!log::enabled(policy::LogLevel::info)) return;
-    log::write(policy::LogLevel::info,
-               "allowance: " + device.name() + " " + how + " " +
-                   (bytes == policy::kUnbounded ? std::string("all that the cap grants") : human(bytes)));
-} catch (...) {
-    // Out of host memory: no log line.
+    log_line(policy::LogLevel::info, [&] {
+        return "allowance: " + device.name() + " " + how + " " +
+               (bytes == policy::kUnbounded ? std::string("the whole cap") : human(bytes));
+    });
 }
 
-void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept try {
+void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     device.waited.fetch_add(1, std::memory_order_relaxed);
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
-    if (!log::enabled(policy::LogLevel::info)) return;
-    const KeepErrno keep_errno;
-    log::write(policy::LogLevel::info, "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
-                                           policy::format(gpu.terms.growth.wait) +
-                                           " at the most: " + words(gpu, hit).text);
-} catch (...) {
-    // Out of host memory: no log line.
+    log_line(policy::LogLevel::info, [&] {
+        return "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
+               policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, hit).text;
+    });
 }
 
 void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit,
@@ -169,15 +169,12 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     });
 }
 
-void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept try {
+void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {
     trace::granted(device, kind, bytes, wait.milliseconds());
-    if (!log::enabled(policy::LogLevel::info)) return;
-    const KeepErrno keep_errno;
-    const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()));
-    log::write(policy::LogLevel::info,
-               "granted " + human(bytes) + " on " + device.name() + " after " + policy::format(held));
-} catch (...) {
-    // Out of host memory: no log line.
+    log_line(policy::LogLevel::info, [&] {
+        const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()));
+        return "granted " + human(bytes) + " on " + device.name() + " after " + policy::format(held);
+    });
 }
 
 std::string cap_text(const control::CapReport &report) {

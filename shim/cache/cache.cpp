@@ -31,7 +31,6 @@ constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 constinit std::atomic<bool> sweep_scheduled{false};
 constinit std::atomic<void (*)()> wake_worker{nullptr};
 
-// Never destroyed: threads may free memory until the process ends.
 KeptBlocks &kept_blocks_of(const Device &device) noexcept {
     return leaked<std::array<KeptBlocks, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
 }

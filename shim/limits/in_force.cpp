@@ -146,7 +146,7 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
     if (before.unusable)
         return control::Failure{
-            "its policy cannot be used, so everything is refused whatever the cap; mend the policy, which is read at "
+            "its policy cannot be used, so everything is refused whatever the cap; fix the policy, which is read at "
             "once (curb policy reload says what is wrong with it)"};
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);

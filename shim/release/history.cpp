@@ -18,7 +18,6 @@ struct Past {
     std::mutex mutex;
     std::vector<control::PastRelease> releases;
 };
-// Never destroyed: threads may read it until the process ends.
 Past &all() noexcept { return leaked<Past>(); }
 
 constinit std::atomic<bool> running{false};

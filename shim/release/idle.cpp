@@ -72,7 +72,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     state->poll(*after);
     return policy::IdlePeriod::between_looks_ms(*after);
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: this idle period goes without a release");
+    log::write(policy::LogLevel::error, "out of host memory: no release for this idle period");
     return policy::IdlePeriod::between_looks_ms(policy::Duration::max());
 }
 

@@ -239,7 +239,7 @@ void start() noexcept try {
     shared().runs = true;
     if (!own_thread::start(run, "curb-policy")) shared().runs = false;
 } catch (...) {
-    log::write(LogLevel::error, "out of host memory: edits of the policy are not followed");
+    log::write(LogLevel::error, "out of host memory: edits of the policy will have no effect");
 }
 
 bool reload(std::function<void(const control::Reply &)> done) {

@@ -207,7 +207,7 @@ Changed enforce(const config::Loaded &loaded) {
         log_all(lines);
         log_changes(loaded, out);
     } catch (...) {
-        log::write(policy::LogLevel::error, "out of host memory: not all that the new policy changes is told");
+        log::write(policy::LogLevel::error, "out of host memory: some changes of the new policy are not logged");
     }
     return out;
 }
@@ -236,7 +236,7 @@ void apply_with_driver(bool measure_if_stale) noexcept try {
         }
     }
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: a release for a lower cap is not done");
+    log::write(policy::LogLevel::error, "out of host memory: no release for the lower cap");
 }
 
 }  // namespace curb::shim::process

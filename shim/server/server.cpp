@@ -297,8 +297,7 @@ Server::Immediate Server::on(const control::StatusRequest &asked, std::uint64_t 
 }
 
 Server::Immediate Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
-    if (!reserve_answer())
-        return control::Failure{"too many releases have been asked for that are not done yet; try again"};
+    if (!reserve_answer()) return control::Failure{"too many releases are pending; try again"};
     if (release::ask(
             {"curb release", asked, [client](const control::ReleaseReport &report) { post_answer(client, report); }}))
         return std::nullopt;
@@ -375,7 +374,7 @@ void Server::deliver_answers(Clock::time_point now) {
         if (one.reply)
             client->answer(*one.reply, now);
         else
-            client->answer(control::Failure{"it is done, but there is no memory to say what came of it"}, now);
+            client->answer(control::Failure{"it is done, but there was no memory for the report"}, now);
     }
     const std::uint64_t count = measurements.load(std::memory_order_seq_cst);
     for (std::size_t i = 0; i < deferred_.size();) {

@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kBacklog = 128;  // clients waiting for accept
 
-// Never destroyed: the control thread may use it until the process ends.
 struct File {
     std::mutex mutex;
     bool exiting = false;
