@@ -18,8 +18,8 @@ namespace {
 
 using policy::Verdict;
 
-// The same, asking the device first where the books may have drifted. True: it was asked, which takes its time.
-// `measured`: the request has just had the device reconciled.
+// Fills the terms, after measuring the device if the ledger may be stale. True if it measured, which takes time.
+// `measured`: this request has already reconciled the device.
 bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
                       bool measured = false) noexcept {
     limits::fill(device, now, out);
@@ -54,31 +54,30 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     return asked;
 }
 
-// By how much a request misses its room; at least one byte.
+// Returns the bytes that the request lacks; at least one.
 Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
     const Bytes beside = terms.beside_others - std::min(terms.beside_others, held);
     const Bytes room = std::min(policy::room(policy::limit(terms), terms.kept_for_driver, held), beside);
     return std::max<Bytes>(bytes - std::min(bytes, room), 1);
 }
 
-// Whether the caller gives back what it caches when it is refused once, and asks again: what it then lacks may be what
-// it had. The one release that a thread within its framework's allocator can do.
-bool presses(Device &device, Kind kind, Bytes bytes) noexcept {
-    if (kind == Kind::plain) return Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::runtime);
-    return kind == Kind::vmm && Pressure::of(device).refuses_growth(device, bytes, caller_match::Way::direct);
+// True if the caller is a framework that frees its cache and retries when it is refused once. No other release can free
+// a framework's cache from within its allocator.
+bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) noexcept {
+    return retry != caller_match::Way::none && Pressure::of(device).refuses_growth(device, bytes, retry);
 }
 
-// How often those who wait look at what others do to the device; what this process does ends the wait at once.
-constexpr std::uint64_t kLookAgainMs = 20;
+// How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
+constexpr std::uint64_t kPollMs = 20;
 
-// Holds a request until something has changed, for `milliseconds` at the most. The snapshot is let go of meanwhile.
+// Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.
 template <class Part>
-void hold(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
-          const reports::Met &met, std::uint64_t milliseconds = kLookAgainMs) noexcept {
-    if (!wait.began()) reports::waiting(device, gpu, bytes, met);
-    if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, met, wait);
+void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
+                     const reports::LimitHit &hit, std::uint64_t milliseconds = kPollMs) noexcept {
+    if (!wait.began()) reports::waiting(device, gpu, bytes, hit);
+    if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, hit, wait);
     in_use.let_go();
-    wait.sleep({device.ordinal, met.kind, bytes, met.why}, milliseconds);
+    wait.sleep({device.ordinal, hit.kind, bytes, hit.why}, milliseconds);
 }
 
 }  // namespace
@@ -89,9 +88,9 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
-bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
+bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
-    int from_cache = 0;  // how often the request has had room out of the cache
+    int from_cache = 0;  // how often this request has freed kept blocks
     for (;;) {
         wait.attempt();
         auto in_use = process::snapshot();
@@ -99,7 +98,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
         const Snapshot::Gpu &gpu = now.of(device.ordinal);
         const policy::Growth &growth = gpu.terms.growth;
         policy::Terms asked;
-        // A cap that was lowered meanwhile holds for this request too.
+        // Measuring takes time: start again if a new policy came meanwhile.
         if (measure_if_stale(device, now, bytes, asked, released) &&
             detail::snapshot.load(std::memory_order_acquire) != &now)
             continue;
@@ -111,14 +110,14 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
         asked.released = released;
         Bytes seen = 0;
         const Verdict verdict = device.ledger.reserve(kind, bytes, asked, &seen);
-        // Blocks kept for reuse go before anything else is released, taken or waited for: as much as is missing, and if
-        // that did not help, all of them. (A refusal out of hand is of a request that nothing would help.)
+        // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
+        // that freeing would not help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
             const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
-            if (cache::give_up(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
+            if (cache::free_kept(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
-        const auto met = [&] {
-            return reports::Met{kind, policy::obstacle_to(asked, seen, bytes), seen, asked.kept_for_driver};
+        const auto hit = [&] {
+            return reports::LimitHit{kind, policy::obstacle_to(asked, seen, bytes), seen, asked.kept_for_driver};
         };
         switch (verdict) {
             case Verdict::grant:
@@ -130,8 +129,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
                 released = true;
                 break;
             case Verdict::grow:
-                if (asked.release_before_growth && presses(device, kind, bytes)) {
-                    reports::pressed(device, gpu, bytes, met());
+                if (asked.release_before_growth && refuse_for_pressure(device, bytes, retry)) {
+                    reports::refused_for_pressure(device, gpu, bytes, hit());
                     return false;
                 }
                 if (gpu.allowance.step(growth, now_ms())) {
@@ -140,26 +139,26 @@ bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noe
                 }
                 break;
             case Verdict::wait:
-                hold(wait, device, in_use, gpu, bytes, met(),
-                     until_step == 0 ? kLookAgainMs : std::min(until_step, kLookAgainMs));
+                wait_for_change(wait, device, in_use, gpu, bytes, hit(),
+                                until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
                 released = false;
                 from_cache = 0;
                 break;
-            case Verdict::refuse: reports::refusal(device, gpu, bytes, met()); return false;
+            case Verdict::refuse: reports::refusal(device, gpu, bytes, hit()); return false;
         }
     }
 }
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
     const KeepErrno keep_errno;
-    if (bytes > device.total) {  // programs probe for free memory with sizes that no device has
+    if (bytes > device.total) {  // programs probe for free memory with such sizes
         reports::device_full(device, kind, bytes);
         return false;
     }
-    // Where nobody tells what is free, the driver is asked now and then.
-    constexpr int kAskAnyway = 25;
-    const auto full = [&] { return reports::Met{kind, policy::Obstacle::device, device.ledger.held()}; };
-    for (int look = 0; look < kAskAnyway; ++look) {
+    // Without NVML we do not know what is free, so retry the driver after this many polls.
+    constexpr int kPollsBeforeRetry = 25;
+    const auto full = [&] { return reports::LimitHit{kind, policy::Obstacle::device, device.ledger.held()}; };
+    for (int look = 0; look < kPollsBeforeRetry; ++look) {
         auto gpu = limits::in_force(device);
         if (!wait.left(gpu->terms.growth.wait)) {
             if (wait.began())
@@ -169,8 +168,8 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
             return false;
         }
         wait.attempt();
-        hold(wait, device, gpu, *gpu, bytes, full());
-        if (cache::give_up(device, bytes) != 0) break;  // of blocks that other threads have freed meanwhile
+        wait_for_change(wait, device, gpu, *gpu, bytes, full());
+        if (cache::free_kept(device, bytes) != 0) break;  // other threads may have freed blocks meanwhile
         if (const auto free = device.meter.free(); free && *free >= bytes) break;
     }
     return true;
@@ -189,17 +188,17 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
         measure_reach(device);
         if (policy::added(device.ledger.held(), bytes) <= limits::terms(device, *process::snapshot()).beside_others)
             return has_room();
-        if (cache::give_up(device) != 0) continue;
-        const reports::Met met{kind, policy::Obstacle::keep_free, device.ledger.held()};
+        if (cache::free_kept(device) != 0) continue;
+        const reports::LimitHit hit{kind, policy::Obstacle::keep_free, device.ledger.held()};
         if (!wait.left(gpu->terms.growth.wait)) {
-            reports::refusal(device, *gpu, bytes, met);
+            reports::refusal(device, *gpu, bytes, hit);
             return false;
         }
-        hold(wait, device, gpu, *gpu, bytes, met);
+        wait_for_change(wait, device, gpu, *gpu, bytes, hit);
     }
 }
 
-bool refuses_code(Device &device, Bytes by) noexcept {
+bool refuse_code_load(Device &device, Bytes by) noexcept {
     const auto gpu = limits::in_force(device);
     const auto limit = gpu->terms.cap;
     if (!limit) return false;
@@ -215,9 +214,9 @@ bool refuses_code(Device &device, Bytes by) noexcept {
 bool release_on_the_spot(Device &device) noexcept {
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
-    const bool from_cache = cache::give_up(device) != 0;
-    // A pool gives back only what the host has seen complete; a request that would be refused is worth waiting for the
-    // work already queued, as the driver itself does before it reports that it is out of memory.
+    const bool from_cache = cache::free_kept(device) != 0;
+    // A pool returns only memory whose work the host has seen complete. So wait for the queued work, as the driver does
+    // before it reports out of memory.
     captures::synchronise_current_context();
     return pools::trim(device) > 0 || from_cache;
 }
@@ -226,7 +225,7 @@ void fall_back() noexcept try {
     for (const int ordinal : in_force::fall_back())
         reports::allowance(devices::at(ordinal), "falls back to", process::snapshot()->of(ordinal).allowance.bytes());
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: the allowance stays as it is after a release");
+    log::write(policy::LogLevel::error, "out of host memory: the allowance is not lowered after this release");
 }
 
 }  // namespace curb::shim::admission

@@ -1,16 +1,45 @@
-// The gate that every allocation goes through: reserve, call the driver, then keep the charge or give it back.
+// Every allocation goes through charged(): reserve, call the driver, then keep the charge or credit it.
 #pragma once
 
 #include <optional>
 #include <utility>
 
+#include "cache.hpp"
 #include "devices.hpp"
+#include "pressure.hpp"
+#include "trace.hpp"
 #include "wait_queue.hpp"
 
 namespace curb::shim {
 
-// Bytes that admission::reserve has reserved for one call of the driver. What is not kept goes back when it ends, and
-// with it the operation.
+// Whether a kept block may serve the request, and its own block may be kept when it is freed.
+class Reuse {
+  public:
+    static constexpr Reuse none() noexcept { return Reuse(nullptr); }
+    // `pointer` receives the address of the kept block.
+    static constexpr Reuse into(CUdeviceptr *pointer) noexcept { return Reuse(pointer); }
+    [[nodiscard]] CUdeviceptr *pointer() const noexcept { return pointer_; }  // null for none()
+
+  private:
+    explicit constexpr Reuse(CUdeviceptr *pointer) noexcept : pointer_(pointer) {}
+    CUdeviceptr *pointer_;
+};
+
+// One allocation, as its hook describes it to charged(). No member has a default, so that no hook forgets one.
+struct Request {
+    constexpr Request(Device &on, Kind of, Bytes asked, Bytes most, caller_match::Way retried_by, Reuse from) noexcept
+        : device(on), kind(of), bytes(asked), worst(most), retry(retried_by), reuse(from) {}
+
+    Device &device;
+    Kind kind;
+    Bytes bytes;              // that the program asks for
+    Bytes worst;              // the most that the driver may take
+    caller_match::Way retry;  // how a framework gets here when it retries a request that was refused for pressure
+    Reuse reuse;
+};
+
+// Bytes that admission::reserve has reserved for one driver call. The destructor credits the bytes that were not kept
+// and ends the ledger's operation.
 class Charge {
   public:
     Charge(Device &device, Kind kind, Bytes bytes) noexcept : device_(device), kind_(kind), bytes_(bytes) {}
@@ -21,7 +50,7 @@ class Charge {
         device_.ledger.end();
     }
 
-    // The driver took `actual` bytes: they stay in the books, the rest goes back.
+    // Charges `actual`, the bytes that the driver took, and credits the rest.
     void keep(Bytes actual) noexcept {
         if (actual > bytes_) device_.ledger.charge(kind_, actual - bytes_);
         if (actual < bytes_) device_.ledger.give_back(kind_, bytes_ - actual);
@@ -37,47 +66,61 @@ class Charge {
 
 namespace admission {
 
-// Whether `bytes` more may be taken, reserving them if so. In this order: what the books say; what the device says;
-// after releasing what can be released on the spot; by a growth step, if one is due; after waiting as long as the
-// policy allows, `wait` being the time of the whole request. Never waits for another thread of ours. True: reserved,
-// and a Charge is due.
-bool reserve(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
+// Reserves `bytes` if the limits allow it. If they do not, tries in this order:
+// 1. measure the device, if the ledger may be stale;
+// 2. free kept blocks and trim pools;
+// 3. take a growth step, if one is due;
+// 4. wait, as long as the policy allows. `wait` is the time that the whole request has waited.
+// Never waits for another thread of curb's. Calls the driver. True: reserved, and the caller must make a Charge. False:
+// refused and reported. `retry`: see Request.
+bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept;
 
-// The driver had no memory although the policy grants it: others have filled the device. Waits until so much may be
-// there, as long as the policy allows. False: the time is up.
+// Called when the driver is out of memory although the limits grant the request: other processes fill the device. Waits
+// until the device may have `bytes` free. False if the policy's wait is over.
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
 
-// The same for a context of about `bytes`, which nothing but keep_free holds back before it is made.
+// Waits until a context of about `bytes` leaves keep_free bytes to others; no other limit applies before it is created.
+// False if the policy's wait is over.
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept;
 
-// The same without releasing, growing or waiting: only if there is room as it is.
+// Reserves `bytes` without freeing, growing or waiting. False if the limits do not allow it now.
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
 
-// Whether more than `by` bytes beyond the cap are held, also after releasing what can be released on the spot. True: it
-// has been reported, as a refusal of code, which has no size before it is loaded.
-bool refuses_code(Device &device, Bytes by) noexcept;
+// True if the process holds more than cap + `by` bytes even after freeing unused memory: the caller must not load code.
+// Reports the refusal, without a size: the size of code is unknown before it is loaded.
+bool refuse_code_load(Device &device, Bytes by) noexcept;
 
-// What can be released within an intercepted call: blocks kept for reuse, and unused memory of pools. True: something
-// came back.
+// Frees kept blocks and trims pools, which is safe within an intercepted call. Calls the driver. False if nothing came
+// back.
 bool release_on_the_spot(Device &device) noexcept;
 
-// Memory was released: the allowances fall back to what is held.
+// Lowers the allowances to the bytes held, after a release, and logs it.
 void fall_back() noexcept;
 
 }  // namespace admission
 
-// Reserve `worst`, `call` the driver, then `record` what it took. `record` is given the charge, keeps what is due, and
-// returns the result; without its keep() everything goes back. Only the driver's own results leave here, and
-// CUDA_ERROR_OUT_OF_MEMORY. `reserved`: the caller has reserved it already.
+// Serves a request: takes a kept block, or reserves `worst`, calls the driver, and records what it took. `record` gets
+// the Charge, keeps what the driver took, and returns the result; bytes that it does not keep go back. Returns
+// CUDA_ERROR_OUT_OF_MEMORY or the driver's result. `reserved`: the caller has already reserved `worst`.
 template <class Call, class Record>
-CUresult charged(Device &device, Kind kind, Bytes worst, Call call, Record record, bool reserved = false) {
+CUresult charged(const Request &request, Call call, Record record, bool reserved = false) {
+    const auto &[device, kind, bytes, worst, retry, reuse] = request;
+    if (reuse.pointer()) {
+        if (const CUdeviceptr kept = cache::take(device, bytes)) {
+            *reuse.pointer() = kept;
+            trace::allocated(device, kind, kept, bytes, 0, true);
+            return CUDA_SUCCESS;
+        }
+    }
+    if (retry != caller_match::Way::none && Pressure::of(device).refuses(device, bytes, retry))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     wait_queue::Wait wait;
     do {
-        if (!std::exchange(reserved, false) && !admission::reserve(device, kind, worst, wait))
+        if (!std::exchange(reserved, false) && !admission::reserve(device, kind, worst, retry, wait))
             return CUDA_ERROR_OUT_OF_MEMORY;
         Charge charge(device, kind, worst);
         CUresult result = call();
-        // The device is full although the cap is not reached: what this process can do without may be what is missing.
+        // The device is full although the cap is not reached: this process's unused memory may suffice.
         if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
         if (result == CUDA_SUCCESS) return record(charge);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;

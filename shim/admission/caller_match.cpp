@@ -20,13 +20,13 @@
 namespace curb::shim::caller_match {
 namespace {
 
-// A counter that a library exports, of something whose use would change its answer.
+// A counter that a library exports, of a feature whose use keeps the framework from retrying.
 struct Counter {
     const char *library;
     const char *symbol;
 };
 
-// A library, by a part of its path and the beginning of its file name; all of "" is none.
+// A library, by a part of its path and the beginning of its file name; "" for none.
 struct File {
     const char *folder;
     const char *name;
@@ -35,19 +35,19 @@ struct File {
 struct Row {
     const char *framework;  // as in release/steps/framework_rows.hpp
     File library;
-    int frames;                       // in the library, one upon the other, that only the cache's way to the driver has
-    File bindings;                    // what stands between the library and the runtime, which may be linked into it
-    std::array<Counter, 4> counters;  // none: there is nothing that would change its answer
+    int frames;                       // consecutive frames in the library that only its caching allocator has
+    File bindings;                    // the library between it and the runtime, which may be linked into it
+    std::array<Counter, 4> counters;  // empty: it always retries
 };
 
-// Adding a caller: a row here, if the stack proves that it will give back and ask again. Why only these:
-// docs/decisions/0022.
+// To add a caller, add a row, if its stack proves that it frees and retries. Why only these: docs/decisions/0022.
 constexpr Row kRows[] = {
-    // Read and disassembled (PyTorch 2.11): its caching allocator calls the runtime under four frames, alloc_block,
-    // malloc of the device, malloc, allocate; without the cache (PYTORCH_NO_CUDA_MEMORY_CACHING, or switched off later)
-    // allocate calls it itself, and does not ask again. While memory is taken for a MemPool or for the pool of a graph,
-    // also before its capture begins, PyTorch does not ask again either: such pools are counted from 1, in
-    // libtorch_cuda or, before 2.11, in libc10_cuda. A process that has made one is left alone.
+    // Read and disassembled (PyTorch 2.11). The caching allocator calls the runtime under four frames: alloc_block,
+    // malloc of the device, malloc, allocate. Without the cache (PYTORCH_NO_CUDA_MEMORY_CACHING, or switched off later)
+    // allocate calls it directly and does not retry. Nor does PyTorch retry for a MemPool or the pool of a graph, even
+    // before the capture begins. Their counters start at 1, in libtorch_cuda or, before 2.11, in libc10_cuda. curb
+    // never
+    // refuses a process that has made such a pool.
     {"torch",
      {"", "libc10_cuda.so"},
      3,
@@ -56,8 +56,8 @@ constexpr Row kRows[] = {
        {"libtorch_cuda.so", "_ZN2at4cuda7MemPool5uuid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool4uid_E"},
        {"libc10_cuda.so", "_ZN3c104cuda7MemPool5uuid_E"}}}},
-    // Measured (CuPy 14.2): a pool allocates under six frames of its own, one upon the other; Memory, alloc and
-    // _malloc, which do not ask again, are each called by Python, so two of them never touch.
+    // Measured (CuPy 14.2). A pool allocates under six consecutive frames. Memory, alloc and _malloc do not retry, but
+    // Python calls each of them, so their frames are never consecutive.
     {"cupy", {"/cupy/cuda/", "memory."}, 3, {"/cupy_backends/cuda/api/", "runtime."}, {}},
 };
 static_assert(std::size(kRows) == std::tuple_size_v<decltype(Known::frameworks)>);
@@ -65,7 +65,7 @@ constexpr const char *kRuntime = "libcudart";
 
 using Count = std::atomic<std::uint64_t>;  // as PyTorch declares them (c10::CaptureId_t)
 
-// What is loaded, as last looked. Never changed once published, and kept: nobody counts readers.
+// The libraries at the last inspection. Immutable once published, and never freed: readers are not counted.
 struct Loaded {
     Range self;
     std::array<Range, 4> runtimes{};
@@ -77,7 +77,7 @@ struct Loaded {
     std::array<Library, std::size(kRows)> rows{};
 };
 
-// When each has last given back what it caches; 0: never.
+// When each framework last freed its cache; 0: never.
 constinit std::array<std::atomic<std::uint64_t>, std::size(kRows)> answered_ms{};
 
 constinit std::atomic<const Loaded *> loaded{nullptr};
@@ -92,10 +92,10 @@ bool is(const File &file, const char *path) noexcept {
            std::string_view(path).find(file.folder) != std::string_view::npos;
 }
 
-int note(dl_phdr_info *info, std::size_t, void *into) {
+int note_library(dl_phdr_info *info, std::size_t, void *into) {
     auto &now = *static_cast<Loaded *>(into);
     const Range range = range_of(*info);
-    if (range.has(reinterpret_cast<std::uintptr_t>(&note))) now.self = range;
+    if (range.has(reinterpret_cast<std::uintptr_t>(&note_library))) now.self = range;
     const std::string_view name = file_name(info->dlpi_name);
     if (name.starts_with(kRuntime))
         for (Range &runtime : now.runtimes)
@@ -110,30 +110,30 @@ int note(dl_phdr_info *info, std::size_t, void *into) {
     return 0;
 }
 
-// The counter's address in a library that is loaded; null: it has none of that name. The library stays loaded from
-// then on, or an address of it could become another's.
-struct Sought {
+// Returns the counter's address. nullptr if no loaded library exports it. Keeps the library loaded, so that the address
+// stays valid.
+struct Search {
     const Counter &counter;
     const char *path;
 };
 int find_path(dl_phdr_info *info, std::size_t, void *into) {
-    auto &sought = *static_cast<Sought *>(into);
-    if (!file_name(info->dlpi_name).starts_with(sought.counter.library)) return 0;
-    sought.path = info->dlpi_name;
+    auto &search = *static_cast<Search *>(into);
+    if (!file_name(info->dlpi_name).starts_with(search.counter.library)) return 0;
+    search.path = info->dlpi_name;
     return 1;
 }
 const Count *address_of(const Counter &counter) noexcept {
-    // A program that is linked with the library may have taken the object over (a copy relocation).
+    // The counter may be in the executable, by a copy relocation.
     if (void *symbol = real::dlsym()(RTLD_DEFAULT, counter.symbol)) return static_cast<const Count *>(symbol);
-    Sought sought{counter, nullptr};
-    dl_iterate_phdr(find_path, &sought);
-    void *library = sought.path ? dlopen(sought.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    Search search{counter, nullptr};
+    dl_iterate_phdr(find_path, &search);
+    void *library = search.path ? dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     void *symbol = library ? real::dlsym()(library, counter.symbol) : nullptr;
     if (!symbol) dlerror();
     return static_cast<const Count *>(symbol);
 }
 
-// Whether curb can tell if the row's caller answers, in this version of it.
+// True if curb can tell whether this version of the caller retries.
 bool is_understood(const Row &row, const Loaded::Library &library) noexcept {
     return !row.counters.front().library || library.counters != decltype(library.counters){};
 }
@@ -143,13 +143,13 @@ bool has_made_pools(const Loaded::Library &library) noexcept {
     return false;
 }
 
-// One walk up the stack: through curb, the runtime and the bindings, to a run of frames in the library.
+// A walk up the stack: through curb, the runtime and the bindings, to consecutive frames in the library.
 struct Walk {
     const Loaded &now;
     const Loaded::Library &library;
-    int enough;
+    int needed;
     bool through_runtime = false;
-    int frames = 0;  // of the run
+    int frames = 0;  // consecutive ones, so far
     int steps = 0;
 };
 _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
@@ -157,12 +157,12 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
     auto &walk = *static_cast<Walk *>(into);
     const std::uintptr_t address = _Unwind_GetIP(context) - 1;  // within the call
     if (++walk.steps > kDeepest) return _URC_END_OF_STACK;
-    if (walk.library.range.has(address)) return ++walk.frames == walk.enough ? _URC_END_OF_STACK : _URC_NO_REASON;
+    if (walk.library.range.has(address)) return ++walk.frames == walk.needed ? _URC_END_OF_STACK : _URC_NO_REASON;
     const bool has_bindings = walk.library.bindings.end != 0;
     const bool runtime =
         walk.library.bindings.has(address) || std::any_of(walk.now.runtimes.begin(), walk.now.runtimes.end(),
                                                           [&](const Range &range) { return range.has(address); });
-    // Above bindings the interpreter stands between the library's frames; without, they must be the first.
+    // With bindings, Python's frames may come first; without, the library's frames must be the first.
     const bool before = walk.frames == 0 && (runtime || walk.now.self.has(address));
     if (!before && !(has_bindings && walk.through_runtime)) return _URC_END_OF_STACK;
     walk.through_runtime |= runtime;
@@ -175,7 +175,7 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
 Known inspect_libraries() noexcept {
     auto *now = new (std::nothrow) Loaded;
     if (!now) return {{}, "out of host memory"};
-    dl_iterate_phdr(note, now);
+    dl_iterate_phdr(note_library, now);
     Known known;
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
         Loaded::Library &library = now->rows[i];
@@ -185,7 +185,8 @@ Known inspect_libraries() noexcept {
         if (!is_understood(kRows[i], library))
             known.why_not = "a version of the caller that curb does not know";
         else if (has_made_pools(library))
-            known.why_not = "the program has made pools for graphs, or of its own, for which nothing is given back";
+            known.why_not =
+                "the program has made pools for graphs, or of its own, for which its framework does not retry";
         else
             known.frameworks[i] = kRows[i].framework;
     }
@@ -205,7 +206,7 @@ const char *calling(Way way) noexcept {
         if (library.range.end == 0 || !is_understood(kRows[i], library) || has_made_pools(library)) continue;
         Walk walk{*now, library, kRows[i].frames};
         _Unwind_Backtrace(step, &walk);
-        // A runtime that is linked into the library itself would put frames of its own there: then nothing is proved.
+        // A runtime that is linked into the library adds frames of its own there, so the count would prove nothing.
         if (walk.frames >= kRows[i].frames && walk.through_runtime == (way == Way::runtime)) return kRows[i].framework;
     }
     return nullptr;

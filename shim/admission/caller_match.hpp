@@ -1,5 +1,5 @@
-// Who calls: whether an allocation comes from a framework that answers a refusal by giving back what it caches, and by
-// asking again. Everybody else takes a refusal for an error.
+// Finds out whether an allocation comes from a framework that frees its cache and retries when it is refused. Other
+// callers treat a refusal as an error.
 #pragma once
 
 #include <array>
@@ -8,30 +8,31 @@
 
 namespace curb::shim::caller_match {
 
-// By which way frameworks come to the driver.
+// How a framework's allocator reaches the driver.
 enum class Way : std::uint8_t {
+    none,     // never: no known framework retries such a call
     runtime,  // cuMemAlloc, called by the CUDA runtime
     direct,   // cuMemCreate, called by the framework itself
 };
 
-// What is known of the libraries in this process.
+// The frameworks found in this process.
 struct Known {
-    std::array<const char *, 2> frameworks{};  // those that answer; null: one less
+    std::array<const char *, 2> frameworks{};  // those that retry; null: none
     const char *why_not = "no caller known to answer";
 };
 
-// Looks for them. Takes the loader's lock, so only on the worker: a thread of the program may hold that while it waits
-// for an allocator's.
+// Finds them among the loaded libraries. Takes the loader's lock, so call it on the worker only: a thread of the
+// program may hold that lock while it waits for an allocator's.
 Known inspect_libraries() noexcept;
 
-// The framework has been asked, and has given back what it caches. Thread-safe.
+// Notes that the framework has freed its cache on request. Thread-safe.
 void note_answer(std::string_view framework) noexcept;
-// True if that was within the last 2 seconds: there is nothing left to press for. Thread-safe.
+// True if that was within the last 2 seconds: its cache is still empty. Thread-safe.
 bool answered_just_now(const char *framework) noexcept;
 
-// The framework whose cache this call of a wrapper of ours is to fill; null: another caller, or one that cannot be
-// told. Some microseconds: it walks the stack. Takes no lock of ours; the loader's only before glibc 2.35, the one that
-// is not held while libraries are initialised.
+// Returns the framework whose allocator called this hook. nullptr for another or an unknown caller. Walks the stack,
+// which takes some microseconds. Takes no lock of curb's; before glibc 2.35 the loader's, but not the one that is held
+// while libraries are initialised.
 const char *calling(Way way) noexcept;
 
 }  // namespace curb::shim::caller_match

@@ -17,22 +17,22 @@
 namespace curb::shim {
 namespace {
 
-// Less is not worth a refusal. Of cuMemCreate only more: PyTorch probes for what the device can do with a single
-// granule, and takes a refusal for a no.
-bool is_enough(Bytes bytes, caller_match::Way way) noexcept {
+// A refusal costs more than a smaller request is worth. For cuMemCreate a single granule is excluded: PyTorch probes
+// the device's features with one, and takes a refusal for "not supported".
+bool is_large_enough(Bytes bytes, caller_match::Way way) noexcept {
     constexpr Bytes kGranule = 2 * policy::MiB;
     return way == caller_match::Way::direct ? bytes > kGranule : bytes >= kGranule;
 }
 
 bool may_refuse(Bytes bytes, caller_match::Way way) noexcept {
-    if (!is_enough(bytes, way) || captures::any()) return false;
+    if (!is_large_enough(bytes, way) || captures::any()) return false;
     const char *framework = caller_match::calling(way);
     return framework && !caller_match::answered_just_now(framework);
 }
 
 int this_thread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
 
-bool lives(int thread) noexcept { return syscall(SYS_tgkill, getpid(), thread, 0) == 0 || errno != ESRCH; }
+bool is_alive(int thread) noexcept { return syscall(SYS_tgkill, getpid(), thread, 0) == 0 || errno != ESRCH; }
 
 Bytes held(Device &device) noexcept { return device.meter.held_by_process().value_or(device.ledger.held()); }
 
@@ -40,20 +40,21 @@ Bytes held(Device &device) noexcept { return device.meter.held_by_process().valu
 
 constinit std::array<Pressure, devices::kMost> Pressure::all{};
 
-bool Pressure::rests(std::uint64_t now_ms) noexcept {
-    int thread = spared_.load(std::memory_order_acquire);
-    if (thread != 0 && (lives(thread) || !spared_.compare_exchange_strong(thread, 0, std::memory_order_acq_rel)))
+bool Pressure::is_quiet(std::uint64_t now_ms) noexcept {
+    int thread = refused_thread_.load(std::memory_order_acquire);
+    if (thread != 0 &&
+        (is_alive(thread) || !refused_thread_.compare_exchange_strong(thread, 0, std::memory_order_acq_rel)))
         return true;
-    return now_ms < rests_until_.load(std::memory_order_acquire);
+    return now_ms < quiet_until_.load(std::memory_order_acquire);
 }
 
-bool Pressure::begin(Device &device, std::uint64_t now_ms) noexcept {
+bool Pressure::start_refusal(Device &device, std::uint64_t now_ms) noexcept {
     const Bytes before = held(device);
     int nobody = 0;
-    if (!spared_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acq_rel)) return false;
-    // Another one may have been refused, and have answered, since this thread looked.
-    if (now_ms < rests_until_.load(std::memory_order_acquire)) {
-        spared_.store(0, std::memory_order_release);
+    if (!refused_thread_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acq_rel)) return false;
+    // Another thread may have been refused and have retried since the check.
+    if (now_ms < quiet_until_.load(std::memory_order_acquire)) {
+        refused_thread_.store(0, std::memory_order_release);
         return false;
     }
     armed_until_.store(0, std::memory_order_release);
@@ -62,21 +63,21 @@ bool Pressure::begin(Device &device, std::uint64_t now_ms) noexcept {
 }
 
 bool Pressure::arm(std::uint64_t now_ms) noexcept {
-    if (rests(now_ms)) return false;
+    if (is_quiet(now_ms)) return false;
     armed_until_.store(now_ms + kArmedMs, std::memory_order_release);
     return true;
 }
 
-bool Pressure::look(Device &device, Bytes bytes, caller_match::Way way) noexcept {
+bool Pressure::check(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
     const std::uint64_t now_ms = shim::now_ms();
-    if (spared_.load(std::memory_order_acquire) == this_thread()) {
-        answered(device, now_ms);
+    if (refused_thread_.load(std::memory_order_acquire) == this_thread()) {
+        note_retry(device, now_ms);
         return false;
     }
     std::uint64_t until = armed_until_.load(std::memory_order_acquire);
     if (until == 0) return false;
-    if (now_ms < until) return may_refuse(bytes, way) && begin(device, now_ms);
+    if (now_ms < until) return may_refuse(bytes, way) && start_refusal(device, now_ms);
     armed_until_.compare_exchange_strong(until, 0, std::memory_order_acq_rel);
     return false;
 }
@@ -86,21 +87,21 @@ bool Pressure::refuses_growth(Device &device, Bytes bytes, caller_match::Way way
     const auto in_use = process::snapshot();
     const auto &steps = *in_use->policy.release.steps;
     const std::uint64_t now_ms = shim::now_ms();
-    return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !rests(now_ms) &&
-           may_refuse(bytes, way) && begin(device, now_ms);
+    return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !is_quiet(now_ms) &&
+           may_refuse(bytes, way) && start_refusal(device, now_ms);
 }
 
-void Pressure::answered(Device &device, std::uint64_t now_ms) noexcept {
-    rests_until_.store(now_ms + kRestMs, std::memory_order_release);
+void Pressure::note_retry(Device &device, std::uint64_t now_ms) noexcept {
+    quiet_until_.store(now_ms + kQuietMs, std::memory_order_release);
     const Bytes before = held_before_.load(std::memory_order_acquire);
-    spared_.store(0, std::memory_order_release);
+    refused_thread_.store(0, std::memory_order_release);
     if (!log::enabled(policy::LogLevel::info)) return;
     try {
         const Bytes now = held(device);
         log::write(policy::LogLevel::info, "pressure: an allocation on " + device.name() + " was refused once, and " +
                                                policy::format_human(before - std::min(before, now)) + " came back");
     } catch (...) {
-        return;  // out of host memory: what came back shows in the device's figure
+        return;  // out of host memory: no log line
     }
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constinit std::mutex mutex;
 constinit std::array<control::Refusal, kKept> ring{};
-constinit std::size_t noted = 0;  // of all time
+constinit std::size_t noted = 0;  // since the process began
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void note(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes l
 
 std::vector<control::Refusal> last() {
     std::vector<control::Refusal> out;
-    out.reserve(kKept);  // not under the lock, which a program's request may wait for
+    out.reserve(kKept);  // before the lock, which the program's requests take
     const std::scoped_lock lock(mutex);
     for (std::size_t i = noted - std::min(noted, kKept); i < noted; ++i) out.push_back(ring[i % kKept]);
     return out;

@@ -1,7 +1,6 @@
-// Requests that were refused, counted by what they met, and the last of them, for whoever asks from outside.
+// Counts refused requests by limit, and keeps the last ones for `curb ps`.
 //
-// Thread-safe. A granted request passes nothing of this; a refused one takes a lock for as long as it takes to write 48
-// bytes.
+// Thread-safe. A granted request never comes here; a refused one holds a lock while it writes 48 bytes.
 #pragma once
 
 #include <vector>
@@ -13,10 +12,10 @@ namespace curb::shim::refusals {
 
 inline constexpr std::size_t kKept = 16;
 
-// Counts it. `limit`: that it met, as control::Refusal has it.
+// Counts and keeps a refusal. `limit`: as in control::Refusal.
 void note(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes limit) noexcept;
 
-// The newest last. May throw std::bad_alloc.
+// Returns the last refusals, the newest last. Throws std::bad_alloc.
 std::vector<control::Refusal> last();
 
 }  // namespace curb::shim::refusals

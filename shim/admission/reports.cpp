@@ -15,7 +15,7 @@
 namespace curb::shim::reports {
 namespace {
 
-// What is held and for what, in the words of `amount`.
+// Returns the bytes held by kind, each formatted by `amount`.
 template <class Amount>
 std::string held_text(const Ledger &books, Amount amount) {
     return "allocations " + amount(books.of(Kind::plain) + books.of(Kind::arrays)) + ", pools " +
@@ -24,13 +24,13 @@ std::string held_text(const Ledger &books, Amount amount) {
            amount(books.of(Kind::stack)) + ", context and code " + amount(books.of(Kind::contexts) + books.overhead());
 }
 
-// What people do about a refusal: `what` to raise or lower, where.
+// Returns the remedy for a refusal: `what`, and the release signal if the policy names one.
 std::string remedy(std::string what) {
     const int signal = *process::snapshot()->policy.release.signal;
     if (signal != 0) {
         std::string name = policy::signal_name(signal);
         if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
-        what += ", or let the program give back what it caches: kill -" + name + " " + std::to_string(getpid());
+        what += ", or have the program free its caches: kill -" + name + " " + std::to_string(getpid());
     }
     return what;
 }
@@ -48,7 +48,7 @@ std::string raise_cap(const Snapshot::Gpu &gpu) {
 
 std::string human(Bytes amount) { return policy::format_human(amount); }
 
-// The limit that stands in the way, 0 where it is others' doing.
+// Returns the limit's bytes. 0 if the device is full or the policy unusable.
 Bytes limit_of(const Snapshot::Gpu &gpu, policy::Obstacle why) noexcept {
     switch (why) {
         case policy::Obstacle::cap: return gpu.terms.cap.value_or(0);
@@ -60,63 +60,68 @@ Bytes limit_of(const Snapshot::Gpu &gpu, policy::Obstacle why) noexcept {
     return 0;
 }
 
-// Which limit a request meets, and what to do about it.
+// The limit and its remedy, as text.
 struct Words {
     std::string text;
     std::string remedy;
 };
-Words words(const Snapshot::Gpu &gpu, const Met &met) {
-    const std::string held = human(met.held), limit = human(limit_of(gpu, met.why));
+Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
+    const std::string held = human(hit.held), limit = human(limit_of(gpu, hit.why));
     const std::string kept =
-        met.kept == 0 ? "" : ", " + human(met.kept) + " more is kept free for code that the driver loads";
-    switch (met.why) {
+        hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
+    switch (hit.why) {
         case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
         case policy::Obstacle::allowance: {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format(policy::Duration(static_cast<std::int64_t>(due)))),
-                    in_file(R"(raise "start", or say with "wait" how long to hold a request)")};
+                    in_file(R"(raise "start" or set "wait" (how long requests may wait))")};
         }
         case policy::Obstacle::keep_free:
             return {"the device would have less than " + limit + " left for others (keep_free)",
-                    in_file(R"(lower "keep_free", or say with "wait" how long to hold a request)")};
-        case policy::Obstacle::policy: return {"its policy cannot be used", "mend it"};
+                    in_file(R"(lower "keep_free" or set "wait" (how long requests may wait))")};
+        case policy::Obstacle::policy: return {"its policy cannot be used", "fix it"};
         case policy::Obstacle::device: break;
     }
-    return {"the device is full; others use the rest of it", in_file(R"(say with "wait" how long to hold a request)")};
+    return {"the device is full; others use the rest of it", in_file(R"(set "wait" (how long requests may wait))")};
 }
 
-constinit std::atomic<bool> refused_once{false}, waited_once{false};
+constinit std::atomic<bool> logged_refusal{false}, logged_long_wait{false};
 
-// Logs a line, the first time of its kind as a warning.
+// Logs a line, unless there is no host memory for it.
 template <class Line>
-void report(std::atomic<bool> &once, Line line) noexcept try {
-    const auto level = once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning;
+void log_line(policy::LogLevel level, Line line) noexcept try {
     if (!log::enabled(level)) return;
     const KeepErrno keep_errno;
     log::write(level, line());
 } catch (...) {
-    // Out of host memory: the request is refused or held all the same, without a line in the log.
+    return;
+}
+
+// Logs a line: the first of its kind as a warning, the others at level info.
+template <class Line>
+void report(std::atomic<bool> &once, Line line) noexcept {
+    log_line(once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning, line);
 }
 
 }  // namespace
 
-void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept {
-    trace::refused(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
+void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
+    trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     if (bytes > device.total) return;
-    refusals::note(device, bytes, met.why, met.held, limit_of(gpu, met.why));
+    refusals::note(device, bytes, hit.why, hit.held, limit_of(gpu, hit.why));
     if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
-    report(refused_once, [&] {
-        const Words why = words(gpu, met);
+    report(logged_refusal, [&] {
+        const Words why = words(gpu, hit);
         return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
                why.text + " (" + held_text(device.ledger, human) +
-               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To give it room: " + remedy(why.remedy);
+               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + remedy(why.remedy);
     });
 }
 
-void pressed(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept {
-    trace::refused(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
+void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
+    trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
 }
 
 void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
@@ -130,54 +135,46 @@ void context_refused(Device &device, Bytes cost) noexcept {
     if (!limit) return;
     refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
-    report(refused_once, [&] {
+    report(logged_refusal, [&] {
         return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
                human(*limit) +
                ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(*gpu);
     });
 }
 
-void allowance(const Device &device, const char *how, Bytes bytes) noexcept try {
+void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
     trace::allowance(device, bytes);
-    if (!log::enabled(policy::LogLevel::info)) return;
-    log::write(policy::LogLevel::info,
-               "allowance: " + device.name() + " " + how + " " +
-                   (bytes == policy::kUnbounded ? std::string("all that the cap grants") : human(bytes)));
-} catch (...) {
-    // Out of host memory: the allowance stands, its report is lost.
+    log_line(policy::LogLevel::info, [&] {
+        return "allowance: " + device.name() + " " + how + " " +
+               (bytes == policy::kUnbounded ? std::string("the whole cap") : human(bytes));
+    });
 }
 
-void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept try {
+void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     device.waited.fetch_add(1, std::memory_order_relaxed);
-    trace::waiting(device, met.kind, bytes, {met.why, limit_of(gpu, met.why)});
-    if (!log::enabled(policy::LogLevel::info)) return;
-    const KeepErrno keep_errno;
-    log::write(policy::LogLevel::info, "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
-                                           policy::format(gpu.terms.growth.wait) +
-                                           " at the most: " + words(gpu, met).text);
-} catch (...) {
-    // Out of host memory: it is held all the same.
+    trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
+    log_line(policy::LogLevel::info, [&] {
+        return "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
+               policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, hit).text;
+    });
 }
 
-void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met,
+void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit,
                 const wait_queue::Wait &wait) noexcept {
-    report(waited_once, [&] {
+    report(logged_long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               ", and waits for " + policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, met).text +
+               ", and waits for " + policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, hit).text +
                ". curb ps " + std::to_string(getpid()) + " shows what waits";
     });
 }
 
-void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept try {
+void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {
     trace::granted(device, kind, bytes, wait.milliseconds());
-    if (!log::enabled(policy::LogLevel::info)) return;
-    const KeepErrno keep_errno;
-    const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()));
-    log::write(policy::LogLevel::info,
-               "granted " + human(bytes) + " on " + device.name() + " after " + policy::format(held));
-} catch (...) {
-    // Out of host memory: it was granted all the same.
+    log_line(policy::LogLevel::info, [&] {
+        const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()));
+        return "granted " + human(bytes) + " on " + device.name() + " after " + policy::format(held);
+    });
 }
 
 std::string cap_text(const control::CapReport &report) {

@@ -1,7 +1,7 @@
-// What curb says about requests and books, in the log, to whoever asks from outside, and in the trace: refusals with
-// their figures and remedies, waits, growth.
+// Reports refusals, waits and growth: in the log with figures and remedies, in the trace, and in the counters of
+// `curb ps`.
 //
-// Thread-safe; every function leaves errno.
+// All functions are thread-safe and leave errno alone.
 #pragma once
 
 #include <string>
@@ -14,39 +14,40 @@
 
 namespace curb::shim::reports {
 
-// What a request of so many bytes has met.
-struct Met {
-    Kind kind{};  // of memory
+// The limit that a request has hit.
+struct LimitHit {
+    Kind kind{};
     policy::Obstacle why{};
-    Bytes held = 0;  // of the device at that moment
-    Bytes kept = 0;  // for the driver's code: neither held nor granted
+    Bytes held = 0;
+    Bytes kept = 0;  // kept free for code that the driver loads: neither held nor granted
 };
 
-// That a request was refused, or more code (0 bytes), by which limit and what to do about it. The first time it is a
-// warning, then a line at level info. It is counted, too (refusals.hpp). Not so sizes that no device has, by which
-// programs probe for free memory: no policy could serve them, and there is nothing to act on in that.
-void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept;
-// The same of a context that alone takes more than the cap.
+// Records a refusal: which limit, and the remedy. bytes = 0 means code loading. Logs the first as a warning, the others
+// at level info, and counts it (refusals.hpp). A size larger than the device is only traced: programs probe for free
+// memory with such sizes, and no policy could serve them.
+void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
+// Records the refusal of a context that alone takes more than the cap.
 void context_refused(Device &device, Bytes cost) noexcept;
-// That the driver had no memory, which the program is told as the driver says it: counted and traced alone.
+// Records an out-of-memory error of the driver itself, which the program gets unchanged. Only counts and traces it.
 void device_full(Device &device, Kind kind, Bytes bytes) noexcept;
-// That a request was refused once for the caller to give back what it caches and to ask again: traced alone.
-void pressed(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept;
+// Traces a refusal for pressure (Pressure): the caller frees its cache and retries.
+void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
 
-// At level info: that a request is held for room; that it was granted; what an allowance has become ("cuda:0 falls back
-// to 2 GiB").
-void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met) noexcept;
-// That a request has waited for a second, and for what. The first time it is a warning, then a line at level info.
-void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Met &met,
+// Logs at level info that a request begins to wait.
+void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
+// Logs that a request has waited for a second, and for what. The first as a warning, the others at level info.
+void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit,
                 const wait_queue::Wait &wait) noexcept;
+// Logs at level info that a waiting request was granted.
 void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept;
+// Logs a changed allowance at level info, as in "cuda:0 falls back to 2 GiB".
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept;
 
-// What became of caps that were set from outside: "curb cap: cuda:0 cap 8 GiB -> 6 GiB". May throw std::bad_alloc.
+// Returns the log line for live caps: "curb cap: cuda:0 cap 8 GiB -> 6 GiB". Throws std::bad_alloc.
 std::string cap_text(const control::CapReport &report);
 
-// What the device holds and for what, how much of the allocations is kept for reuse, and the device's own figure, in
-// bytes: the line for the log.
+// Returns the log line with the bytes held on the device by kind, the kept blocks, and NVML's figure. Throws
+// std::bad_alloc.
 std::string books_text(Device &device);
 
 }  // namespace curb::shim::reports

@@ -27,11 +27,10 @@ namespace {
 using Block = KeptBlocks::Block;
 constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 
-// Whether sweep() is to come again by itself, and what wakes whoever calls it.
-constinit std::atomic<bool> armed{false};
-constinit std::atomic<void (*)()> waker{nullptr};
+// Whether a sweep is scheduled, and the callback that wakes the worker.
+constinit std::atomic<bool> sweep_scheduled{false};
+constinit std::atomic<void (*)()> wake_worker{nullptr};
 
-// Never destroyed: threads may free memory until the process is gone.
 KeptBlocks &kept_blocks_of(const Device &device) noexcept {
     return leaked<std::array<KeptBlocks, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
 }
@@ -44,43 +43,44 @@ void count(Device &device, bool more) noexcept {
 
 policy::Cache terms(const Device &device) noexcept { return limits::in_force(device)->terms.cache; }
 
-// Whether blocks may be kept, or be handed out again, at this moment. During a capture the driver itself is to say what
-// an allocation or a free does to it. Beyond the limit, memory that is freed goes back, and none is handed out.
-// Where part of a device has a context of its own (a green one), the memory is the primary context's and the work is
-// not.
-bool usable(Device &device, Bytes bytes) noexcept {
+// True if blocks may be kept or handed out now. Not during a capture: the driver decides how an allocation or a free
+// affects it. Not above the limit: freed memory must go back. Not with green contexts: the memory belongs to the
+// primary context, but the work does not.
+bool may_reuse(Device &device, Bytes bytes) noexcept {
     const auto now = process::snapshot();
     return bytes <= now->of(device.ordinal).terms.cache.max && !device.peers.load(std::memory_order_relaxed) &&
-           !captures::any() && !contexts::has_green() && !limits::is_beyond(device, *now);
+           !captures::any() && !contexts::has_green() && !limits::must_shrink(device, *now);
 }
 
-// Waits until the context has done its work, as cuMemFree does; it does not wait for other contexts, which cannot reach
-// the block (measured on an H200). False: the driver reported an error, a capture has begun, or it is about to go.
-bool finished(CUcontext owner, contexts::Id id) noexcept {
+// Waits for the context's work, as cuMemFree does. Neither waits for other contexts, which cannot access the block
+// (measured on an H200). False if the driver reported an error, a capture began, or the context is being destroyed.
+bool wait_for_work(CUcontext owner, contexts::Id id) noexcept {
     const CUcontext current = current_context();
-    if (!current) return false;  // the driver is to say whether it frees without one
-    // The thread's own is what its free would wait for, also while another thread destroys it.
+    if (!current) return false;  // the driver decides whether to free without one
+    // cuMemFree waits for the thread's current context even while another thread destroys it.
     if (owner == current) return captures::synchronise_current_context() == CUDA_SUCCESS;
-    const contexts::Pin visit(owner);
+    const contexts::Pin pin(owner);
     const contexts::Current context(owner);
-    return visit.id() == id && context && captures::synchronise_current_context() == CUDA_SUCCESS;
+    return pin.id() == id && context && captures::synchronise_current_context() == CUDA_SUCCESS;
 }
 
-// Whether the current context has failed, so that the driver would refuse an allocation. It is asked (0.3 us) only if
-// there was work since it was last waited for.
-bool failed() noexcept {
-    if (!detail::worked.load(std::memory_order_relaxed)) return false;
+// True if the current context has failed, so that the driver would refuse an allocation. Calls the driver (0.3 us) only
+// if work was launched since the last wait.
+bool context_failed() noexcept {
+    if (!detail::work_since_check.load(std::memory_order_relaxed)) return false;
     const RelaxedCapture relaxed;
     const CUresult now = driver().cuStreamQuery(CU_STREAM_LEGACY);
     return now != CUDA_SUCCESS && now != CUDA_ERROR_NOT_READY;
 }
 
-void arm() noexcept {
-    auto *wake = waker.load(std::memory_order_seq_cst);
-    if (wake && !armed.load(std::memory_order_seq_cst) && !armed.exchange(true, std::memory_order_seq_cst)) wake();
+void schedule_sweep() noexcept {
+    auto *wake = wake_worker.load(std::memory_order_seq_cst);
+    if (wake && !sweep_scheduled.load(std::memory_order_seq_cst) &&
+        !sweep_scheduled.exchange(true, std::memory_order_seq_cst))
+        wake();
 }
 
-// Among the kept blocks from here on. False: it is not, and in the books as the program's.
+// Adds the block to the kept blocks. False if that failed: then the block is recorded as the program's again.
 bool put(Device &device, const Block &block) noexcept {
     allocations::keep(block.pointer, block.allocation);
     count(device, true);
@@ -91,17 +91,17 @@ bool put(Device &device, const Block &block) noexcept {
     return false;
 }
 
-// Whether the driver has no memory at this address: a free that returned an error of earlier work has freed it all the
-// same. Under an error that every call returns it does not say, and the block stays until its context goes.
-bool is_gone(CUdeviceptr pointer) noexcept {
+// True if the driver has no memory at this address. A free that returns an error of earlier work has still freed the
+// block. With a sticky error we cannot tell, and the block stays until its context is destroyed.
+bool is_freed(CUdeviceptr pointer) noexcept {
     CUdeviceptr start = 0;
     std::size_t bytes = 0;
     const CUresult result = driver().cuMemGetAddressRange_v2(&start, &bytes, pointer);
     return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE;
 }
 
-// Frees a block that has been taken from the kept blocks; the caller is in RelaxedCapture and visits its context. How
-// many bytes of the device came back. None: the driver has refused, and the block is kept on, as the youngest.
+// Frees a block that was taken from the kept blocks. The caller holds a RelaxedCapture and a pin of the context.
+// Returns the bytes that came back. nullopt if the driver refused; then the block stays kept, as the newest.
 std::optional<Bytes> free_now(const Block &block) noexcept {
     Device &device = *block.allocation.device;
     count(device, false);
@@ -109,28 +109,28 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     const Ledger::Operation operation(&device.ledger);
     const contexts::Current context(block.allocation.context);
     const auto freed_it = [&] {
-        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_gone(block.pointer);
+        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer);
     };
     if (freed_it() || freed_it()) {
         const Bytes freed = allocations::credit(block.pointer, block.allocation);
         trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         return freed;
     }
-    // The program has forgotten it, so nobody else would free it. A broken context has it until it goes.
+    // The program has already freed it, so only curb can try again. A broken context keeps it until it is destroyed.
     put(device, {block.pointer, block.allocation, block.context, now_ms()});
     return std::nullopt;
 }
 
-// Frees the oldest block that was freed by then. False: there is none, or it could not be freed.
+// Frees the oldest block, if the program freed it at `latest_ms` or before. False if there is none or the free failed.
 bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept {
-    KeptBlocks::Pin visit;
-    const auto block = kept_blocks_of(device).take_oldest(latest_ms, visit);
+    KeptBlocks::Pin pin;
+    const auto block = kept_blocks_of(device).take_oldest(latest_ms, pin);
     const auto came_back = block ? free_now(*block) : std::nullopt;
     freed += came_back.value_or(0);
     return came_back.has_value();
 }
 
-// Down to what the policy allows.
+// Frees the oldest blocks until the cache is within the policy's cache.max.
 void trim(Device &device) noexcept {
     const auto too_much = [&] {
         const Bytes max = terms(device).max;
@@ -146,10 +146,10 @@ void trim(Device &device) noexcept {
 
 CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
     const KeepErrno keep_errno;
-    if (!usable(device, bytes)) return 0;
-    const contexts::Pin visit(owner_of_memory());
-    if (!visit || failed()) return 0;
-    const auto block = kept_blocks_of(device).take(visit.id(), bytes);
+    if (!may_reuse(device, bytes)) return 0;
+    const contexts::Pin pin(owner_of_memory());
+    if (!pin || context_failed()) return 0;
+    const auto block = kept_blocks_of(device).take(pin.id(), bytes);
     if (!block) return 0;
     if (!allocations::remember(block->pointer, block->allocation)) {
         const RelaxedCapture relaxed;
@@ -166,21 +166,21 @@ bool keep(CUdeviceptr pointer) noexcept {
     if (!process::active() || !process::caches()) return false;
     const KeepErrno keep_errno;
     const auto known = allocations::find(pointer);
-    if (!known || !known->reusable || known->shared || !usable(*known->device, known->bytes)) return false;
+    if (!known || !known->reusable || known->shared || !may_reuse(*known->device, known->bytes)) return false;
     Device &device = *known->device;
-    // Asked before the pointer is forgotten: until then its context cannot have gone without taking the pointer along,
-    // so this is the block's context, not a later one with the same handle.
+    // Read before the pointer is forgotten: until then the context cannot be destroyed without dropping the pointer, so
+    // this is the block's context and not a later one with the same handle.
     const contexts::Id owner = contexts::id_of(known->context);
     if (owner == 0) return false;
-    // From before the wait: work that comes meanwhile is noted after it. Other contexts' work is not waited for.
-    if (devices::contexts() == 1) detail::worked.store(false, std::memory_order_relaxed);
-    if (!finished(known->context, owner)) {
+    // Cleared before the wait, so that work launched meanwhile is noted. Only with one context: we wait for no other.
+    if (devices::contexts() == 1) detail::work_since_check.store(false, std::memory_order_relaxed);
+    if (!wait_for_work(known->context, owner)) {
         note_work();
         return false;
     }
     const std::uint64_t moment = trace::moment();
     const auto allocation = allocations::forget(pointer);
-    if (!allocation) return false;  // freed by two threads at once: the driver tells the second
+    if (!allocation) return false;  // another thread freed it too: let the driver report the double free
     if (*allocation != *known) {
         allocations::remember(pointer, *allocation);
         return false;
@@ -188,19 +188,19 @@ bool keep(CUdeviceptr pointer) noexcept {
     if (!put(device, {pointer, *allocation, owner, now_ms()})) return false;
     trace::freed(device, allocation->kind, pointer, allocation->bytes, 0, moment, true);
     activity::note();
-    arm();
+    schedule_sweep();
     trim(device);
-    wait_queue::changed();  // whoever waits can have it
+    wait_queue::changed();  // a waiting request can use it
     return true;
 }
 
-bool detail::give_up(CUdeviceptr pointer) noexcept {
+bool detail::free_kept(CUdeviceptr pointer) noexcept {
     const KeepErrno keep_errno;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
-        KeptBlocks::Pin visit;
-        const auto block = kept_blocks_of(device).take_at(pointer, visit);
+        KeptBlocks::Pin pin;
+        const auto block = kept_blocks_of(device).take_at(pointer, pin);
         if (!block) continue;
         const RelaxedCapture relaxed;
         free_now(*block);
@@ -209,7 +209,7 @@ bool detail::give_up(CUdeviceptr pointer) noexcept {
     return false;
 }
 
-Bytes detail::give_up(Device &device, Bytes wanted) noexcept {
+Bytes detail::free_kept(Device &device, Bytes wanted) noexcept {
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     Bytes freed = 0;
@@ -238,15 +238,15 @@ void share(CUdeviceptr address) noexcept {
     CUdeviceptr start = address;
     std::size_t bytes = 0;
     if (driver().cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) start = address;
-    give_up(start);
+    free_kept(start);
     allocations::share(start);
 }
 
 void enforce() noexcept {
     if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) trim(devices::at(ordinal));
-    // Blocks may be due earlier now.
-    if (auto *wake = waker.load(std::memory_order_seq_cst)) wake();
+    // A shorter idle time may make blocks due earlier.
+    if (auto *wake = wake_worker.load(std::memory_order_seq_cst)) wake();
 }
 
 std::optional<std::uint64_t> sweep() noexcept {
@@ -268,16 +268,17 @@ std::optional<std::uint64_t> sweep() noexcept {
             }
         }
         if (next) return next;
-        armed.store(false, std::memory_order_seq_cst);
-        // What was kept since then wakes us, unless it came between the look and the line above.
-        if (detail::kept.load(std::memory_order_seq_cst) == 0 || armed.exchange(true, std::memory_order_seq_cst))
+        sweep_scheduled.store(false, std::memory_order_seq_cst);
+        // A block kept between the check above and this store did not wake us, so check again.
+        if (detail::kept.load(std::memory_order_seq_cst) == 0 ||
+            sweep_scheduled.exchange(true, std::memory_order_seq_cst))
             return std::nullopt;
     }
 }
 
 void on_first_kept(void (*wake)()) noexcept {
-    waker.store(wake, std::memory_order_seq_cst);
-    if (detail::kept.load(std::memory_order_seq_cst) != 0) arm();
+    wake_worker.store(wake, std::memory_order_seq_cst);
+    if (detail::kept.load(std::memory_order_seq_cst) != 0) schedule_sweep();
 }
 
 }  // namespace curb::shim::cache

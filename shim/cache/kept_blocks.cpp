@@ -7,11 +7,11 @@ namespace curb::shim {
 bool KeptBlocks::put(const Block &block) noexcept try {
     const std::scoped_lock lock(mutex_);
     if (contexts::id_of(block.allocation.context) != block.context) return false;
-    // Sizes that come and go keep their place, up to a point.
+    // Empty lists stay for sizes that come back, up to this many.
     constexpr std::size_t kPlaces = 64;
     if (by_size_.size() > kPlaces + 2 * entries_.size())
         std::erase_if(by_size_, [](const auto &size) { return size.second.empty(); });
-    // What can fail comes first; then everything is spliced in.
+    // Allocate first; the splices below cannot fail.
     while (spare_.size() < 2) spare_.push_back({});
     Pointers &alike = by_size_[{block.context, block.allocation.bytes}];
     const auto in_age = spare_.begin(), in_size = std::next(in_age);
@@ -46,24 +46,24 @@ std::optional<KeptBlocks::Block> KeptBlocks::take(contexts::Id context, Bytes by
     return remove(entries_.find(alike->second.back()), alike->second);
 }
 
-std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms, Pin &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_oldest(std::uint64_t latest_ms, Pin &pin) noexcept {
     const std::scoped_lock lock(mutex_);
     for (const CUdeviceptr pointer : by_age_) {
         const auto entry = entries_.find(pointer);
         const Block &block = entry->second.block;
         if (block.since_ms > latest_ms) return std::nullopt;
-        visit.emplace(block.allocation.context);
-        if (visit->id() == block.context) return remove(entry);
+        pin.emplace(block.allocation.context);
+        if (pin->id() == block.context) return remove(entry);
     }
     return std::nullopt;
 }
 
-std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Pin &visit) noexcept {
+std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Pin &pin) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto entry = entries_.find(pointer);
     if (entry == entries_.end()) return std::nullopt;
-    visit.emplace(entry->second.block.allocation.context);
-    if (visit->id() != entry->second.block.context) return std::nullopt;
+    pin.emplace(entry->second.block.allocation.context);
+    if (pin->id() != entry->second.block.context) return std::nullopt;
     return remove(entry);
 }
 

@@ -1,8 +1,8 @@
-// The kept blocks of one device, found by context and size, by address, and by age. Data alone: no rule, no driver.
+// The kept blocks of one device, indexed by context and size, by address, and by age. Calls no driver, knows no policy.
 //
-// Thread-safe; its lock is held for a few look-ups, or for one look at all blocks when a context ends. A block is taken
-// from it together with a visit of its context, so that whoever destroys that context waits until the block has been
-// handed out or freed.
+// Thread-safe; holds its lock for a few look-ups, or for one pass over all blocks when a context ends. A block is taken
+// together with a pin of its context, so that a thread that destroys the context waits until the block has been handed
+// out or freed.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct KeptBlock {
     CUdeviceptr pointer = 0;
     allocations::Allocation allocation;
     contexts::Id context = 0;
-    std::uint64_t since_ms = 0;  // when it was freed
+    std::uint64_t since_ms = 0;  // when the program freed it
 };
 
 class KeptBlocks {
@@ -29,16 +29,16 @@ class KeptBlocks {
     using Block = KeptBlock;
     using Pin = std::optional<contexts::Pin>;
 
-    // False: its context is about to go, or there is no host memory for the record.
+    // False if the block's context is being destroyed or there is no host memory.
     bool put(const Block &block) noexcept;
 
-    // The newest block of exactly so many bytes of this context, which the caller visits.
+    // Takes the newest block of exactly `bytes` of this context, which the caller has pinned.
     std::optional<Block> take(contexts::Id context, Bytes bytes) noexcept;
-    // The oldest one, if it was freed at `latest_ms` or before. Blocks of contexts that are about to go are left out.
-    std::optional<Block> take_oldest(std::uint64_t latest_ms, Pin &visit) noexcept;
-    // The one at this address.
-    std::optional<Block> take_at(CUdeviceptr pointer, Pin &visit) noexcept;
-    // All of this context, which is gone: `taken` is given each, under the lock.
+    // Takes the oldest block, if it was freed at `latest_ms` or before. Skips contexts that are being destroyed.
+    std::optional<Block> take_oldest(std::uint64_t latest_ms, Pin &pin) noexcept;
+    // Takes the block at this address.
+    std::optional<Block> take_at(CUdeviceptr pointer, Pin &pin) noexcept;
+    // Takes all blocks of a destroyed context. Calls `taken` with each, under the lock.
     template <class Taken>
     void take_all_of(CUcontext context, Taken taken) noexcept {
         const std::scoped_lock lock(mutex_);
@@ -48,7 +48,7 @@ class KeptBlocks {
         }
     }
 
-    // When the oldest one was freed.
+    // Returns when the oldest block was freed.
     std::optional<std::uint64_t> oldest_ms() noexcept;
 
   private:

@@ -1,5 +1,5 @@
-// CUDA arrays. What one takes depends on how the driver lays it out, and the driver tells that only of arrays that are
-// to be mapped later. So such a twin is made for a moment, which takes nothing, and asked.
+// CUDA arrays. Their size depends on the driver's layout, and the driver reports it only for arrays with deferred
+// mapping. So curb creates such a twin, which takes no memory, reads its size, and destroys it.
 
 #include "arrays.hpp"
 
@@ -16,7 +16,7 @@
 namespace curb::shim {
 namespace {
 
-// The bytes of one element: a format's name says it.
+// Returns the bytes of one element.
 Bytes element_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
     switch (array.Format) {
         case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -31,7 +31,7 @@ Bytes element_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
     }
 }
 
-// The bytes of its elements, which is the least that it can take; saturated.
+// Returns the bytes of all elements: the least that the array can take. Saturates.
 Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
     Bytes bytes = element_bytes(array);
     for (const Bytes extent : {array.Width, array.Height, array.Depth})
@@ -39,24 +39,24 @@ Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
     return bytes;
 }
 
-// Arrays of up to 1 MiB share granules of 2 MiB with each other, larger ones do not (measured on an H200). What the
-// driver says of the twin is up to 64 KiB tiles more than that, so up to a granule it can be either.
+// Arrays of up to 1 MiB share granules of 2 MiB; larger ones do not (measured on an H200). The size reported for the
+// twin is up to some 64 KiB tiles larger than that, so below a granule the array may be either.
 constexpr Bytes kPerhapsShared = policy::kGranule;
 
-// The least that an array can take, what to reserve for it, and what to keep of that: where it may share a granule, the
-// least, and the rest is measured on the device.
+// `kept` of the reserved `worst` bytes stay charged: all, or `least` where the array may share a granule; then the rest
+// is measured on the device.
 struct Size {
     Bytes least;
     Bytes worst;
     Bytes kept;
 };
 
-Size size_of(Bytes told, Bytes least) noexcept {
-    const Bytes whole = policy::round_up(std::max(told, least), policy::kGranule);
-    return {least, whole, told <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
+Size size_of(Bytes reported, Bytes least) noexcept {
+    const Bytes whole = policy::round_up(std::max(reported, least), policy::kGranule);
+    return {least, whole, reported <= kPerhapsShared && least <= kPerhapsShared ? std::min(least, whole) : whole};
 }
 
-// Asks a twin that takes no memory. 0: the driver cannot tell (older than 11.6, or a format that cannot be mapped).
+// Returns the size that the driver reports for a twin. 0 if it cannot (before 11.6, or a format that cannot be mapped).
 template <class Create, class Require, class Destroy>
 Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require require, Destroy destroy) noexcept {
     const KeepErrno keep_errno;
@@ -67,9 +67,9 @@ Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require requ
     auto handle = create(twin);
     if (!handle) handle = create(twin);
     if (!handle) return 0;
-    const bool told = insist([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
+    const bool reported = insist([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
     destroy(handle);
-    return told ? requirements.size : 0;
+    return reported ? requirements.size : 0;
 }
 
 void undo(CUarray array) noexcept { driver().cuArrayDestroy(array); }
@@ -101,7 +101,7 @@ Bytes ask_mipmap(const CUDA_ARRAY3D_DESCRIPTOR &array, unsigned levels, CUdevice
         undo_mipmap);
 }
 
-// The device that an array of this description takes memory from; null: none, or the driver is to refuse it.
+// Returns the device that will hold the array. nullptr if none, or if the driver will refuse the call.
 Device *device_for(const void *handle, const CUDA_ARRAY3D_DESCRIPTOR *array) noexcept {
     constexpr unsigned kMappedLater = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
     return handle && array && array->Width && !(array->Flags & kMappedLater) ? devices::current() : nullptr;
@@ -109,7 +109,8 @@ Device *device_for(const void *handle, const CUDA_ARRAY3D_DESCRIPTOR *array) noe
 
 template <class Handle, class Call, class Destroy>
 CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy destroy) {
-    return charged(device, Kind::arrays, size.worst, call, [&](Charge &charge) {
+    const Request request(device, Kind::arrays, size.least, size.worst, caller_match::Way::none, Reuse::none());
+    return charged(request, call, [&](Charge &charge) {
         if (!arrays::add(*handle, {&device, owner_of_memory(), size.kept, size.least})) {
             destroy(*handle);
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -166,8 +167,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     const auto call = [&] { return driver().cuMipmappedArrayCreate(array, description, levels); };
     Device *device = device_for(array, description);
     if (!device) return call();
-    const Bytes told = ask_mipmap(*description, levels, device->ordinal);
-    return create(*device, size_of(told, least_bytes(*description)), array, call, undo_mipmap);
+    const Bytes reported = ask_mipmap(*description, levels, device->ordinal);
+    return create(*device, size_of(reported, least_bytes(*description)), array, call, undo_mipmap);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {

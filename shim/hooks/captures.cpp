@@ -1,4 +1,4 @@
-// The beginnings and ends of stream captures.
+// Begin and end of stream captures.
 
 #include "captures.hpp"
 #include "process_state.hpp"
@@ -6,7 +6,7 @@
 namespace curb::shim {
 namespace {
 
-// The handle of the default stream that a null handle means in the per-thread form.
+// Returns the stream that a null handle means in the _ptsz functions.
 CUstream of_thread(CUstream stream) noexcept { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 template <class Begin>
@@ -20,8 +20,8 @@ CUresult begin_capture(CUstream stream, Begin call) {
     return result;
 }
 
-// An end ends the capture even when it reports it as invalidated, but not when the driver has refused the call; on a
-// stream that captures nothing it ends none, also while another thread begins a capture there.
+// cuStreamEndCapture ends a capture even if it reports it as invalidated, but not if the driver refuses the call. On a
+// stream that is not captured it ends none, also while another thread begins a capture there.
 template <class End>
 CUresult end_capture(CUstream stream, End call) {
     if (!captures::any() || !process::active()) return call();
@@ -77,7 +77,6 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     return end_capture(of_thread(stream), [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
 }
-// (A handle of 1 or 2 is a default stream, which stays.)
 CUresult cuStreamDestroy(CUstream stream) {
     return destroy_stream(stream, [&] { return driver().cuStreamDestroy(stream); });
 }

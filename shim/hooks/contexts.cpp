@@ -1,4 +1,4 @@
-// Contexts: what they cost is not told by any argument, so it is measured; what they own is freed with them.
+// Contexts. No argument tells their cost, so curb measures it. Their memory is freed with them.
 
 #include "contexts.hpp"
 
@@ -22,20 +22,20 @@
 namespace curb::shim {
 namespace {
 
-// What the first context takes, as long as it has not been measured: the figure of an H100 and an H200.
+// The cost of a context, until it has been measured: the figure of an H100 and an H200.
 constexpr Bytes kContext = 518 * policy::MiB;
 
-// What the first context of a device takes, for all of them. Where NVML does not see this process, that is what the
-// device has less free afterwards: others may have allocated in that moment, and then it errs on the side of the cap.
-class FirstContext {
+// Measures the cost of the device's first context, which then counts for all. If NVML does not see this process, the
+// cost is the drop in free memory: other processes may have allocated meanwhile, and then it is too high.
+class ContextCost {
   public:
-    explicit FirstContext(Device &device) noexcept : device_(device) {
+    explicit ContextCost(Device &device) noexcept : device_(device) {
         const KeepErrno keep_errno;
         used_before_ = device_.meter.used_by_all();
         reconcile(device_);
         overhead_before_ = device_.ledger.overhead();
     }
-    // Charges it and returns how much that was.
+    // Charges the context and returns its cost.
     Bytes measure() const noexcept {
         const KeepErrno keep_errno;
         reconcile(device_);
@@ -66,11 +66,11 @@ class FirstContext {
     Bytes overhead_before_ = 0;
 };
 
-// The first contexts of a device are made one at a time: two together would each be measured as both. Held while the
-// context is made and measured; empty where nothing has to be measured any more.
-class FirstTurn {
+// Lets one thread at a time create and measure the first context of a device: two at once would each measure both. Does
+// nothing once the cost is known.
+class FirstContextLock {
   public:
-    explicit FirstTurn(Device &device) noexcept : device_(device) {
+    explicit FirstContextLock(Device &device) noexcept : device_(device) {
         const auto unknown = [&] {
             return device.limited.load(std::memory_order_relaxed) &&
                    device.context_cost.load(std::memory_order_relaxed) == 0;
@@ -78,9 +78,9 @@ class FirstTurn {
         if (!unknown()) return;
         took_time_ = true;
         const KeepErrno keep_errno;
-        // NVML is opened before the turn is taken: a constructor that the loader runs meanwhile may make a context.
+        // Load NVML before taking the lock: a constructor that the loader runs meanwhile may create a context.
         device.meter.held_by_process();
-        // The driver's own work may need the loader too, so the wait has an end: about 10 s, a hundred contexts' time.
+        // The driver may need the loader's lock too, so stop waiting after about 10 s, the time of a hundred contexts.
         constexpr int kMostMoments = 100'000;
         for (int moments = 0; unknown() && moments < kMostMoments; ++moments) {
             if (!device.measuring_context.exchange(true, std::memory_order_acquire)) {
@@ -90,12 +90,12 @@ class FirstTurn {
             contexts::wait_a_moment();
         }
     }
-    ~FirstTurn() {
+    ~FirstContextLock() {
         if (taken_) device_.measuring_context.store(false, std::memory_order_release);
     }
-    FirstTurn(const FirstTurn &) = delete;
-    FirstTurn &operator=(const FirstTurn &) = delete;
-    // Another thread may have made a context meanwhile.
+    FirstContextLock(const FirstContextLock &) = delete;
+    FirstContextLock &operator=(const FirstContextLock &) = delete;
+    // True if another thread may have created a context meanwhile.
     [[nodiscard]] bool took_time() const noexcept { return took_time_; }
 
   private:
@@ -104,20 +104,20 @@ class FirstTurn {
     bool took_time_ = false;
 };
 
-// A device without room for a context is waited for, as long as the policy says.
+// Calls the driver. If the device is full, frees kept blocks, then waits as long as the policy allows.
 template <class Call>
-CUresult patiently(Device &device, Call call) {
+CUresult call_or_wait(Device &device, Call call) {
     wait_queue::Wait wait;
     CUresult result = CUDA_SUCCESS;
     do {
         result = call();
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::give_up(device) != 0) result = call();
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::free_kept(device) != 0) result = call();
     } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, Kind::contexts, kContext, wait));
     return result;
 }
 
-// The context has ended: credits it and what was in it.
-void close_books(Device *device, CUcontext context) noexcept {
+// Credits a destroyed context and everything in it.
+void credit_context(Device *device, CUcontext context) noexcept {
     captures::drop_context(context);
     kernels::forget();
     cache::drop_context(context);
@@ -125,39 +125,40 @@ void close_books(Device *device, CUcontext context) noexcept {
     arrays::drop_context(context);
     if (!contexts::gone(context) || !device) return;
     if (devices::context_gone(*device)) {
-        // What the driver had taken by itself went with the last one; where there is more, NVML says so.
+        // The driver's own memory was freed with the last context. If some remains, NVML will show it.
         device->heap.store(0, std::memory_order_relaxed);
         trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
     if (device->limited.load(std::memory_order_relaxed)) reconcile(*device);
 }
 
-// The same after the driver has ended it, unless the thread that was given its handle again has come first. `id` 0: it
-// is not recorded.
-void died(Device *device, CUcontext context, contexts::Id id) noexcept {
-    if (id == 0 || contexts::ends(context, id)) close_books(device, context);
+// Credits a destroyed context, unless a thread that got the same handle again has already done so. `id` 0: not
+// recorded.
+void context_ended(Device *device, CUcontext context, contexts::Id id) noexcept {
+    if (id == 0 || contexts::ends(context, id)) credit_context(device, context);
 }
 
-// Records a new context. The driver may hand out a handle before the thread that ended the former context with it has
-// credited that one.
+// Records a new context. The driver may reuse a handle before the thread that destroyed the old context has credited
+// it.
 contexts::Made record(Device &device, const contexts::New &made) noexcept {
     for (;;) {
         const contexts::Made recorded = contexts::made(device, made);
         if (recorded != contexts::Made::ended) return recorded;
-        if (contexts::ends(made.context)) close_books(&device, made.context);
+        if (contexts::ends(made.context)) credit_context(&device, made.context);
     }
 }
 
-// `call` makes a context, `context` tells it afterwards, `undo` destroys it. `made`: what is known of it before.
+// `call` creates a context, `context()` returns it, `undo` destroys it. `made`: what is known before the call.
 template <class Call, class Context, class Undo>
 CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
     Bytes &cost = made.cost;
     CUresult result = CUDA_SUCCESS;
     const Bytes known = device.context_cost.load(std::memory_order_relaxed);
     if (!device.limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
-        result = patiently(device, call);  // nothing is enforced, and NVML's start would cost 9 ms
+        result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
     } else if (known != 0) {
-        result = charged(device, Kind::contexts, known, call, [&](Charge &charge) {
+        const Request request(device, Kind::contexts, known, known, caller_match::Way::none, Reuse::none());
+        result = charged(request, call, [&](Charge &charge) {
             charge.keep(known);
             cost = known;
             return CUDA_SUCCESS;
@@ -165,13 +166,13 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     } else if (!admission::wait_beside_others(device, Kind::contexts, kContext)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-        result = patiently(device, [&] {
-            const FirstContext first(device);
+        result = call_or_wait(device, [&] {
+            const ContextCost first(device);
             const CUresult one = call();
             if (one == CUDA_SUCCESS) cost = first.measure();
             return one;
         });
-        if (result == CUDA_SUCCESS && limits::is_over_cap(device)) {
+        if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {
             reports::context_refused(device, cost);
             undo();
             device.ledger.give_back(Kind::contexts, cost);
@@ -181,23 +182,23 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     }
     if (result != CUDA_SUCCESS) return result;
     made.context = context();
-    // One that the driver does not tell shows in the device's figure.
-    const contexts::Made known_as = made.context ? record(device, made) : contexts::Made::known;
-    if (known_as == contexts::Made::recorded) {
+    // A context without a handle shows in NVML's figure.
+    const contexts::Made recorded = made.context ? record(device, made) : contexts::Made::known;
+    if (recorded == contexts::Made::recorded) {
         devices::context_made(device);
         trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
         return CUDA_SUCCESS;
     }
-    if (known_as == contexts::Made::no_memory) undo();
+    if (recorded == contexts::Made::no_memory) undo();
     device.ledger.give_back(Kind::contexts, cost);
-    return known_as == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    return recorded == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 template <class Call>
 CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
     Device *device = devices::find(ordinal);
     if (!device) return call();
-    const FirstTurn turn(*device);
+    const FirstContextLock turn(*device);
     return create(
         *device, {}, call, [&] { return *context; },
         [&] {
@@ -206,7 +207,7 @@ CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
         });
 }
 
-// What makes the primary context if it is not there. If it is, `otherwise` is called with the device.
+// Calls `call`, which creates the primary context. If that exists, calls `otherwise(device)` instead.
 template <class Call, class Otherwise, class Context, class Undo>
 CUresult create_primary(CUdevice ordinal, Call call, Otherwise otherwise, Context context, Undo undo) {
     Device *device = devices::find(ordinal);
@@ -217,21 +218,22 @@ CUresult create_primary(CUdevice ordinal, Call call, Otherwise otherwise, Contex
         return contexts::primary_is_active(*device).value_or(false);
     };
     if (is_there()) return otherwise(*device);
-    const FirstTurn turn(*device);
+    const FirstContextLock turn(*device);
     if (turn.took_time() && is_there()) return otherwise(*device);
     return create(
         *device, made, call, [&] { return context(*device); }, undo);
 }
 
-// What a green context takes of the device, until its primary context goes (measured on an H200).
+// The bytes that a green context takes until its primary context is destroyed (measured on an H200).
 constexpr Bytes kGreen = 6 * policy::MiB;
 
-// `call` makes a green context of a primary context that is there. Its cost is overhead, which the device's figure puts
-// right where NVML tells it.
+// `call` creates a green context of an existing primary context. Its cost counts as overhead, which a measurement
+// corrects.
 template <class Call>
 CUresult create_green(Device &device, Call call) {
     if (process::snapshot()->unusable) return call();
-    return charged(device, Kind::contexts, kGreen, call, [&](Charge &charge) {
+    const Request request(device, Kind::contexts, kGreen, kGreen, caller_match::Way::none, Reuse::none());
+    return charged(request, call, [&](Charge &charge) {
         charge.keep(kGreen);
         device.ledger.leave_to_overhead(Kind::contexts, kGreen);
         trace::books(device, Kind::overhead, static_cast<std::int64_t>(kGreen));
@@ -239,7 +241,7 @@ CUresult create_green(Device &device, Call call) {
     });
 }
 
-// Whether a call that succeeded ends the primary context, or may: the driver is to say whether it is there.
+// Whether a successful call ends the primary context. perhaps: the driver must be asked whether it still exists.
 enum class Ends { surely, perhaps };
 
 template <class Call>
@@ -247,22 +249,22 @@ CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
     Device *device = devices::find(ordinal);
     CUcontext context = device ? contexts::recorded_primary(*device) : nullptr;
     if (device && !context) context = contexts::primary_of(*device);
-    const contexts::DestroyGuard closing(context);
+    const contexts::DestroyGuard guard(context);
     const CUresult result = call();
     if (context &&
         ((ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true)))
-        died(device, context, closing.id());
+        context_ended(device, context, guard.id());
     return result;
 }
 
-// `call` destroys a context, or, where it detaches, takes one of its users away.
+// `call` destroys a context or, if `detaches`, drops one of its references.
 template <class Call>
 CUresult destroy(CUcontext context, bool detaches, Call call) {
     Device *device = process::active() ? contexts::device_of(context) : nullptr;
-    const contexts::DestroyGuard closing(process::active() ? context : nullptr);
+    const contexts::DestroyGuard guard(process::active() ? context : nullptr);
     const CUresult result = call();
     if (result == CUDA_SUCCESS && process::active() && (!detaches || contexts::detached(context)))
-        died(device, context, closing.id());
+        context_ended(device, context, guard.id());
     return result;
 }
 
@@ -315,8 +317,8 @@ CUresult cuCtxDestroy(CUcontext context) {
 CUresult cuCtxDestroy_v2(CUcontext context) {
     return destroy(context, false, [&] { return driver().cuCtxDestroy_v2(context); });
 }
-// A context of the old kind ends with its last user, and only cuCtxAttach makes a second one: of the current context,
-// counted before the driver does, so that no other thread takes itself for the last.
+// cuCtxDetach destroys a context with its last reference, and only cuCtxAttach adds one, to the current context.
+// Counted before the driver's call, so that no other thread takes its reference for the last.
 CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     const CUcontext current = process::active() ? current_context() : nullptr;
     if (current) contexts::attached(current);
@@ -327,7 +329,7 @@ CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
 CUresult cuCtxDetach(CUcontext context) {
     return destroy(context, true, [&] { return driver().cuCtxDetach(context); });
 }
-// A green context is a part of the multiprocessors of the primary context, which it makes if it is not there.
+// A green context uses some multiprocessors of the primary context, which the call creates if it does not exist.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
     const auto call = [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); };
     const CUresult result = create_primary(
@@ -342,7 +344,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     }
     return result;
 }
-// It holds on to the primary context, which ends with its last user.
+// A green context holds a reference to the primary context and may be the last to do so.
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     const contexts::Green known = process::active() ? contexts::green_gone(context) : contexts::Green();
     const auto call = [&] { return driver().cuGreenCtxDestroy(context); };

@@ -1,4 +1,4 @@
-// How every call that frees memory by its pointer is made.
+// The common body of all hooks that free memory by its pointer.
 #pragma once
 
 #include "activity.hpp"
@@ -12,15 +12,15 @@
 
 namespace curb::shim {
 
-// Forget the pointer, call the driver, then credit the device that was charged. Pointers that are not known (of pools,
-// imported, foreign, wrong) go to the driver, whose answer is returned.
-// `later`: the memory comes back at a synchronisation of a stream, which curb does not see, so the device is asked.
+// Forgets the pointer, calls the driver, then credits the device that was charged. Passes unknown pointers (of pools,
+// imported, invalid) to the driver and returns its result.
+// `later`: the memory comes back when a stream is synchronised, which curb does not see, so curb measures the device.
 template <class Call>
 CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!process::active()) return call();
     const auto allocation = allocations::forget(pointer);
     if (!allocation) {
-        cache::give_up(pointer);  // freed a second time: the first is made good, so that the driver finds what it would
+        cache::free_kept(pointer);  // a double free: free the kept block, so that the driver reports it
         trace::freed_to_pool(pointer);
         pools::FreedBlock block(pointer);
         const CUresult result = call();
@@ -28,7 +28,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
             block.freed();
             activity::note();
             graphs::freed(pointer);
-            wait_queue::changed();  // of a pool, which a trim can now give back
+            wait_queue::changed();  // a trim of its pool can now return the memory
         }
         return result;
     }

@@ -1,4 +1,4 @@
-// Memory of graphs: noted when a graph is made executable, charged when that is uploaded or launched.
+// Memory of graphs: recorded when a graph is instantiated, charged when it is uploaded or launched.
 
 #include "graphs.hpp"
 
@@ -18,16 +18,16 @@
 namespace curb::shim {
 namespace {
 
-// `call` gives the graph its memory, if it has not got it: one attempt. `full`: the driver had none, on this device or
-// another.
+// One attempt to have `call` allocate the graph's memory. Sets `full` if the driver was out of memory on any device.
 template <class Call>
 CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &full, Call call) {
-    // One for each device, which are 64 at the most; room for them all before anything is reserved.
+    // One charge for each device, at most 64. Allocated before anything is reserved.
     const std::unique_ptr<std::optional<Charge>[]> charges(new (std::nothrow) std::optional<Charge>[needs.size()]);
     if (!charges) return CUDA_ERROR_OUT_OF_MEMORY;
     for (std::size_t i = 0; i < needs.size(); ++i) {
         const graphs::Need &need = needs[i];
-        if (!admission::reserve(*need.device, Kind::graphs, need.bytes, wait)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!admission::reserve(*need.device, Kind::graphs, need.bytes, caller_match::Way::none, wait))
+            return CUDA_ERROR_OUT_OF_MEMORY;
         charges[i].emplace(*need.device, Kind::graphs, need.bytes);
     }
     CUresult result = call();
@@ -37,7 +37,7 @@ CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &ful
         if (freed) result = call();
     }
     full = result == CUDA_ERROR_OUT_OF_MEMORY;
-    // What the graphs of the device have reserved is charged; what was set aside for it goes back.
+    // Charge the bytes that the device's graphs have reserved, then credit the reservation.
     for (std::size_t i = 0; i < needs.size(); ++i) {
         const graphs::Need &need = needs[i];
         pools::Pool *pool = pools::graphs_of(*need.device);
@@ -64,7 +64,7 @@ CUresult take(const graphs::Needs &needs, Call call) {
     }
 }
 
-// `call` uploads or launches the graph, after which `note` is due. In a stream that is captured either is only noted in
+// Calls `call`, which uploads or launches the graph, then `note`. In a captured stream the call only becomes a node of
 // the other graph.
 template <class IsCapturing, class Note, class Call>
 CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CUstream stream, Note note, Call call) {
@@ -91,7 +91,7 @@ CUresult launch(CUgraphExec executable, const IsCapturing &is_capturing, CUstrea
     return result;
 }
 
-// There is no host memory to know what it takes.
+// Destroys a graph whose memory curb cannot record, because there is no host memory.
 CUresult undo(CUgraphExec *executable) noexcept {
     driver().cuGraphExecDestroy(*executable);
     *executable = nullptr;
@@ -166,10 +166,10 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
                   [=] { return driver().cuGraphLaunch_ptsz(executable, stream); });
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
-    // Forgotten first: afterwards the driver may give the same handle to another thread's graph.
+    // Forget it first: after the call the driver may reuse the handle for another thread's graph.
     auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
     const CUresult result = driver().cuGraphExecDestroy(executable);
-    // Without host memory for the record a graph that stays is charged after its next launch, not before.
+    // If this fails for want of host memory, the graph is charged after its next launch instead of before.
     if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
     return result;
 }

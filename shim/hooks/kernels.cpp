@@ -1,7 +1,7 @@
-// Running kernels: the local memory of their threads, which is charged, and their code, which is measured.
+// Kernels: curb charges the local memory of their threads and measures their code.
 //
 // A kernel that needs more local memory than the context's stack limit raises that limit at its launch, for every
-// thread that can be resident: 64 KiB a thread are 16 GiB on an H200. The driver tells beforehand what a kernel needs.
+// thread that can be resident: 64 KiB a thread are 16 GiB on an H200. The driver reports a kernel's need in advance.
 
 #include <array>
 #include <cstdlib>
@@ -20,8 +20,7 @@
 namespace curb::shim {
 namespace {
 
-// A set of handles: a hash table without locks, of keys alone. One that finds no place stays unknown, which costs time
-// at each call and nothing else.
+// A lock-free set of handles. A handle that finds no slot stays unknown, which only costs time at each call.
 class Handles {
   public:
     [[nodiscard]] bool contains(std::uintptr_t key) const noexcept {
@@ -52,14 +51,13 @@ class Handles {
 
     std::array<std::atomic<std::uintptr_t>, kPlaces> keys_{};
 };
-// Kernels whose next launch takes no more local memory than their context has.
-constinit Handles settled;
-// Kernels, functions and libraries whose code the driver has loaded: it loads nothing when it is asked for them again.
-// cuDNN asks 8 times in each training step; measuring the device each time, near the cap, cost TensorFlow 13 % of its
-// steps (H200).
-constinit Handles loaded;
+// Kernels whose next launch needs no more local memory than their context has.
+constinit Handles no_stack_growth;
+// Kernels, functions and libraries whose code the driver has already loaded. cuDNN asks for such code 8 times in each
+// training step; measuring the device each time, near the cap, cost TensorFlow 13 % of its steps (H200).
+constinit Handles code_loaded;
 
-// A kernel's handle can be launched in every context, so where there are several, the context is part of the key.
+// A kernel's handle is valid in every context, so the key includes the context if there are several.
 std::uintptr_t key_of(const void *handle) noexcept {
     const auto key = reinterpret_cast<std::uintptr_t>(handle);
     return devices::contexts() > 1 ? key ^ reinterpret_cast<std::uintptr_t>(current_context()) << 1 : key;
@@ -71,10 +69,10 @@ Bytes stack_limit() noexcept {
     return insist(ask) == CUDA_SUCCESS ? limit : 0;
 }
 
-// Local memory a thread; 0: none, or the driver does not tell.
+// Returns a kernel's local memory per thread. 0 if it needs none or the driver cannot tell.
 Bytes local_bytes(CUfunction function, const Device &device) noexcept {
     int bytes = 0;
-    // A handle is that of a function, or of a kernel of a library.
+    // The handle may be a function's, or a library kernel's.
     const auto ask = [&] {
         return driver().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) == CUDA_SUCCESS
                    ? CUDA_SUCCESS
@@ -92,32 +90,34 @@ void trace_stack(const Device &device, CUcontext context, const contexts::StackC
     trace::books(device, Kind::contexts, change.context);
 }
 
-// `call` brings the context's stack to `limit` bytes a thread, from `now`.
+// Charges `call`, which changes the context's stack from `now` to `limit` bytes per thread.
 template <class Call>
 CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     const CUcontext context = current_context();
-    if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0)
-        return charged(device, Kind::stack, growth, call, [&](Charge &charge) {
+    if (const Bytes growth = contexts::stack_growth(context, limit, now); growth != 0) {
+        const Request request(device, Kind::stack, growth, growth, caller_match::Way::none, Reuse::none());
+        return charged(request, call, [&](Charge &charge) {
             const contexts::StackChange change = contexts::stack_set(context, limit);
-            charge.keep(0);  // what was set aside for it goes back
+            charge.keep(0);  // stack_set() has charged it; credit the reservation
             trace_stack(device, context, change);
             return CUDA_SUCCESS;
         });
+    }
     const Ledger::Operation operation(&device.ledger);
     const CUresult result = call();
     if (result == CUDA_SUCCESS) trace_stack(device, context, contexts::stack_set(context, limit));
     return result;
 }
 
-// A kernel's launch that has not been seen yet, or may have to raise the limit again.
+// A kernel's first launch, or one that may raise the stack limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
     Device *device = process::limited() ? devices::current() : nullptr;
     if (!device || !device->limited.load(std::memory_order_relaxed)) return call();
-    if (admission::refuses_code(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (admission::refuse_code_load(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
-    if (result == CUDA_SUCCESS) settled.add(key);
+    if (result == CUDA_SUCCESS) no_stack_growth.add(key);
     devices::measure_before_decision(*device);
     return result;
 }
@@ -127,7 +127,7 @@ CUresult launch(CUfunction function, Call call) {
     activity::note();
     const std::uintptr_t key = key_of(function);
     const CUresult result =
-        cache::with_room([&] { return settled.contains(key) ? call() : first_launch(function, key, call); });
+        cache::with_room([&] { return no_stack_growth.contains(key) ? call() : first_launch(function, key, call); });
     cache::note_work();
     return result;
 }
@@ -141,24 +141,26 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
     return result;
 }
 
-// The heap is taken when a kernel that allocates is launched. What would not fit then is refused now, and room is kept
-// for it.
+// The driver allocates the heap at the launch of a kernel that uses it. curb refuses a heap now that would not fit
+// then, and keeps the bytes free for it.
 CUresult set_heap_limit(Device &device, std::size_t limit) {
     constexpr Bytes kByDefault = 8 * policy::MiB;
     const auto call = [&] { return driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, limit); };
     const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
     const auto keep_room = [&] { device.heap.store(more, std::memory_order_relaxed); };
-    if (more > kept)
-        return charged(device, Kind::stack, more - kept, call, [&](Charge &) {
+    if (more > kept) {
+        const Request request(device, Kind::stack, more - kept, more - kept, caller_match::Way::none, Reuse::none());
+        return charged(request, call, [&](Charge &) {
             keep_room();
             return CUDA_SUCCESS;
         });
+    }
     const CUresult result = call();
     if (result == CUDA_SUCCESS) keep_room();
     return result;
 }
 
-// A module whose globals or code put the process above its cap is unloaded again: none of it was used yet.
+// Unloads a module again if its globals or code put the process above the cap: nothing of it has been used yet.
 template <class Call>
 CUresult load(CUmodule *module, Call call) {
     Device *device = devices::current();
@@ -170,17 +172,17 @@ CUresult load(CUmodule *module, Call call) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
     if (result != CUDA_SUCCESS) return result;
     reconcile(*device);
-    const auto passes = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
-    if (passes() && admission::release_on_the_spot(*device)) reconcile(*device);
-    if (!passes()) return CUDA_SUCCESS;
+    const auto exceeds_cap = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
+    if (exceeds_cap() && admission::release_on_the_spot(*device)) reconcile(*device);
+    if (!exceeds_cap()) return CUDA_SUCCESS;
     const Bytes bytes = device->ledger.overhead() - before, held = device->ledger.held();
-    // An error may be of earlier work, and the module gone: the device shows it, and it is not unloaded twice.
+    // The error may be of earlier work, and the module unloaded all the same. Measure, so as not to unload it twice.
     const auto unload = [&] {
         if (driver().cuModuleUnload(*module) == CUDA_SUCCESS) return true;
         reconcile(*device);
-        return !passes();
+        return !exceeds_cap();
     };
-    // One that stays is the program's: nobody else could unload it, and it counts against the next request.
+    // If it stays loaded, give it to the program, which alone can unload it; it counts against the next request.
     if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
     reports::refusal(*device, *limits::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
@@ -188,35 +190,34 @@ CUresult load(CUmodule *module, Call call) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Calls the driver for the code of `handle` (null: not told), which it loads at the first such call, without a size and
-// without a way back: what passes the cap is not undone, but when more than `by` bytes beyond it are held, no more is
-// loaded.
+// Calls the driver, which loads the code of `handle` (nullptr: unknown) at the first such call. Its size is unknown and
+// it cannot be unloaded again, so code may exceed the cap; but curb loads no more once `by` bytes above it are held.
 template <class Call>
 CUresult load_lazily(const void *handle, Bytes by, Call call) {
     const std::uintptr_t key = handle ? key_of(handle) : 0;
-    if (loaded.contains(key)) return call();
+    if (code_loaded.contains(key)) return call();
     Device *device = devices::current();
     if (!device) return call();
-    if (admission::refuses_code(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (admission::refuse_code_load(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = call();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
-    if (result == CUDA_SUCCESS) loaded.add(key);
+    if (result == CUDA_SUCCESS) code_loaded.add(key);
     devices::measure_before_decision(*device);
     return result;
 }
 
-// Globals are data like any other, and can be of any size: the books have them before the next request.
+// Globals can be of any size, so measure them before the next request.
 template <class Call>
 CUresult load_globals(CUlibrary library, Call call) {
-    const bool is_loaded = loaded.contains(key_of(library));
+    const bool is_loaded = code_loaded.contains(key_of(library));
     const CUresult result = load_lazily(library, 0, call);
     Device *device = is_loaded ? nullptr : devices::current();
     if (device && limits::cap(*device)) reconcile(*device);
     return result;
 }
 
-// A running program needs its next kernel, and one is small: it goes without only when the driver has long taken more
-// than is kept for it.
+// A running program needs its next kernel, and one is small. So refuse it only once the process is above the cap by more
+// than kFirstKernels.
 template <class Call>
 CUresult load_kernel(const void *handle, Call call) {
     return load_lazily(handle, policy::kFirstKernels, call);
@@ -233,8 +234,8 @@ CUresult unload(Call call) {
 }  // namespace
 
 void kernels::forget() noexcept {
-    settled.clear();
-    loaded.clear();
+    no_stack_growth.clear();
+    code_loaded.clear();
 }
 
 }  // namespace curb::shim

@@ -1,10 +1,10 @@
-// What is known of kernels: which need not be inspected at their next launch, and whose code is loaded.
+// The record of kernels that need no check at their next launch, and of loaded code.
 #pragma once
 
 namespace curb::shim::kernels {
 
-// A context or code has gone, or a limit was lowered: handles may come again, and stacks may have to grow again.
-// Thread-safe.
+// Clears the record, after a context or code was destroyed or a limit lowered: handles may be reused, and stacks may
+// grow again. Thread-safe.
 void forget() noexcept;
 
 }  // namespace curb::shim::kernels

@@ -1,32 +1,37 @@
-// cuMemAlloc and its kin: memory that belongs to a context and is freed by its pointer.
+// cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree.
 
 #include "admission.hpp"
 #include "allocations.hpp"
 #include "contexts.hpp"
 #include "free_by_pointer.hpp"
 #include "policy/granule.hpp"
-#include "pressure.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {
 namespace {
 
 using allocations::Allocation;
+using caller_match::Way;
 using policy::kGranule;
 using policy::round_up;
 
-// Keeps the charge for what the driver handed out; without host memory for the record, undoes the allocation.
-// `reusable`: a request for exactly as many bytes can be served by it again.
-CUresult record(Charge &charge, Kind kind, CUdeviceptr *pointer, Bytes bytes, bool reusable = false) {
-    const Allocation allocation{&charge.device(), owner_of_memory(), bytes, kind, reusable};
-    if (const auto taken = allocations::add(*pointer, allocation)) {
-        charge.keep(*taken);
-        trace::allocated(charge.device(), kind, *pointer, bytes, *taken);
-        return CUDA_SUCCESS;
-    }
-    driver().cuMemFree_v2(*pointer);
-    *pointer = 0;
-    return CUDA_ERROR_OUT_OF_MEMORY;
+// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns what the driver handed out.
+template <class Call, class Allocated>
+CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Allocated bytes) {
+    return charged(request, call, [&](Charge &charge) {
+        Device &device = request.device;
+        const Allocation allocation{&device, owner_of_memory(), bytes(), request.kind,
+                                    request.reuse.pointer() != nullptr};
+        if (const auto taken = allocations::add(*pointer, allocation)) {
+            charge.keep(*taken);
+            trace::allocated(device, request.kind, *pointer, allocation.bytes, *taken);
+            return CUDA_SUCCESS;
+        }
+        // Without host memory for the record, undo the allocation.
+        driver().cuMemFree_v2(*pointer);
+        *pointer = 0;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    });
 }
 
 }  // namespace
@@ -37,40 +42,33 @@ using namespace curb::shim;
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     Device *device = pointer && bytes ? devices::current() : nullptr;
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
-    if (const CUdeviceptr kept = cache::take(*device, bytes)) {
-        *pointer = kept;
-        trace::allocated(*device, Kind::plain, kept, bytes, 0, true);
-        return CUDA_SUCCESS;
-    }
-    if (Pressure::of(*device).refuses(*device, bytes, caller_match::Way::runtime)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return charged(
-        *device, Kind::plain, round_up(bytes, kGranule), [&] { return driver().cuMemAlloc_v2(pointer, bytes); },
-        [&](Charge &charge) { return record(charge, Kind::plain, pointer, bytes, true); });
+    const Request request(*device, Kind::plain, bytes, round_up(bytes, kGranule), Way::runtime, Reuse::into(pointer));
+    return allocate(
+        request, pointer, [&] { return driver().cuMemAlloc_v2(pointer, bytes); }, [&] { return bytes; });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     Device *device = pointer && pitch && width && height ? devices::current() : nullptr;
     size_t least = 0;
-    // An overflowing product is the driver's to refuse.
+    // If the product overflows, the driver refuses the call.
     if (!device || __builtin_mul_overflow(width, height, &least))
         return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    // The driver widens rows to at most the next 512 bytes; what it chose is charged once it is known.
+    // The driver pads rows to at most the next 512 bytes; `*pitch` tells the real size afterwards.
     constexpr size_t kWidestRowPadding = 512;
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};
-    return charged(
-        *device, Kind::plain, round_up(worst, kGranule),
-        [&] { return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element); },
-        [&](Charge &charge) { return record(charge, Kind::plain, pointer, *pitch * height); });
+    const Request request(*device, Kind::plain, least, round_up(worst, kGranule), Way::none, Reuse::none());
+    return allocate(
+        request, pointer, [&] { return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element); },
+        [&] { return *pitch * height; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     Device *device = pointer && bytes ? devices::current() : nullptr;
     if (!device) return driver().cuMemAllocManaged(pointer, bytes, flags);
-    return charged(
-        *device, Kind::managed, round_up(bytes, kGranule),
-        [&] { return driver().cuMemAllocManaged(pointer, bytes, flags); },
-        [&](Charge &charge) { return record(charge, Kind::managed, pointer, bytes); });
+    const Request request(*device, Kind::managed, bytes, round_up(bytes, kGranule), Way::none, Reuse::none());
+    return allocate(
+        request, pointer, [&] { return driver().cuMemAllocManaged(pointer, bytes, flags); }, [&] { return bytes; });
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {

@@ -1,4 +1,4 @@
-// Pools: where their memory lives, and when their charge ends.
+// Pools: which device their memory is on, and when it is credited.
 
 #include "pools.hpp"
 
@@ -9,7 +9,7 @@
 namespace curb::shim {
 namespace {
 
-// The device whose memory a pool at this location takes; null: the host's, which is not charged.
+// Returns the device at this location. nullptr for host memory, which is not charged.
 Device *device_at(const CUmemLocation &location) noexcept {
     return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? devices::find(location.id) : nullptr;
 }
@@ -42,7 +42,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     if (!known) return driver().cuMemPoolDestroy(pool);
     Device *device = known->device;
     CUresult result = CUDA_SUCCESS;
-    // Forgotten first: afterwards the driver may give the same handle to another thread's new pool.
+    // Forget it first: after the call the driver may reuse the handle for another thread's pool.
     {
         const Ledger::Operation operation(device ? &device->ledger : nullptr);
         const pools::Left left = pools::forget(pool);
@@ -51,7 +51,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         const Kind kind = left.pool ? left.pool->kind : Kind::pools;
         const Bytes in_use = left.pool && destroyed ? pools::ended(*left.pool, left.stays) : 0;
         if (device && left.pool) {
-            // Where nobody tells what the device has, nobody would tell when it has gone.
+            // Without NVML we could not see the memory return, so credit it now.
             const bool told = kind != Kind::managed && !device->blind.load(std::memory_order_relaxed);
             const Bytes stays = destroyed && told ? left.stays : 0;
             if (destroyed && !told) device->ledger.returned_at_sync.add(left.stays - in_use);
@@ -65,7 +65,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             const RelaxedCapture relaxed;
             if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
         }
-        if (left.charged == 0) return CUDA_SUCCESS;  // nothing came back, and a program may have thousands
+        if (left.charged == 0)
+            return CUDA_SUCCESS;  // nothing came back; measuring would be too slow for thousands of pools
     }
     if (device && result == CUDA_SUCCESS) reconcile(*device);
     return result;

@@ -1,4 +1,4 @@
-// What programs are told about the device: the capped one, the same by CUDA and by NVML.
+// Memory queries: CUDA and NVML show the program the capped device, with the same figures.
 
 #include <algorithm>
 
@@ -15,18 +15,18 @@
 namespace curb::shim {
 namespace {
 
-// What programs are shown of a device, from one policy: `total` and `free` of two would not fit together.
+// The limits that a device is shown with, from one snapshot, so that `total` and `free` are consistent.
 struct Shown {
     explicit Shown(const Device &device) noexcept : Shown(device, *process::snapshot()) {}
     Shown(const Device &device, const Snapshot &now) noexcept
-        : nothing(now.unusable), truth(now.of(device.ordinal).terms.report == policy::Report::device) {
-        if (truth) return;
+        : nothing(now.unusable), unchanged(now.of(device.ordinal).terms.report == policy::Report::device) {
+        if (unchanged) return;
         cap = now.of(device.ordinal).terms.cap;
         keep_free = now.of(device.ordinal).terms.growth.keep_free;
     }
 
-    bool nothing;  // refused altogether
-    bool truth;    // the device as it is
+    bool nothing;    // the policy is unusable
+    bool unchanged;  // show the device as it is
     std::optional<Bytes> cap;
     Bytes keep_free = 0;
 
@@ -38,29 +38,29 @@ struct Figures {
     Bytes free;
 };
 
-// What is told instead of the device's own figures.
-Figures told(Device &device, const Shown &shown, Figures truth) noexcept {
-    if (shown.nothing) return {truth.total, 0};
-    // Blocks kept for reuse are free to the program: they serve its next request, or make room for it.
+// Returns the figures to show instead of the device's own.
+Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexcept {
+    if (shown.nothing) return {actual.total, 0};
+    // Kept blocks are free to the program: they serve its next request, or are freed for it.
     const Bytes cached = device.cached.load(std::memory_order_relaxed);
-    const Bytes unused = std::min(truth.total, policy::added(truth.free, cached));
+    const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));
     const Bytes free = unused - std::min(unused, shown.keep_free);
-    if (!shown.cap) return {truth.total, free};
+    if (!shown.cap) return {actual.total, free};
     const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) reconcile(device);
-    return {std::min(truth.total, *shown.cap), std::min(free, limits::room(device, *shown.cap, cached))};
+    return {std::min(actual.total, *shown.cap), std::min(free, limits::room(device, *shown.cap, cached))};
 }
 
-// The device that NVML calls by this handle; null: none of this process's, or curb is not active.
-Device *of_nvml(nvmlDevice_t handle) noexcept {
+// Returns the device of an NVML handle. nullptr if this process does not use it or curb is not active.
+Device *device_of(nvmlDevice_t handle) noexcept {
     if (!process::active()) return nullptr;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
         if (devices::at(ordinal).meter.device() == handle) return &devices::at(ordinal);
     return nullptr;
 }
 
-// NVML's function. If the program has not loaded NVML: its own stub of the function, which does; without a stub, curb
-// loads NVML. Returns nullptr if there is no NVML, or it lacks the function.
+// Returns NVML's function. If the program has not loaded NVML, returns the program's own stub, which loads it; without
+// a stub, curb loads NVML. nullptr if NVML or the function is missing.
 void *nvml_function(const char *symbol, const void *own, const stubs::Call &call) noexcept {
     const KeepErrno keep_errno;
     if (void *real = nvml::loaded(symbol)) return real;
@@ -79,11 +79,11 @@ nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figure
     if (!real) return NVML_ERROR_UNINITIALIZED;
     const nvmlReturn_t result = real(handle, figures);
     const KeepErrno keep_errno;
-    Device *device = result == NVML_SUCCESS && figures ? of_nvml(handle) : nullptr;
+    Device *device = result == NVML_SUCCESS && figures ? device_of(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);
     if (shown.changes_nothing() && device->cached.load(std::memory_order_relaxed) == 0) return result;
-    const Figures capped = told(*device, shown, {figures->total, figures->free});
+    const Figures capped = figures_shown(*device, shown, {figures->total, figures->free});
     figures->total = capped.total;
     figures->free = capped.free;
     figures->used = capped.total - capped.free;
@@ -106,7 +106,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     const CUresult result = driver().cuMemGetInfo_v2(free_bytes, total);
     if (Device *device = result == CUDA_SUCCESS ? devices::current() : nullptr) {
-        const Figures capped = told(*device, Shown(*device), {*total, *free_bytes});
+        const Figures capped = figures_shown(*device, Shown(*device), {*total, *free_bytes});
         *total = capped.total;
         *free_bytes = capped.free;
     }
@@ -120,7 +120,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *figures)
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *figures) {
     const nvmlReturn_t result =
         memory_info<::nvmlDeviceGetMemoryInfo_v2>("nvmlDeviceGetMemoryInfo_v2", handle, figures);
-    // What the system keeps of the device is no part of the capped one: total is free and used.
+    // The capped device has no memory reserved by the system: total = free + used.
     if (result == NVML_SUCCESS && figures->total == figures->free + figures->used) figures->reserved = 0;
     return result;
 }

@@ -1,6 +1,6 @@
-// Memory that the program puts within the reach of others: another process (IPC, dma-buf), a network card that
-// registers it (GPUDirect RDMA), another device of the machine. Such a block is not kept when it is freed: the others
-// may go on using it, and what the driver does about that at the free is for the driver to do.
+// Memory that the program shares: with another process (IPC, dma-buf), a network card (GPUDirect RDMA) or another
+// device. curb does not keep such a block when it is freed, because others may still use it; the driver handles that
+// free.
 
 #include "cache.hpp"
 #include "contexts.hpp"
@@ -9,9 +9,9 @@
 namespace curb::shim {
 namespace {
 
-// What those ask who register memory with a network card through nv-p2p.h, which shows in no other call: the tokens of
-// that interface, whether it can be used, and the number by which registration caches tell a block from a later one at
-// the same address.
+// True for the attributes that programs query before they register memory with a network card through nv-p2p.h; no
+// other call shows it: the interface's tokens, its capability, and the buffer ID by which registration caches tell a
+// block from a later one at the same address.
 bool is_for_registration(CUpointer_attribute attribute) noexcept {
     return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID ||
            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
@@ -33,7 +33,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t
     return driver().cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
 }
 
-// The one attribute that can be set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, stays with the memory and is set for GPUDirect
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, the only attribute that can be set, stays with the memory and is for GPUDirect
 // RDMA.
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     cache::share(address);
@@ -52,7 +52,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     return driver().cuPointerGetAttributes(count, attributes, values, address);
 }
 
-// From here on work of the current context's device may use any block of the peer's.
+// From now on work on the current context's device may use any block of the peer.
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     Device *device = process::active() ? contexts::device_of(peer) : nullptr;
     const CUresult result = driver().cuCtxEnablePeerAccess(peer, flags);

@@ -1,4 +1,4 @@
-// Stream-ordered memory: charged by what the pool has reserved on the device, not by what the program asked for.
+// Stream-ordered memory. curb charges the bytes that the pool has reserved on the device, not the bytes requested.
 
 #include "admission.hpp"
 #include "allocations.hpp"
@@ -12,44 +12,44 @@
 namespace curb::shim {
 namespace {
 
-// The functions of one form of the default stream.
-struct Form {
+// The driver's functions for one kind of default stream.
+struct StreamCalls {
     decltype(Driver::cuStreamGetDevice) Driver::*stream_device;
     decltype(Driver::cuStreamIsCapturing) Driver::*is_capturing;
     decltype(Driver::cuMemFreeAsync) Driver::*free;
 };
-constexpr Form kLegacy{&Driver::cuStreamGetDevice, &Driver::cuStreamIsCapturing, &Driver::cuMemFreeAsync};
-constexpr Form kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCapturing_ptsz,
-                          &Driver::cuMemFreeAsync_ptsz};
+constexpr StreamCalls kLegacy{&Driver::cuStreamGetDevice, &Driver::cuStreamIsCapturing, &Driver::cuMemFreeAsync};
+constexpr StreamCalls kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCapturing_ptsz,
+                                 &Driver::cuMemFreeAsync_ptsz};
 
-// The device whose pool serves this stream. Drivers before 12.8 cannot tell; there the current device is taken, which a
-// stream of another device's context would belie.
-Device *told_device_of(const Form &form, CUstream stream) noexcept {
+// Returns the device whose pool serves this stream. Drivers before 12.8 have no query, so we assume the current device.
+// Wrong if the stream belongs to another device's context.
+Device *query_device(const StreamCalls &calls, CUstream stream) noexcept {
     CUdevice device = -1;
-    const auto ask = [&] { return (driver().*form.stream_device)(stream, &device); };
+    const auto ask = [&] { return (driver().*calls.stream_device)(stream, &device); };
     if (insist(ask) == CUDA_SUCCESS) return devices::find(device);
     return devices::current();
 }
 
-// Where there is one device it need not be asked for, and most processes see one.
-Device *device_of(const Form &form, CUstream stream) noexcept {
-    return devices::count() == 1 ? &devices::at(0) : told_device_of(form, stream);
+// As query_device(), without a driver call in a process with one device, as most are.
+Device *device_of(const StreamCalls &calls, CUstream stream) noexcept {
+    return devices::count() == 1 ? &devices::at(0) : query_device(calls, stream);
 }
 
-// While capturing, an allocation is a node of the graph: it takes memory when the graph is launched. A stream of which
-// the driver does not tell may be capturing, and anything else that it is asked then could break that.
-bool capturing(const Form &form, CUstream stream) noexcept {
-    return captures::any() && captures::capturing(driver().*form.is_capturing, stream).value_or(true);
+// True if the stream is being captured: an allocation is then a node of the graph and takes memory at its launch. If
+// the driver does not answer, assume a capture, because other queries could break it.
+bool capturing(const StreamCalls &calls, CUstream stream) noexcept {
+    return captures::any() && captures::capturing(driver().*calls.is_capturing, stream).value_or(true);
 }
 
-// No room for the pool to grow, but it has as much reserved and unused. It may serve the request from that, or find it
-// in pieces (or still in use by another stream) and grow all the same: then the allocation is undone.
+// Tries to serve a request that the limits refuse from memory that the pool has reserved but does not use. If the pool
+// grows all the same, because the memory is fragmented or another stream still uses it, frees the allocation again.
 template <class Call>
-CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
-                            Call call) {
-    // During a capture nothing is synchronised, so the pool keeps what an undone allocation has made it grow by: then
-    // one such growth may pass the cap, and no other comes on top.
-    if (captures::any() && limits::is_over_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult allocate_from_idle(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes,
+                            CUstream stream, Call call) {
+    // During a capture nothing is synchronised, so the pool keeps the growth of an undone allocation. So one such
+    // growth may exceed the cap, and then no more.
+    if (captures::any() && limits::exceeds_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
     const pools::Claim claim(pool, bytes);
     if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);
@@ -58,65 +58,67 @@ CUresult allocate_from_idle(const Form &form, pools::Pool &pool, CUdeviceptr *po
     if (result != CUDA_SUCCESS) return result;
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !limits::is_over(*pool.device)) {
+    if (!grew || !limits::exceeds_grantable(*pool.device)) {
         pools::note_block(pool, *pointer);
         trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     }
     trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(taken));
-    (driver().*form.free)(*pointer, stream);
+    (driver().*calls.free)(*pointer, stream);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <class Call>
-CUresult allocate(const Form &form, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
+CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
+                  Call call) {
     Device &device = *pool.device;
     const Bytes worst = policy::round_up(bytes, policy::kPoolUnit);
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
-        charge.keep(0);  // what was set aside for it goes back
+        charge.keep(0);  // raise() has charged the pool; credit the reservation
         pools::note_block(pool, *pointer);
         trace::allocated(device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
     };
     const bool reserved = admission::reserve_now(device, pool.kind, worst);
     if (!reserved) {
-        // A stream that is none, or no current context: the driver's own error comes before ours.
-        if (!told_device_of(form, stream)) return call();
-        const CUresult result = allocate_from_idle(form, pool, pointer, bytes, stream, call);
+        // For an invalid stream, or without a current context, return the driver's own error.
+        if (!query_device(calls, stream)) return call();
+        const CUresult result = allocate_from_idle(calls, pool, pointer, bytes, stream, call);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
-    return charged(device, pool.kind, worst, call, record, reserved);
+    const Request request(device, pool.kind, bytes, worst, caller_match::Way::none, Reuse::none());
+    return charged(request, call, record, reserved);
 }
 
 template <class Call>
-CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
-    // First of all: asking a capturing stream for its device would break the capture (measured on an H200).
-    if (!pointer || !bytes || !process::active() || capturing(form, stream)) return call();
-    Device *device = device_of(form, stream);
+CUresult allocate_async(const StreamCalls &calls, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
+    // Checked first: querying the device of a capturing stream would break the capture (measured on an H200).
+    if (!pointer || !bytes || !process::active() || capturing(calls, stream)) return call();
+    Device *device = device_of(calls, stream);
     CUmemoryPool handle = nullptr;
     if (!device) return call();
     if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
-        // The driver's own error comes before ours, as that of one that has shut down, which a destructor may call.
-        const bool could_serve = told_device_of(form, stream) != nullptr;
+        // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
+        const bool could_serve = query_device(calls, stream) != nullptr;
         return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
     }
-    // The current pool of a device may be one of the program's own, on another device or on the host.
+    // The program may have set a pool of another device, or of the host, as the device's current pool.
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
-    return pool->device ? allocate(form, *pool, pointer, bytes, stream, call) : call();
+    return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
 }
 
 template <class Call>
-CUresult allocate_from_pool(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUmemoryPool handle, CUstream stream,
-                            Call call) {
-    if (!pointer || !bytes || !handle || !process::active() || capturing(form, stream)) return call();
-    Device *device = device_of(form, stream);
+CUresult allocate_from_pool(const StreamCalls &calls, CUdeviceptr *pointer, Bytes bytes, CUmemoryPool handle,
+                            CUstream stream, Call call) {
+    if (!pointer || !bytes || !handle || !process::active() || capturing(calls, stream)) return call();
+    Device *device = device_of(calls, stream);
     if (!device) return call();
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
-    return pool->device ? allocate(form, *pool, pointer, bytes, stream, call) : call();
+    return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
 }
 
 }  // namespace

@@ -1,18 +1,17 @@
-// Virtual memory management: physical memory under handles and mappings.
+// Virtual memory management (cuMemCreate, cuMemMap). Physical memory lives while a handle or a mapping refers to it.
 
 #include "vmm.hpp"
 
 #include <bitset>
 
 #include "admission.hpp"
-#include "pressure.hpp"
 #include "process_state.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {
 namespace {
 
-// An operation on each device that has some of the mappings.
+// Opens a ledger operation on each device whose memory is mapped.
 class UnmapOperations {
   public:
     explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
@@ -46,8 +45,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
                          ? devices::find(properties->location.id)
                          : nullptr;
     if (!device) return create();
-    if (Pressure::of(*device).refuses(*device, bytes, caller_match::Way::direct)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return charged(*device, Kind::vmm, bytes, create, [&](Charge &charge) {
+    const Request request(*device, Kind::vmm, bytes, bytes, caller_match::Way::direct, Reuse::none());
+    return charged(request, create, [&](Charge &charge) {
         if (vmm::created(*handle, *device, bytes)) {
             charge.keep(bytes);
             trace::allocated(*device, Kind::vmm, *handle, bytes, bytes);

@@ -17,21 +17,20 @@ namespace {
 
 constinit std::atomic<const config::Source *> from{nullptr};
 
-// Of those who put something in force.
+// Held by a thread that publishes.
 constinit std::mutex publishing;
 
-// Guarded by it. Leaked with the process.
+// Guarded by `publishing`. Never destroyed.
 policy::LiveCaps &live_caps() noexcept { return leaked<policy::LiveCaps>(); }
 
-// Snapshots that were replaced: those that wait for the next grace period, and those that this one is for. Guarded by
-// it. Leaked with the process.
+// Replaced snapshots. Guarded by `publishing`. Never destroyed.
 struct Replaced {
-    std::vector<std::unique_ptr<const Snapshot>> waiting, leaving;
+    std::vector<std::unique_ptr<const Snapshot>> waiting, leaving;  // for the next grace period; for the current one
 };
 Replaced &replaced() noexcept { return leaked<Replaced>(); }
 
-// Frees what no thread has in use any more. What stays is freed when the next snapshot is put in force, so at most what
-// was replaced during the longest use is kept.
+// Frees the snapshots that no thread uses. The others wait for the next publish(), so curb keeps at most the snapshots
+// replaced during the longest use.
 void free_replaced() noexcept {
     Replaced &all = replaced();
     if (!all.leaving.empty() && readers::Grace::is_over()) all.leaving.clear();
@@ -40,7 +39,7 @@ void free_replaced() noexcept {
     if (readers::Grace::is_over()) all.leaving.clear();
 }
 
-// Of one who holds the lock. Throws std::bad_alloc before anything has changed.
+// The caller holds `publishing`. Throws std::bad_alloc before anything changes.
 void put_in_force(std::unique_ptr<const Snapshot> next) {
     replaced().waiting.reserve(replaced().waiting.size() + 1);
     bool some_limited = false;
@@ -56,7 +55,7 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     free_replaced();
 }
 
-// nvidia-smi's index where it is known already.
+// nvidia-smi's index is included only where it is already known.
 std::vector<policy::GpuIdentity> identities() {
     std::vector<policy::GpuIdentity> gpus;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
@@ -67,7 +66,7 @@ std::vector<policy::GpuIdentity> identities() {
     return gpus;
 }
 
-// The allowance goes on from that of the snapshot before.
+// The allowance continues from the previous snapshot's.
 void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Device &device) noexcept {
     const policy::Growth &growth = gpu.terms.growth;
     if (!before) return gpu.allowance.begin(policy::first_allowance(growth), now_ms());
@@ -75,10 +74,10 @@ void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Dev
     gpu.allowance.begin(policy::after_edit(growth, old.bytes(), device.ledger.held()), old.last_step_ms());
 }
 
-// What the version and the live caps come to. `own`, `ceiling`: its rules, held against the devices.
-std::unique_ptr<Snapshot> made(std::shared_ptr<const Version> version, const policy::LiveCaps &caps,
-                               const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
-                               const policy::Matched &ceiling) {
+// Builds the snapshot for a version and live caps. `own`, `ceiling`: its rules, matched with the devices.
+std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const policy::LiveCaps &caps,
+                                const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
+                                const policy::Matched &ceiling) {
     auto out = std::make_unique<Snapshot>(std::move(version));
     const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
     out->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
@@ -96,12 +95,12 @@ std::unique_ptr<Snapshot> made(std::shared_ptr<const Version> version, const pol
     return out;
 }
 
-in_force::Lines said_of(const policy::Matched &own, const policy::Matched &ceiling, bool some_without_cap) {
+in_force::Lines messages_of(const policy::Matched &own, const policy::Matched &ceiling, bool some_without_cap) {
     in_force::Lines out;
     for (const std::string &why : own.ambiguous) out.push_back({policy::LogLevel::warning, why});
     for (const std::string &why : ceiling.ambiguous) out.push_back({policy::LogLevel::warning, "ceiling: " + why});
-    // One file may serve processes that see different devices. But a device that is left without a cap may be the one
-    // that was meant.
+    // A key without a match is normal: one file may serve processes that see different devices. But warn if a device
+    // has no cap, because the key may have meant that one.
     const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
     for (const std::string &why : own.unmatched) out.push_back({level, why});
     return out;
@@ -124,11 +123,11 @@ Lines publish(Version version) {
     bool some_without_cap = false;
     {
         const std::scoped_lock lock(publishing);
-        auto next = made(kept, live_caps(), gpus, own, ceiling);
+        auto next = build(kept, live_caps(), gpus, own, ceiling);
         for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
         put_in_force(std::move(next));
     }
-    return said_of(own, ceiling, some_without_cap);
+    return messages_of(own, ceiling, some_without_cap);
 }
 
 Lines notes() {
@@ -136,23 +135,24 @@ Lines notes() {
     const std::vector<policy::GpuIdentity> gpus = identities();
     bool some_without_cap = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now->gpus[i].terms.cap;
-    return said_of(policy::match(now->policy.gpu, gpus), policy::match(now->policy.ceiling, gpus), some_without_cap);
+    return messages_of(policy::match(now->policy.gpu, gpus), policy::match(now->policy.ceiling, gpus),
+                       some_without_cap);
 }
 
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
     const std::scoped_lock lock(publishing);
-    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // under the lock it stays
+    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
     if (before.unusable)
         return control::Failure{
-            "its policy cannot be used, so everything is refused whatever the cap; mend the policy, which is read at "
+            "its policy cannot be used, so everything is refused whatever the cap; fix the policy, which is read at "
             "once (curb ps PID prints what is wrong with it)"};
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
-    auto next = made(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
-                     policy::match(before.policy.ceiling, gpus));
+    auto next = build(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
+                      policy::match(before.policy.ceiling, gpus));
     control::CapReport out;
     bool changes = false;
     for (const std::size_t i : *named) {
@@ -162,7 +162,6 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
                             is.terms.cap, is.live_cap, is.terms.ceiling, device.ledger.held()});
         changes |= was.terms != is.terms || was.live_cap != is.live_cap;
     }
-    // A cap that is set again and again is in force already.
     if (changes) put_in_force(std::move(next));
     live_caps() = std::move(caps);
     return out;
@@ -181,7 +180,7 @@ void find_indexes() noexcept {
 
 std::vector<int> fall_back() {
     std::vector<int> out;
-    const std::scoped_lock lock(publishing);  // lest it fall back in a snapshot that is about to be replaced
+    const std::scoped_lock lock(publishing);  // so that the snapshot is not replaced meanwhile
     const auto now = process::snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         const Snapshot::Gpu &gpu = now->of(ordinal);

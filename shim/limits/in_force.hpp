@@ -1,8 +1,8 @@
-// What holds in this process: its policy and the caps that were set from outside, put in force together as one
-// snapshot, by one pointer.
+// The policy in force: the policy file and the live caps (curb cap), published together as one snapshot behind one
+// atomic pointer.
 //
-// Two threads do that, curb-policy for edits and curb-control for caps. The lock that keeps one from undoing what the
-// other has just done is never held while anything is called that may wait: the driver, NVML, a file, the log.
+// Two threads publish: curb-policy after edits, curb-control for caps. The lock between them is never held across a
+// call that may block: driver, NVML, file, log.
 #pragma once
 
 #include <atomic>
@@ -21,17 +21,17 @@
 
 namespace curb::shim {
 
-// One version of the policy. Freed with the last snapshot of it.
+// One version of the policy. Freed with the last snapshot that uses it.
 struct Version {
     policy::Policy policy;
-    std::string rule;        // "rule 2 \"bert\""; empty: none was laid over
-    bool ceiling = false;    // the machine's ceiling says something
-    bool unusable = false;   // a named policy that cannot be used: refuse everything
-    std::int64_t since = 0;  // milliseconds since 1970 when it was put in force
+    std::string rule;        // "rule 2 \"bert\""; empty if no rule applies
+    bool ceiling = false;    // the machine's ceiling has an effect
+    bool unusable = false;   // the policy is invalid: refuse everything
+    std::int64_t since = 0;  // when it was put in force, in milliseconds since 1970
 };
 
-// Version and live caps as they apply to this process's devices. Never changed once in force; a new one takes its
-// place, and it is freed when no thread has it in use any more (docs/decisions/0030).
+// Version and live caps, applied to the devices of this process. Immutable once in force. A new snapshot replaces it,
+// and it is freed once no thread uses it (docs/decisions/0030).
 struct Snapshot {
     explicit Snapshot(std::shared_ptr<const Version> of)
         : kept(std::move(of)), version(*kept), policy(version.policy), unusable(version.unusable) {}
@@ -41,17 +41,17 @@ struct Snapshot {
     const policy::Policy &policy;  // of the version
     struct Gpu {
         policy::GpuTerms terms;
-        std::optional<policy::Size> live_cap;  // what the cap was set to from outside; none: it is the policy's
-        mutable Allowance allowance;           // the one thing that changes while the snapshot is in force
+        std::optional<policy::Size> live_cap;  // set by curb cap; nullopt: the policy's cap applies
+        mutable Allowance allowance;           // the only member that changes while the snapshot is in force
 
-        // Whether requests can meet a limit at all.
+        // True if any limit applies.
         [[nodiscard]] bool limited() const noexcept {
             return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
         }
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal
-    bool caches = false;          // of one of them freed blocks are kept
-    bool unusable = false;        // of the version
+    bool caches = false;          // a device has a cache of freed blocks
+    bool unusable = false;        // = version.unusable
 
     [[nodiscard]] const Gpu &of(int ordinal) const noexcept { return gpus[static_cast<std::size_t>(ordinal)]; }
 };
@@ -61,8 +61,8 @@ extern constinit std::atomic<const Snapshot *> snapshot;
 extern constinit std::atomic<bool> limited, caches;
 }  // namespace detail
 
-// The snapshot in force, or a part of it, which is not freed before this object ends. Belongs to one thread. Kept for a
-// decision, not while a request waits: what is replaced meanwhile stays in memory.
+// A reference to the snapshot in force, or a part of it, that keeps it from being freed. Used by one thread. Do not
+// hold one while a request waits: replaced snapshots stay in memory until then.
 template <class Part>
 class InUse {
   public:
@@ -71,10 +71,10 @@ class InUse {
     ~InUse() { reader_.leave(before_); }
     const Part &operator*() const noexcept { return *part_; }
     const Part *operator->() const noexcept { return part_; }
-    // Ends the use early.
+    // Ends the reference early.
     void let_go() noexcept { reader_.leave(before_); }
 
-    // `part` picks it from the snapshot.
+    // `part` selects the part of the snapshot.
     template <class Pick>
     explicit InUse(Pick part) noexcept
         : reader_(readers::mine()),
@@ -88,45 +88,44 @@ class InUse {
 };
 
 namespace process {
-// One atomic load, and two stores to a place of the thread's own. Only once active.
+// One atomic load and two stores to thread-local memory. Only once curb is active.
 inline InUse<Snapshot> snapshot() noexcept {
     return InUse<Snapshot>([](const Snapshot &now) -> const Snapshot & { return now; });
 }
-// Whether one of the devices is limited (which stands in Device::limited), or has a cache, in the snapshot in force:
-// without a look into it.
+// True if a device is limited (Device::limited), or has a cache. Reads a flag, not the snapshot.
 inline bool limited() noexcept { return detail::limited.load(std::memory_order_relaxed); }
 inline bool caches() noexcept { return detail::caches.load(std::memory_order_relaxed); }
 }  // namespace process
 
 namespace in_force {
 
-// Where the policy came from. Only once active. Thread-safe.
+// Returns where the policy came from. Only once curb is active. Thread-safe.
 const config::Source &source() noexcept;
-// Once, before anything is published. `source` is never freed.
+// Called once, before the first publish(). `source` is never freed.
 void set_source(const config::Source *source) noexcept;
 
-// Something to log, once the lock is given up.
+// A message to log after the lock is released.
 struct Line {
     policy::LogLevel level{};
     std::string text;
 };
 using Lines = std::vector<Line>;
 
-// Puts a version in force, beside the caps that were set from outside. Returns what is to be said of its device keys.
-// May throw std::bad_alloc, and the one before stays; as set_cap().
+// Puts a version in force; live caps stay. Returns messages about its GPU keys. Throws std::bad_alloc, and then the old
+// snapshot stays in force.
 Lines publish(Version version);
-// The same of the version in force.
+// Returns the same messages for the version in force.
 Lines notes();
 
-// Sets caps from outside, or takes them away. Calls neither driver nor NVML: a key that asks for nvidia-smi's index
-// finds the devices of which it is known. The failure says why nothing was set.
+// Sets or clears live caps. Calls neither driver nor NVML: a key with an nvidia-smi index matches only devices whose
+// index is known. On failure nothing changes and the text says why. Throws as publish().
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap);
-// Whether that waits for find_indexes(), which asks NVML and may take milliseconds, or wait for a stuck driver.
+// True if set_cap() needs find_indexes() first. That calls NVML: it takes milliseconds, or blocks on a stuck driver.
 bool needs_indexes(const policy::GpuKey &key) noexcept;
 void find_indexes() noexcept;
 
-// Memory was released: the allowances fall back to what is held. Returns the ordinals of those that did.
+// Lowers the allowances to the bytes held, after a release. Returns the ordinals whose allowance changed.
 std::vector<int> fall_back();
 
 }  // namespace in_force

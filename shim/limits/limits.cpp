@@ -18,18 +18,18 @@ InUse<Snapshot::Gpu> in_force(const Device &device) noexcept {
 
 std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device)->terms.cap; }
 
-bool is_over_cap(const Device &device) noexcept {
+bool exceeds_cap(const Device &device) noexcept {
     const auto limit = cap(device);
     return limit && device.ledger.held() > *limit;
 }
 
-bool is_over(const Device &device) noexcept {
+bool exceeds_grantable(const Device &device) noexcept {
     const policy::Terms now = terms(device, *process::snapshot());
     const Bytes held = device.ledger.taken();
     return !policy::fits(now, policy::limit(now), held, 1) || held > now.beside_others;
 }
 
-bool is_beyond(Device &device, const Snapshot &now) noexcept {
+bool must_shrink(Device &device, const Snapshot &now) noexcept {
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable) return true;
     if (!gpu.limited()) return false;

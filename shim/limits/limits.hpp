@@ -1,6 +1,5 @@
-// What the policy in force allows of a device, beside what is held of it.
-//
-// Thread-safe; takes no lock. is_beyond() may ask NVML.
+// The limits in force for a device, compared with the bytes held. Thread-safe; takes no lock. Only must_shrink() may
+// call NVML.
 #pragma once
 
 #include <optional>
@@ -11,14 +10,13 @@
 
 namespace curb::shim::limits {
 
-// How much of the cap is kept for code that the driver has yet to load.
+// Returns the bytes of the cap that curb keeps free for code that the driver has yet to load.
 inline Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
     return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
 }
 
-// Fills in what policy and ledger say of the device, into terms that are otherwise fresh. All from one snapshot: an
-// edit between two looks must not show as a mixture. (In place, and inline: copies of what was just written byte by
-// byte cost 30 ns a call.)
+// Fills default-constructed terms with the device's limits and figures. All limits come from one snapshot, so that an
+// edit of the policy never mixes old and new ones. Inline and in place: copies cost 30 ns a call.
 inline void fill(const Device &device, const Snapshot &now, policy::Terms &out) noexcept {
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     out.cap = gpu.terms.cap;
@@ -32,17 +30,20 @@ inline void fill(const Device &device, const Snapshot &now, policy::Terms &out) 
 }
 policy::Terms terms(const Device &device, const Snapshot &now) noexcept;
 
-// What is in force for the device. It holds together for as long as the caller keeps it; the next call may give a newer
-// one.
+// Returns the device's part of the snapshot in force. The caller's copy stays valid and unchanged; the next call may
+// return a newer one.
 InUse<Snapshot::Gpu> in_force(const Device &device) noexcept;
-// The cap in force on the device; none: no cap.
+// Returns the cap in force. nullopt if the device has none.
 std::optional<Bytes> cap(const Device &device) noexcept;
-bool is_over_cap(const Device &device) noexcept;
-// Whether more is held than requests may take.
-bool is_over(const Device &device) noexcept;
-// Whether more is held than is allowed at all: nothing may be kept that could go back.
-bool is_beyond(Device &device, const Snapshot &now) noexcept;
-// What requests can still get under this cap, if `returning` of what is held goes back first.
+// True if the process holds more than the cap.
+bool exceeds_cap(const Device &device) noexcept;
+// True if the process holds more than a request could be granted: the limit less the bytes kept for code, or the bytes
+// that keep_free leaves.
+bool exceeds_grantable(const Device &device) noexcept;
+// True if the process holds more than cap, allowance or keep_free permit, or the policy is unusable: curb must return
+// unused memory and keep none.
+bool must_shrink(Device &device, const Snapshot &now) noexcept;
+// Returns the bytes that requests can still get under this cap, once `returning` of the held bytes have been freed.
 Bytes room(const Device &device, Bytes cap, Bytes returning = 0) noexcept;
 
 }  // namespace curb::shim::limits

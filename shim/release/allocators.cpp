@@ -17,18 +17,18 @@ namespace {
 
 struct Row {
     const char *framework;
-    const char *library;                    // a part of its path
+    const char *library;                    // part of its path
     const char *variable;                   // chooses the allocator
-    std::array<const char *, 2> returning;  // its values for allocators that return memory; unset: one that does not
+    std::array<const char *, 2> returning;  // values that choose an allocator that returns memory; the default does not
 };
 
-// Measured on an H200 and an H100. TensorFlow 2.21: the default keeps all, with memory growth too. JAX 0.11: so do the
-// default, with pre-allocation or without, and `vmm`.
+// Measured on an H200 and an H100. TensorFlow 2.21: the default keeps all memory, also with memory growth. JAX 0.11:
+// the default keeps it too, with or without pre-allocation, and so does `vmm`.
 constexpr Row kRows[] = {
     {"TensorFlow", "/libtensorflow_framework.so", "TF_GPU_ALLOCATOR", {"cuda_malloc_async", "cuda_malloc"}},
     {"JAX", "/xla_cuda_plugin.so", "XLA_PYTHON_CLIENT_ALLOCATOR", {"cuda_async", "platform"}},
 };
-// PyTorch and CuPy, whose memory it may be, and which do return it.
+// PyTorch and CuPy return memory. If one is loaded, the memory may be theirs.
 constexpr const char *kOthers[] = {"/libc10_cuda.so", "/cupy/cuda/"};
 
 constinit std::atomic<unsigned> returning{0};  // rows whose allocator returns memory, a bit each
@@ -47,7 +47,7 @@ int note(dl_phdr_info *info, std::size_t, void *into) {
     return 0;
 }
 
-// True if the most part of what the program allocated is not in pools.
+// True if most of the program's memory is outside pools.
 bool is_outside_pools() noexcept {
     Bytes outside = 0, pools = 0;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {

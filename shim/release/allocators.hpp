@@ -1,5 +1,5 @@
-// Frameworks whose allocator returns nothing to the device before the process ends. A release gets nothing from them;
-// frameworks.steer has them use another one from their start on.
+// Frameworks whose allocator returns no memory before the process ends, so a release cannot free theirs.
+// frameworks.steer makes them use another allocator.
 #pragma once
 
 #include <string>

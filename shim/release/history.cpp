@@ -11,23 +11,22 @@ namespace curb::shim::release {
 namespace {
 
 constexpr std::size_t kKept = 8;
-constexpr std::size_t kSteps = 16;    // of each: whoever asks may name a step again and again
-constexpr std::size_t kReason = 200;  // what a framework raised can be of any length
+constexpr std::size_t kSteps = 16;    // per release: a request may name a step many times
+constexpr std::size_t kReason = 200;  // bytes; the text of a framework's exception can be of any length
 
 struct Past {
     std::mutex mutex;
     std::vector<control::PastRelease> releases;
 };
-// Leaked: threads may ask until the process is gone.
 Past &all() noexcept { return leaked<Past>(); }
 
 constinit std::atomic<bool> running{false};
 
 }  // namespace
 
-UnderWay::UnderWay() noexcept { running.store(true, std::memory_order_release); }
-UnderWay::~UnderWay() { running.store(false, std::memory_order_release); }
-bool under_way() noexcept { return running.load(std::memory_order_acquire); }
+RunningGuard::RunningGuard() noexcept { running.store(true, std::memory_order_release); }
+RunningGuard::~RunningGuard() { running.store(false, std::memory_order_release); }
+bool is_running() noexcept { return running.load(std::memory_order_acquire); }
 
 void remember(const control::ReleaseReport &report) noexcept try {
     control::PastRelease one{control::unix_now(), report};
@@ -39,7 +38,7 @@ void remember(const control::ReleaseReport &report) noexcept try {
     if (releases.size() == kKept) releases.erase(releases.begin());
     releases.push_back(std::move(one));
 } catch (...) {
-    // Out of host memory: the log has it.
+    // Out of host memory: the release is only in the log.
 }
 
 std::vector<control::PastRelease> past() {

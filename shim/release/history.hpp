@@ -1,4 +1,4 @@
-// The last releases and whether one is under way, for whoever asks from outside. Thread-safe.
+// The last releases, and whether one is running, for `curb ps`. Thread-safe.
 #pragma once
 
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace curb::shim::release {
 
-// A release is under way for as long as this lives.
-class UnderWay {
+// Marks a release as running while it lives.
+class RunningGuard {
   public:
-    UnderWay() noexcept;
-    ~UnderWay();
-    UnderWay(const UnderWay &) = delete;
-    UnderWay &operator=(const UnderWay &) = delete;
+    RunningGuard() noexcept;
+    ~RunningGuard();
+    RunningGuard(const RunningGuard &) = delete;
+    RunningGuard &operator=(const RunningGuard &) = delete;
 };
-bool under_way() noexcept;
+bool is_running() noexcept;
 
 void remember(const control::ReleaseReport &report) noexcept;
-// The newest last. May throw std::bad_alloc.
+// Returns the last releases, the newest last. Throws std::bad_alloc.
 std::vector<control::PastRelease> past();
 
 }  // namespace curb::shim::release

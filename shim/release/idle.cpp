@@ -15,12 +15,12 @@
 namespace curb::shim::idle {
 namespace {
 
-// When the last release ended, and for how long NVML takes what it did for use of the device (seen on an H200).
+// When the last release ended, and for how long after it NVML reports its work as use of the device (seen on an H200).
 constinit std::uint64_t released_ms = 0;
-constexpr std::uint64_t kShowsMs = 1500;
+constexpr std::uint64_t kNvmlLagMs = 1500;
 
-// When NVML last saw one of the process's kernels run; none: not since `since_ms`, or NVML cannot tell (MIG, another
-// pid namespace). A kernel that runs for minutes shows in nothing else.
+// Returns when NVML last saw a kernel of the process running. nullopt if not since `since_ms`, or NVML cannot know
+// (MIG, another pid namespace). Only NVML shows a kernel that runs for minutes.
 std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
     std::optional<std::uint64_t> last;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
@@ -34,8 +34,8 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
     return last;
 }
 
-// NVML samples once a second, and a look takes it 1.5 ms (H200).
-constexpr std::uint64_t kBetweenSamplesMs = 1000;
+// NVML samples once a second, and reading a sample takes 1.5 ms (H200).
+constexpr std::uint64_t kSampleMs = 1000;
 
 struct State {
     policy::IdlePeriod period{now_ms()};
@@ -44,8 +44,8 @@ struct State {
     void poll(policy::Duration idle) {
         const std::uint64_t now = now_ms();
         if (activity::used.exchange(false, std::memory_order_acq_rel)) period.used(now);
-        const std::uint64_t ours_until = released_ms + kShowsMs;
-        if (now < ours_until || (now - sampled_ms < kBetweenSamplesMs && !period.due(now, idle))) return;
+        const std::uint64_t ours_until = released_ms + kNvmlLagMs;
+        if (now < ours_until || (now - sampled_ms < kSampleMs && !period.due(now, idle))) return;
         if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);
         sampled_ms = now;
         if (!period.due(now, idle)) return;
@@ -72,7 +72,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     state->poll(*after);
     return policy::IdlePeriod::between_looks_ms(*after);
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: this idle period goes without a release");
+    log::write(policy::LogLevel::error, "out of host memory: no release for this idle period");
     return policy::IdlePeriod::between_looks_ms(policy::Duration::max());
 }
 

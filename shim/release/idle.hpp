@@ -1,5 +1,4 @@
-// Whether the process uses the GPU: the release that a policy may ask for when it has not for a while
-// (`release.idle`).
+// Requests a release when the process has not used the GPU for the policy's release.idle.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +6,11 @@
 
 namespace curb::shim::idle {
 
-// A release has ended: what it freed is no use by the program. On the worker.
+// Notes the end of a release, so that its own calls do not count as use of the GPU. On the worker.
 void released() noexcept;
 
-// Looks what the process did since the last look, and asks for a release when it is due. Returns how many milliseconds
-// from now it wants to look again; none: the policy asks for none. On the worker.
+// Checks for use of the GPU since the last call, and requests a release if one is due. Returns the milliseconds until
+// the next call. nullopt if the policy has no release.idle. On the worker. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;
 
 }  // namespace curb::shim::idle

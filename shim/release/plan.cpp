@@ -31,7 +31,7 @@ double milliseconds_since(Clock::time_point start) {
 
 using Figures = std::array<std::int64_t, devices::kMost>;
 
-// The devices that the process may hold something of.
+// Returns the devices of which the process may hold memory.
 std::vector<int> in_use() {
     std::vector<int> out;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
@@ -39,7 +39,8 @@ std::vector<int> in_use() {
     return out;
 }
 
-// What this process holds of each, as the device says; where it does not see the process, what everybody holds.
+// Returns the bytes that this process holds of each device, by NVML. If NVML does not see the process, the bytes that
+// all processes hold.
 Figures held_on(const std::vector<int> &ordinals) {
     Figures out{};
     for (const int ordinal : ordinals) {
@@ -51,7 +52,7 @@ Figures held_on(const std::vector<int> &ordinals) {
     return out;
 }
 
-std::string take(policy::Step step) {
+std::string run_body(policy::Step step) {
     using Body = std::string (*)();
     constexpr Body kBodies[] = {
 #define CURB_STEP(name, text) &step::name,
@@ -60,14 +61,14 @@ std::string take(policy::Step step) {
     return kBodies[static_cast<std::size_t>(step)]();
 }
 
-// The step, measured. What a device has more free afterwards counts for it; what the program took meanwhile does not.
-control::StepReport taken(policy::Step step) {
+// Runs a step and measures the bytes that it freed. A device whose use grew meanwhile counts as negative.
+control::StepReport run_measured(policy::Step step) {
     const auto start = Clock::now();
     const std::vector<int> ordinals = in_use();
     const Figures before = held_on(ordinals);
     control::StepReport report;
     report.step = step;
-    report.reason = take(step);
+    report.reason = run_body(step);
     const Figures after = held_on(ordinals);
     for (const int ordinal : ordinals) {
         const std::int64_t freed = before[static_cast<std::size_t>(ordinal)] - after[static_cast<std::size_t>(ordinal)];
@@ -80,12 +81,12 @@ control::StepReport taken(policy::Step step) {
     return report;
 }
 
-// Steps that wait for the end of a capture, a bit each.
+// The steps that wait for the end of a capture, a bit each.
 constinit std::atomic<unsigned> postponed{0};
 
-// No graph capture is in progress any more: what was postponed because of one is asked for again. Within the program's
-// call; does not wait.
-void no_capture() noexcept try {
+// Requests the postponed steps again once no graph capture is in progress. Runs within the program's call; does not
+// wait.
+void captures_ended() noexcept try {
     if (postponed.load(std::memory_order_seq_cst) == 0) return;
     const KeepErrno keep_errno;
     const unsigned waiting = postponed.exchange(0, std::memory_order_seq_cst);
@@ -94,22 +95,22 @@ void no_capture() noexcept try {
         if (waiting & 1U << static_cast<unsigned>(step)) steps.push_back(step);
     if (!steps.empty()) release::ask({"the end of a graph capture", {std::nullopt, std::move(steps)}});
 } catch (...) {
-    // Out of host memory: what was postponed waits for the next release.
+    // Out of host memory: the postponed steps run with the next release.
 }
 
-void postpone(const std::vector<control::StepReport> &taken) noexcept {
+void postpone(const std::vector<control::StepReport> &steps_run) noexcept {
     unsigned steps = 0;
-    for (const control::StepReport &one : taken)
+    for (const control::StepReport &one : steps_run)
         if (one.reason == kCapture) steps |= 1U << static_cast<unsigned>(one.step);
-    captures::when_the_last_ends(no_capture);
+    captures::when_the_last_ends(captures_ended);
     postponed.fetch_or(steps, std::memory_order_seq_cst);
-    if (!captures::any()) no_capture();  // it ended before it could see that something waits for it
+    if (!captures::any()) captures_ended();  // the capture ended before it could see the postponed steps
 }
 
 }  // namespace
 
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
-    std::optional<UnderWay> under_way(std::in_place);
+    std::optional<RunningGuard> is_running(std::in_place);
     policy::ReleasePlan plan(*process::snapshot()->policy.release.steps);
     std::size_t joined = 0;
     const auto join = [&] {
@@ -126,7 +127,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
         }
         const auto step = plan.begin();
         if (!step) break;
-        report.steps.push_back(taken(*step));
+        report.steps.push_back(run_measured(*step));
         plan.ended(report.steps.back().freed);
         trace::step(report.steps.back(), report.trigger);
     }
@@ -139,7 +140,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));
     for (const int ordinal : in_use()) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
-    under_way.reset();  // whoever is told that it is done must not read that it is not
+    is_running.reset();  // a client that gets the result must not read "running" in the status
     for (const Request &request : requests)
         if (request.done) request.done(report);
     requests.clear();

@@ -1,7 +1,7 @@
-// A release: the steps of the policy in their order until what was asked for is back, each measured on the device. Runs
+// A release: runs the policy's steps in order until the requested bytes are free, and measures each on the device. Runs
 // on the worker.
 //
-// Adding a step: a row in policy/release_steps.def and a file in steps/ with its body.
+// To add a step, add a row to policy/release_steps.def and a file with its body to steps/.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,15 @@
 
 namespace curb::shim::release {
 
-// Runs one plan for these requests and says in one log line what each step gave back. `more` is asked before each step
-// and adds the requests that have come meanwhile; they join the plan. Those that were served are gone afterwards.
-// Throws std::bad_alloc, and then none is lost: they can be run again.
+// Runs one plan for all requests, logs what each step freed, calls each request's `done` and clears `requests`. Before
+// each step `more` adds newly queued requests, which join the plan. Throws std::bad_alloc, and then keeps the requests,
+// so that they can be run again.
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more);
 
-// Why a step that a graph capture keeps from doing all it is for did not: what it says then is done when the capture
-// has ended.
+// The reason of a step that a graph capture prevented. curb runs the step again when the capture has ended.
 inline constexpr const char *kCapture = "deferred: graph capture";
 
-// The steps' bodies, steps/NAME.cpp. Each returns why it could not do all it is for; empty: it did.
+// The steps' bodies, in steps/NAME.cpp. Each returns why it could not free everything it is for; empty if it did.
 namespace step {
 #define CURB_STEP(name, text) std::string name();
 #include "policy/release_steps.def"

@@ -12,7 +12,6 @@
 namespace curb::shim::release {
 namespace {
 
-// Leaked: threads may ask until the process is gone.
 struct Queue {
     std::mutex mutex;
     std::vector<Request> requests;
@@ -34,7 +33,7 @@ bool ask(Request request) noexcept try {
     worker::wake_up();
     return true;
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: a release that was asked for is not done");
+    log::write(policy::LogLevel::error, "out of host memory: a requested release is dropped");
     return false;
 }
 

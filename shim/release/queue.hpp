@@ -1,4 +1,4 @@
-// Releases that were asked for, on their way to the worker.
+// The queue of requested releases, which the worker runs.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 namespace curb::shim::release {
 
 struct Request {
-    std::string trigger;  // why, as the log says it: "SIGUSR1", "cap lowered", "curb release"
+    std::string trigger;  // the cause for the log: "SIGUSR1", "cap lowered", "curb release"
     policy::ReleaseRequest what{};
     std::function<void(const control::ReleaseReport &)> done{};  // called with the result on the worker; may be empty
 };
 
-// Queues a release and wakes the worker; does not wait. One without `done` that equals a queued one is dropped. False:
-// there is no host memory for it. Thread-safe.
+// Queues a release and wakes the worker; does not wait. Drops a request without `done` that equals a queued one. False
+// if there is no host memory. Thread-safe.
 bool ask(Request request) noexcept;
 
 // Moves the queued requests to the end of `out`. Throws std::bad_alloc before anything is moved. Thread-safe.

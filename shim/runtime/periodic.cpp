@@ -19,23 +19,23 @@ namespace {
 
 using Next = std::optional<std::uint64_t>;
 
-// While more is held than is allowed, pools keep nothing beyond the program's next synchronisation; then it keeps again
-// what the program has set.
-Next look_at_thresholds() noexcept {
-    constexpr std::uint64_t kBetweenLooksMs = 100;
+// While the process holds more than it may, lowers the pools' release thresholds, so that they return all unused memory
+// at the program's next synchronisation. Then restores the program's thresholds.
+Next adjust_thresholds() noexcept {
+    constexpr std::uint64_t kPollMs = 100;
     static std::array<bool, devices::kMost> lowered{};
     bool any = false;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         bool &is_lowered = lowered[static_cast<std::size_t>(ordinal)];
-        if (is_lowered) reconcile(device);  // what the program gave back at its synchronisation shows in this
-        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::is_beyond(device, *process::snapshot());
+        if (is_lowered) reconcile(device);  // to see the memory returned at a synchronisation
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::must_shrink(device, *process::snapshot());
         if (beyond) pools::lower_thresholds(device);
         if (is_lowered && !beyond) pools::restore_thresholds(device);
         is_lowered = beyond;
         any = any || beyond;
     }
-    return any ? Next(kBetweenLooksMs) : std::nullopt;
+    return any ? Next(kPollMs) : std::nullopt;
 }
 
 Next sooner(Next a, Next b) noexcept {
@@ -47,8 +47,8 @@ Next sooner(Next a, Next b) noexcept {
 
 Next run() noexcept {
     trace::say_trouble();
-    if (signals::program_has_set()) process::signal_was_set();
-    return sooner(sooner(cache::sweep(), idle::poll()), sooner(look_at_thresholds(), last_thread::poll()));
+    if (signals::program_has_set()) process::check_signal();
+    return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
 }
 
 }  // namespace curb::shim::periodic

@@ -1,5 +1,5 @@
-// What curb does from time to time by itself, on the worker, between releases: blocks that were kept for too long go
-// back, an idle process is noticed, and pools give back more while the process is beyond its limit.
+// Periodic work, on the worker between releases: frees blocks kept too long, requests a release of an idle process, and
+// has pools return more memory while the process is above its limit.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,7 @@
 
 namespace curb::shim::periodic {
 
-// Does what is due now. Returns in how many milliseconds it wants to be called again; none: only after
-// worker::wake_up().
+// Does the work that is due. Returns the milliseconds until the next call. nullopt: only after worker::wake_up().
 std::optional<std::uint64_t> run() noexcept;
 
 }  // namespace curb::shim::periodic

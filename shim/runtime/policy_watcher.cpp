@@ -26,19 +26,18 @@ namespace {
 using policy::LogLevel;
 using Done = std::function<void(const control::Reply &)>;
 
-// What other threads ask and are told. Leaked: they may until the process is gone.
+// State shared with other threads. Never destroyed: they may use it until the process ends.
 struct Shared {
     std::mutex mutex;
     bool runs = false;
-    std::vector<Done> asked;                        // for the files to be read again
-    std::string wrong;                              // with the newest texts
-    std::map<std::string, std::string> unreadable;  // by file
+    std::vector<Done> asked;                        // reload requests
+    std::string wrong;                              // errors of the newest version
+    std::map<std::string, std::string> unreadable;  // errors, by file
 };
 Shared &shared() noexcept { return leaked<Shared>(); }
 
-// The thread sleeps on inotify, which nobody can post, so it is woken by a pair of sockets. Without them, if the
-// program closes them, it looks every Watch::kPoll whether it was asked something. Never closed by us: another thread
-// may be about to use them.
+// A pair of sockets wakes the thread, which sleeps on inotify. If the program closes them, the thread checks for
+// requests every Watch::kPoll. curb never closes them: another thread may be about to use them.
 constinit std::atomic<const OwnSocket *> waker{nullptr};
 constinit std::atomic<const OwnSocket *> woken{nullptr};
 
@@ -53,8 +52,8 @@ void wake() noexcept {
     if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
 }
 
-// What there is to wait on; -1: nothing any more.
-int waiting_on() noexcept {
+// Returns the descriptor to wait on. -1 if the program has closed it.
+int wake_descriptor() noexcept {
     const OwnSocket *socket = woken.load(std::memory_order_acquire);
     return socket && socket->ours() ? socket->number() : -1;
 }
@@ -75,8 +74,8 @@ std::vector<std::string> texts_of(const config::Diagnostics &diagnostics) {
     return out;
 }
 
-void note_wrong(const config::Diagnostics &diagnostics) {
-    constexpr std::size_t kMost = 2000;  // a status holds it, and is asked for often
+void note_errors(const config::Diagnostics &diagnostics) {
+    constexpr std::size_t kMost = 2000;  // it is part of each status, which clients poll
     std::string text;
     std::size_t told = 0;
     for (const auto &one : diagnostics) {
@@ -88,15 +87,15 @@ void note_wrong(const config::Diagnostics &diagnostics) {
     shared().wrong = shortened(std::move(text), 2 * kMost);
 }
 
-void say_what_stays() {
+void log_kept_policy() {
     log::write(LogLevel::error, process::snapshot()->unusable ? "still no usable policy: allocations stay refused"
                                                               : "the last good policy stays in force");
 }
 
 void refuse(const config::Diagnostics &why) {
-    note_wrong(why);
+    note_errors(why);
     for (const auto &diagnostic : why) log::write(LogLevel::error, diagnostic.text());
-    say_what_stays();
+    log_kept_policy();
 }
 
 bool is_in_force(const config::Loaded &loaded) {
@@ -105,7 +104,7 @@ bool is_in_force(const config::Loaded &loaded) {
     return loaded.policy == now.policy && loaded.rule == now.rule && loaded.ceiling == now.ceiling && !now.unusable;
 }
 
-// Puts what was read in force, if it is something else. A policy that has not changed changes nothing.
+// Puts a policy in force unless it is in force already.
 process::Changed accept(const config::Loaded &loaded) {
     {
         const std::scoped_lock lock(shared().mutex);
@@ -119,7 +118,7 @@ process::Changed accept(const config::Loaded &loaded) {
 
 control::Reply read_again(config::Watch &watch) {
     const config::Source &source = in_force::source();
-    watch.catch_up();  // first: what is written between the two reads is new to the watch
+    watch.catch_up();  // first, so that the watch sees an edit made after this load
     const auto loaded = config::load(source, process::subject);
     control::ReloadReport out;
     out.file = source.file;
@@ -143,7 +142,7 @@ control::Reply read_again(config::Watch &watch) {
     return out;
 }
 
-// Everybody who has asked by now gets the same answer.
+// Reloads once for all waiting requests.
 void answer(config::Watch &watch) {
     std::vector<Done> asked;
     {
@@ -158,13 +157,13 @@ void answer(config::Watch &watch) {
         reply.reset();
     }
     for (const Done &done : asked) done(reply ? *reply : control::Failure{"no host memory"});
-    if (!reply) throw std::bad_alloc();  // for the watch what it has seen counts as read
+    if (!reply) throw std::bad_alloc();  // makes run() start a new watch, which reads the files again
 }
 
 void note_unreadable(const config::Diagnostic &trouble) {
     {
         const std::scoped_lock lock(shared().mutex);
-        // What was wrong at the start has been reported.
+        // begin() has already reported an error that existed at the start.
         if (!trouble.message.empty() && shared().wrong.find(trouble.text()) != std::string::npos) return;
         if (trouble.message.empty())
             shared().unreadable.erase(trouble.file);
@@ -173,27 +172,27 @@ void note_unreadable(const config::Diagnostic &trouble) {
     }
     if (trouble.message.empty()) return;
     log::write(LogLevel::error, trouble.text());
-    say_what_stays();
+    log_kept_policy();
 }
 
-// Reads each new text of the policy file or the ceiling and puts it in force; a bad one is reported and the last good
-// one stays.
+// Puts each new version of the policy file or the ceiling in force. Reports an invalid one and keeps the last valid
+// one.
 void follow_files() {
     const config::Source &source = in_force::source();
     std::vector<std::string> files{source.ceiling};
     if (!source.file.empty()) files.push_back(source.file);
     const own_thread::Awake awake;
     std::optional<config::Watch> watch(std::in_place, files, note_unreadable);
-    // What was read at the start may be old already, though hardly ever: else the first look, which waits until the
-    // texts stand still and would keep short programs from ending as long, need not be.
+    // The version read at the start is rarely stale. If it is current, skip the watch's first read: that waits until
+    // the files stop changing, and would delay the exit of short programs.
     watch->catch_up();
     const auto now = config::load(source, process::subject);
     bool first = !now || !is_in_force(*now);
-    if (first) watch.emplace(files, note_unreadable);  // whose first look always returns
+    if (first) watch.emplace(files, note_unreadable);  // a new watch reads the files at once
     for (;;) {
         std::optional<own_thread::Asleep> asleep;
         if (!first) asleep.emplace();
-        const auto texts = watch->next(waiting_on(), is_asked);
+        const auto texts = watch->next(wake_descriptor(), is_asked);
         asleep.reset();
         if (!texts) {
             drain();
@@ -202,13 +201,13 @@ void follow_files() {
         }
         std::optional<std::string_view> text;
         if (!source.file.empty() && texts->back()) text = *texts->back();
-        // Read as at the start, so that CURB_CAP and the ceiling narrow this version too.
+        // Load as at the start, so that CURB_CAP and the ceiling apply to this version too.
         const auto loaded = config::load(source, process::subject, text);
         if (loaded)
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
             throw std::bad_alloc();
-        else if (!first || !process::snapshot()->unusable)  // what was wrong at the start has been reported
+        else if (!first || !process::snapshot()->unusable)  // begin() has reported the first error
             refuse(loaded.error());
         first = false;
     }
@@ -219,14 +218,14 @@ void run() {
         try {
             follow_files();
         } catch (...) {
-            // Out of host memory: what could not be read or put in force is new to the next watch.
+            // Out of host memory: a new watch will read the files again.
             constexpr timespec kPause{0, 500'000'000};
             nanosleep(&kPause, nullptr);
         }
     }
 }
 
-// Without a policy of its own a process is held by the ceiling alone, if the machine has one or may get one.
+// True if the machine has a ceiling, or its folder exists, so that it may get one. It applies without a policy too.
 bool may_have_ceiling() {
     const std::string &file = in_force::source().ceiling;
     return access(file.substr(0, file.rfind('/')).c_str(), F_OK) == 0;
@@ -240,7 +239,7 @@ void start() noexcept try {
     shared().runs = true;
     if (!own_thread::start(run, "curb-policy")) shared().runs = false;
 } catch (...) {
-    log::write(LogLevel::error, "out of host memory: edits of the policy are not followed");
+    log::write(LogLevel::error, "out of host memory: edits of the policy will have no effect");
 }
 
 bool reload(std::function<void(const control::Reply &)> done) {
@@ -260,8 +259,8 @@ std::string nothing_to_read() {
            " SIZE caps it as it runs, and curb run --policy FILE starts a program with a file";
 }
 
-void cannot_be_used(const config::Diagnostics &why) noexcept try { note_wrong(why); } catch (...) {
-    // Out of host memory: the log says it.
+void note_unusable(const config::Diagnostics &why) noexcept try { note_errors(why); } catch (...) {
+    // Out of host memory: the error is only in the log.
 }
 
 std::string fault() {

@@ -1,5 +1,5 @@
-// The thread curb-policy: follows the policy file and the machine's ceiling and puts each new text in force, and reads
-// them again when it is asked to. A file may hang, as on a network; nobody waits for this thread.
+// The thread curb-policy. Watches the policy file and the machine's ceiling, puts each new version in force, and
+// reloads them on request. No other thread waits for it, because reading a file may block, as on a network file system.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,19 @@
 
 namespace curb::shim::policy_watcher {
 
-// Starts the thread, if there is anything to follow. Once, by the first successful cuInit.
+// Starts the thread, if there is a file to watch. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// Has all files read again, at once, whether their text is new or not. `done` is told on the thread what came of it.
-// False: there is no thread, and nothing to read. May throw std::bad_alloc.
+// Reloads all files now, changed or not, and calls `done(result)` on the watcher thread. False if there is no thread,
+// because there is no file. Throws std::bad_alloc.
 bool reload(std::function<void(const control::Reply &)> done);
 
-// What there is to say where it would be in vain. May throw std::bad_alloc.
+// Returns the error text for when there is no policy file to reload. Throws std::bad_alloc.
 std::string nothing_to_read();
 
-// The policy cannot be used from the start.
-void cannot_be_used(const config::Diagnostics &why) noexcept;
-// Why the newest text of a file is not in force; empty: it is. May throw std::bad_alloc.
+// Records that the first policy is invalid.
+void note_unusable(const config::Diagnostics &why) noexcept;
+// Returns why the newest version of a file is not in force. Empty if it is. Throws std::bad_alloc.
 std::string fault();
 
 }  // namespace curb::shim::policy_watcher

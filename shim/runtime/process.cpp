@@ -31,24 +31,24 @@ constinit std::atomic<std::int64_t> began{0};
 
 constexpr const char *kLowered = "cap lowered";
 
-void say(const in_force::Lines &lines) {
+void log_all(const in_force::Lines &lines) {
     for (const in_force::Line &line : lines) log::write(line.level, line.text);
 }
 
-// What the trace of this process calls it: the program's file and its arguments.
+// Returns the process's name for the trace: the executable and its arguments.
 std::string command() {
     const policy::Subject who = subject(false);
     return who.args.empty() ? who.exe : who.exe + " " + who.args;
 }
 
-// The file that the policy in force is from.
+// Returns the file of the policy in force.
 const std::string &file_in_force() noexcept {
     const config::Source &source = in_force::source();
     return source.file.empty() ? source.ceiling : source.file;
 }
 
-// The terms in force, with what has brought them.
-void trace_terms(const std::string &by) {
+// Traces the limits in force and their origin.
+void trace_limits(const std::string &by) {
     if (!trace::on()) return;
     const auto now = snapshot();
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
@@ -57,15 +57,15 @@ void trace_terms(const std::string &by) {
     }
 }
 
-// The policy in force says where to, from here on.
-void follow_trace() {
+// Traces to the file that the policy in force names.
+void update_trace() {
     const auto in_use = snapshot();
     const Version &now = in_use->version;
     trace::follow(now.policy.trace, command());
-    trace_terms(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
+    trace_limits(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
 }
 
-// A file that is there and cannot be read may be readable a moment later: the process may have had no descriptor left.
+// Tries again if a file exists but cannot be read: the process may have no free descriptor for a moment.
 policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config::Source &source) {
     constexpr int kTries = 5;
     for (int tries = 1;; ++tries) {
@@ -78,7 +78,7 @@ policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config:
     }
 }
 
-// The differences to the policy before, a line each.
+// Returns the differences between two policies, a line each.
 std::vector<std::string> differences(const policy::Policy &before, const policy::Policy &now) {
     std::vector<std::string> out = policy::differences(before, now);
     policy::Layer ceiling_before, ceiling_now;
@@ -88,26 +88,26 @@ std::vector<std::string> differences(const policy::Policy &before, const policy:
     return out;
 }
 
-void say_what_changed(const config::Loaded &now, const Changed &changed) {
+void log_changes(const config::Loaded &now, const Changed &changed) {
     log::write(policy::LogLevel::info,
                file_in_force() + ": new policy in force" + (now.rule.empty() ? "" : ", " + now.rule));
     for (const std::string &line : changed.changes) log::write(policy::LogLevel::info, "  " + line);
 }
 
-// Whoever waits for room looks again. More held than a cap allows, as far as the books tell: it is released at once,
-// also by a release that is under way.
-void tell_of_new_terms() {
+// Wakes waiting requests, and requests a release if the ledger shows a device above its cap. A running release joins
+// it.
+void react_to_new_limits() {
     wait_queue::changed();
     bool over = false;
     for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
-        over = limits::is_over_cap(devices::at(ordinal));
+        over = limits::exceeds_cap(devices::at(ordinal));
     const bool asked = over && release::ask({kLowered});
-    worker::settle(!asked);
+    worker::apply_with_driver(!asked);
 }
 
-constinit std::atomic<signals::Standing> said{signals::Standing::in_force};
+constinit std::atomic<signals::Standing> logged{signals::Standing::in_force};
 
-// Why the signal asks for no release; empty: it does, or it is not to.
+// Returns why the signal does not request releases. Empty if it does, or should not.
 std::string trouble_of(int signal, signals::Standing standing) {
     const char *why = standing == signals::Standing::ignored    ? "the program ignores "
                       : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
@@ -116,16 +116,16 @@ std::string trouble_of(int signal, signals::Standing standing) {
     return why ? why + policy::signal_name(signal) : "";
 }
 
-// Logs why the signal asks for no release, if it did until now.
+// Logs why the signal does not request releases, if that has changed.
 void log_standing(int signal, signals::Standing standing, policy::LogLevel level) noexcept try {
-    if (said.exchange(standing, std::memory_order_relaxed) == standing) return;
+    if (logged.exchange(standing, std::memory_order_relaxed) == standing) return;
     const std::string trouble = trouble_of(signal, standing);
     if (trouble.empty()) return;
     log::write(level, trouble +
                           ", which therefore asks for no release here; release.signal in the policy can name another "
                           "signal");
 } catch (...) {
-    // Out of host memory: the signal is as it is, and nothing is logged of it.
+    // Out of host memory: no log line.
 }
 
 }  // namespace
@@ -141,14 +141,14 @@ void begin(const char *(*environment)(const char *)) {
         if (!source->foreign.empty())
             log::write(policy::LogLevel::warning,
                        source->foreign + " is not used, because it belongs to another user; CURB_POLICY can name it");
-        say(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
-        follow_trace();
+        log_all(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
+        update_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
         return;
     }
     if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
-    say(in_force::publish({policy::Policy{}, "", false, true, control::unix_now()}));
-    policy_watcher::cannot_be_used(loaded.error());
+    log_all(in_force::publish({policy::Policy{}, "", false, true, control::unix_now()}));
+    policy_watcher::note_unusable(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
                source->none()
@@ -161,7 +161,7 @@ void begin(const char *(*environment)(const char *)) {
 void take_signal() noexcept {
     int signal = 0;
     signals::Standing standing{};
-    // The policy may be edited while the first one is put in force: whoever comes last sees the newer one.
+    // Another thread may put a newer policy in force meanwhile: use its signal.
     do {
         signal = *snapshot()->policy.release.signal;
         standing = signals::use(signal);
@@ -186,7 +186,7 @@ std::string signal_trouble() {
     return trouble_of(signal, signals::stands(signal));
 }
 
-void signal_was_set() noexcept {
+void check_signal() noexcept {
     const int signal = *snapshot()->policy.release.signal;
     static constinit std::atomic<bool> warned{false};
     const signals::Standing standing = signals::stands(signal);
@@ -199,15 +199,15 @@ Changed enforce(const config::Loaded &loaded) {
     out.changes = differences(snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
-    tell_of_new_terms();
+    react_to_new_limits();
     take_signal();
     try {
-        follow_trace();
+        update_trace();
         for (const auto &line : lines) out.notes.push_back(line.text);
-        say(lines);
-        say_what_changed(loaded, out);
+        log_all(lines);
+        log_changes(loaded, out);
     } catch (...) {
-        log::write(policy::LogLevel::error, "out of host memory: not all that the new policy changes is told");
+        log::write(policy::LogLevel::error, "out of host memory: some changes of the new policy are not logged");
     }
     return out;
 }
@@ -215,28 +215,28 @@ Changed enforce(const config::Loaded &loaded) {
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept try {
     const auto report = in_force::set_cap(key, cap);
     if (!report) return control::Failure{"process " + std::to_string(getpid()) + ": " + report.error().message};
-    tell_of_new_terms();
-    trace_terms("curb cap");
-    worker::say(reports::cap_text(*report));
+    react_to_new_limits();
+    trace_limits("curb cap");
+    worker::log_later(reports::cap_text(*report));
     return *report;
 } catch (...) {
     return control::Failure{"no host memory"};  // short enough to need none
 }
 
-void settle(bool measure_if_stale) noexcept try {
+void apply_with_driver(bool measure_if_stale) noexcept try {
     cache::enforce();
     if (!measure_if_stale) return;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         if (!limits::cap(device)) continue;
         reconcile(device);
-        if (limits::is_over_cap(device)) {
+        if (limits::exceeds_cap(device)) {
             release::ask({kLowered});
             return;
         }
     }
 } catch (...) {
-    log::write(policy::LogLevel::error, "out of host memory: a release for a lower cap is not done");
+    log::write(policy::LogLevel::error, "out of host memory: no release for the lower cap");
 }
 
 }  // namespace curb::shim::process

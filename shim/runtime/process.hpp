@@ -1,4 +1,4 @@
-// The policy of this process: where it came from, and putting it in force.
+// The policy of this process: reads it, puts it in force, and applies its signal.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,39 @@ namespace curb::shim {
 
 namespace process {
 
-// Reads the policy and puts it in force. Once, by startup. `environment` looks one variable up. Throws std::bad_alloc
-// before anything has begun.
+// Reads the policy and puts it in force. Called once, by startup. `environment` returns a variable's value. Throws
+// std::bad_alloc before anything changes.
 void begin(const char *(*environment)(const char *));
-// Takes the signal that the policy in force names.
+// Handles the release signal that the policy in force names.
 void take_signal() noexcept;
 
-// The process as rules see it: as it was at its first use of CUDA. Later some programs write over their arguments, to
-// show a title, and over the environment behind them. Used by one thread at a time; only once active.
+// Returns the process as rules see it, at its first use of CUDA: later some programs overwrite their arguments, to show
+// a title, and the environment behind them. Not thread-safe. Only once curb is active.
 policy::Subject subject(bool with_user);
 
-// When curb began to watch it, in milliseconds since 1970.
+// Returns when curb became active in this process, in milliseconds since 1970.
 std::int64_t since() noexcept;
-// The signal that the policy names for releases: "SIGUSR1", "none".
+// Returns the name of the policy's release signal: "SIGUSR1", "none".
 std::string release_signal();
-// Why it asks for no release: "the program ignores SIGUSR1". Empty: it does, or the policy names none.
+// Returns why that signal does not request releases: "the program ignores SIGUSR1". Empty if it does, or for "none".
 std::string signal_trouble();
-// Logs that trouble if it is new. On the worker, after the program has set an action for the signal.
-void signal_was_set() noexcept;
+// Logs signal_trouble() if it is new. On the worker, after the program has set an action for the signal.
+void check_signal() noexcept;
 
-// Puts a policy in force from here on and says what has changed. Releases at once if a device holds more than its cap
-// allows; whoever waits for room looks again. Calls no driver: the worker does what needs one. Returns what changed, a
-// line each, and what in it has no effect.
+// Puts a policy in force and logs the changes. Wakes waiting requests, and requests a release if a device exceeds its
+// cap. Calls no driver: the worker does the rest. Returns the changes, a line each, and notes on parts without effect.
 struct Changed {
     std::vector<std::string> changes;
     std::vector<std::string> notes;
 };
-// Throws std::bad_alloc before anything has changed.
+// Throws std::bad_alloc before anything changes.
 Changed enforce(const config::Loaded &loaded);
 
-// The same with caps in the place of the policy's. By the control thread, so nothing in it waits.
+// Sets a live cap, with the same effects. Never blocks, because the control thread calls it.
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;
-// On the worker: what a new policy or cap needs the driver for. `measure_if_stale`: the books may not have told yet
-// that more is held than a cap allows.
-void settle(bool measure_if_stale) noexcept;
+// Applies the parts of a new policy or cap that need driver calls. On the worker. `measure_if_stale`: reconcile first,
+// because the ledger may not show yet that a device exceeds its cap.
+void apply_with_driver(bool measure_if_stale) noexcept;
 
 }  // namespace process
 }  // namespace curb::shim

@@ -33,19 +33,18 @@ namespace {
 
 constinit std::atomic<bool> exiting{false};
 constinit std::atomic<bool> busy{false};
-constinit std::atomic<pid_t> runs_in{0};  // the process that the worker belongs to; 0: there is none
+constinit std::atomic<pid_t> runs_in{0};  // the process whose worker runs; 0: none
 
-// What other threads leave to the worker. Leaked: they may until the process is gone.
+// Work queued by other threads. Never destroyed: they may queue until the process ends.
 struct Asked {
     std::mutex mutex;
     std::vector<std::string> lines;  // for the log
-    bool settle = false, measure_if_stale = false;
-    void (*measured)() noexcept = nullptr;  // to be called once the devices are reconciled; null: nobody asks
+    bool apply_with_driver = false, measure_if_stale = false;
+    void (*measured)() noexcept = nullptr;  // called once the devices are reconciled; null: not requested
 };
 Asked &asked() noexcept { return leaked<Asked>(); }
 
-// Adds what has been asked for since the last look; signals are one request, however many they were. Throws
-// std::bad_alloc before anything is taken.
+// Adds the newly requested releases; any number of signals is one request. Throws std::bad_alloc before it takes any.
 void take_requests(std::vector<release::Request> &out) {
     if (signal_came()) {
         release::Request request{policy::signal_name(*process::snapshot()->policy.release.signal)};
@@ -55,7 +54,7 @@ void take_requests(std::vector<release::Request> &out) {
     release::take_queued(out);
 }
 
-// Until the worker is woken, or for so long.
+// Sleeps until the worker is woken, or for this long.
 void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
     sleep(std::min(milliseconds.value_or(kLongest), kLongest));
@@ -63,27 +62,27 @@ void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
 
 void at_exit();
 
-// NVML is loaded by the first look at a device. From then on the worker is waited for before what NVML itself does at
-// exit, which is done in the opposite order of what was asked for.
+// Called after NVML is loaded, by the first measurement: exit functions run in reverse order, so at_exit() now waits
+// for the worker before NVML's own exit functions run.
 void end_before_nvml() noexcept {
     static const int asked = atexit(at_exit);
     static_cast<void>(asked);
 }
 
-// What the control thread leaves to this one, because it may wait for the log, the driver or NVML. False: nothing.
+// Runs the work that other threads have queued. False if there was none.
 bool do_what_is_due() {
     std::vector<std::string> lines;
-    bool settle = false, measure_if_stale = false;
+    bool apply_with_driver = false, measure_if_stale = false;
     void (*measured)() noexcept = nullptr;
     {
         const std::scoped_lock lock(asked().mutex);
         lines.swap(asked().lines);
-        settle = std::exchange(asked().settle, false);
+        apply_with_driver = std::exchange(asked().apply_with_driver, false);
         measure_if_stale = std::exchange(asked().measure_if_stale, false);
         measured = std::exchange(asked().measured, nullptr);
     }
     for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
-    if (settle) process::settle(measure_if_stale);
+    if (apply_with_driver) process::apply_with_driver(measure_if_stale);
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         Device &device = devices::at(ordinal);
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
@@ -92,11 +91,11 @@ bool do_what_is_due() {
         end_before_nvml();
     }
     if (measured) measured();
-    return settle || measured || !lines.empty();
+    return apply_with_driver || measured || !lines.empty();
 }
 
-// False: the process ends.
-bool look_once(std::vector<release::Request> &waiting) {
+// Runs the queued work, or sleeps until there is some. False if the process is ending.
+bool run_once(std::vector<release::Request> &waiting) {
     busy.store(true, std::memory_order_seq_cst);
     if (exiting.load(std::memory_order_seq_cst)) return false;
     take_requests(waiting);
@@ -113,13 +112,13 @@ bool look_once(std::vector<release::Request> &waiting) {
 }
 
 void run_releases() {
-    caller_match::inspect_libraries();  // growth steps go by it before any release has looked
+    caller_match::inspect_libraries();  // growth steps need it before the first release
     std::vector<release::Request> waiting;
     for (bool goes_on = true; goes_on;) {
         try {
-            goes_on = look_once(waiting);
+            goes_on = run_once(waiting);
         } catch (...) {
-            // Out of host memory: whoever asked for a release waits until there is some.
+            // Out of host memory: try again later.
             busy.store(false, std::memory_order_seq_cst);
             constexpr timespec kPause{0, 50'000'000};
             nanosleep(&kPause, nullptr);
@@ -127,15 +126,15 @@ void run_releases() {
     }
 }
 
-// A release must not run into the program's static destructors: at exit no new one begins, and one that is under way is
-// given a moment. Not longer: it may be waiting for a lock that the exiting thread holds. Children that were forked run
-// it too: there is no worker in them, whatever it was doing at that moment in their parent.
+// A release must not run during the program's static destructors: at exit none starts, and a running one gets 200 ms to
+// finish. Not longer, because it may wait for a lock that the exiting thread holds. Fork children run this function too
+// but have no worker.
 void at_exit() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
     const KeepErrno keep_errno;
     exiting.store(true, std::memory_order_seq_cst);
-    // By the clock, and not by sleep_for, which starts again after each signal: a storm of them would keep us here. And
-    // not by the clock alone, which may be another preload's.
+    // Not by sleep_for, which starts again after each signal: many of them would keep us here. And not by the clock
+    // alone, which another preload may replace.
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::milliseconds(200);
     for (int looks = 0; looks < 200 && busy.load(std::memory_order_seq_cst) && Clock::now() < until; ++looks) {
@@ -155,10 +154,10 @@ void start() noexcept {
 
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
-void settle(bool measure_if_stale) noexcept {
+void apply_with_driver(bool measure_if_stale) noexcept {
     {
         const std::scoped_lock lock(asked().mutex);
-        asked().settle = true;
+        asked().apply_with_driver = true;
         asked().measure_if_stale |= measure_if_stale;
     }
     wake_up();
@@ -172,8 +171,8 @@ void measure(void (*done)() noexcept) noexcept {
     wake_up();
 }
 
-void say(std::string line) noexcept try {
-    constexpr std::size_t kMost = 64;  // while a release keeps the worker
+void log_later(std::string line) noexcept try {
+    constexpr std::size_t kMost = 64;  // while a release occupies the worker
     {
         const std::scoped_lock lock(asked().mutex);
         if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
@@ -181,7 +180,7 @@ void say(std::string line) noexcept try {
     }
     wake_up();
 } catch (...) {
-    // Out of host memory: nothing is logged.
+    // Out of host memory: no log line.
 }
 
 }  // namespace curb::shim::worker

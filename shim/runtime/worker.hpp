@@ -1,24 +1,24 @@
-// The thread curb-worker: runs releases and what else may wait for the driver, NVML or the log, when it is woken
-// (worker_signal.hpp). Never joined: it ends with the process.
+// The thread curb-worker. When woken (worker_signal.hpp) it runs releases and other work that may block on the driver,
+// NVML or the log. Never joined: it ends with the process.
 #pragma once
 
 #include <string>
 
 namespace curb::shim::worker {
 
-// Starts the thread. Once, by the first successful cuInit.
+// Starts the thread. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// In a fork child, which has no such thread. Async-signal-safe.
+// Called in a fork child, which has no such thread. Async-signal-safe.
 void in_fork_child() noexcept;
 
-// What a new policy or cap needs the driver for is to be done (process::settle).
-void settle(bool measure_if_stale) noexcept;
+// Has the worker apply the parts of a new policy or cap that need driver calls (process::apply_with_driver).
+void apply_with_driver(bool measure_if_stale) noexcept;
 
-// Reconciles every device in use, and calls `done` on the worker. `done` is the same in all calls.
+// Has the worker reconcile all devices in use and call `done`. `done` must be the same in all calls.
 void measure(void (*done)() noexcept) noexcept;
 
-// A line for the log, at level info, from a thread that must not wait for it.
-void say(std::string line) noexcept;
+// Has the worker log a line at level info, for threads that must not block on the log.
+void log_later(std::string line) noexcept;
 
 }  // namespace curb::shim::worker

@@ -15,12 +15,12 @@ short Connection::events() const noexcept {
         case State::waiting:
         case State::done: break;
     }
-    return 0;  // POLLHUP comes unasked: the client has gone
+    return 0;  // poll always reports POLLHUP: the client has gone
 }
 
 std::optional<Connection::Clock::time_point> Connection::until() const noexcept {
     if (state_ == State::waiting) return std::nullopt;
-    return since_ + kPatience;
+    return since_ + kIdleLimit;
 }
 
 void Connection::on(short events, Clock::time_point now) {
@@ -57,7 +57,7 @@ void Connection::answer(const control::Reply &reply, Clock::time_point now, bool
     last_ = last;
     since_ = now;
     state_ = State::answering;
-    write(now);  // there is room for nearly every answer
+    write(now);  // nearly every answer fits into the socket's buffer
 }
 
 void Connection::write(Clock::time_point now) {

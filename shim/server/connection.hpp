@@ -1,4 +1,5 @@
-// One client of the control socket: lines in, lines out, one request at a time. Used by the control thread alone.
+// One client of the control socket: reads and answers requests, a line each, one at a time. Used only by the control
+// thread.
 #pragma once
 
 #include <chrono>
@@ -16,27 +17,27 @@ class Connection {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // For asking and for taking the answer; a request's own time does not count.
-    static constexpr std::chrono::seconds kPatience{5};
+    // Longest that a client may take to send a request or read the answer. The time to serve a request does not count.
+    static constexpr std::chrono::seconds kIdleLimit{5};
 
     Connection(OwnSocket socket, std::uint64_t id, Clock::time_point now) noexcept
         : socket_(std::move(socket)), id_(id), since_(now) {}
 
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     [[nodiscard]] int number() const noexcept { return socket_.number(); }
-    // What poll has to look for.
+    // Returns the events for poll.
     [[nodiscard]] short events() const noexcept;
-    // When the client will have been idle for too long; none: it waits for us.
+    // Returns when the client's time is over. nullopt while it waits for an answer.
     [[nodiscard]] std::optional<Clock::time_point> until() const noexcept;
-    // Nothing more will come of it: it is to be closed.
+    // True if the connection must be closed.
     [[nodiscard]] bool done() const noexcept { return state_ == State::done; }
 
-    // poll said so; takes what there is, gives what there is room for. May throw std::bad_alloc.
+    // Reads or writes as far as possible, after poll returned `events`. Throws std::bad_alloc.
     void on(short events, Clock::time_point now);
-    // The next whole line, once; the client is then answered before it is read any further. A line that is too long
-    // has been answered by itself.
+    // Returns the next complete request. nullopt if there is none, or the last one has not been answered. Answers a
+    // line that is too long itself.
     std::optional<std::string> line(Clock::time_point now);
-    // The answer to it, at once or later. `last`: nothing more is wanted of this client.
+    // Answers the request. `last`: then closes the connection.
     void answer(const control::Reply &reply, Clock::time_point now, bool last = false);
 
   private:
@@ -47,7 +48,7 @@ class Connection {
 
     OwnSocket socket_;
     std::uint64_t id_;
-    Clock::time_point since_;  // when the client was last up to date
+    Clock::time_point since_;  // when the client last connected or got an answer
     State state_ = State::reading;
     bool last_ = false;
     control::Lines in_{control::kLongestRequest};

@@ -35,7 +35,7 @@
 #include "worker.hpp"
 
 namespace curb::shim::server {
-// The devices are reconciled, as worker::measure() was asked.
+// Called on the worker once the devices are reconciled (worker::measure).
 void measured() noexcept;
 
 namespace {
@@ -44,60 +44,59 @@ using Clock = Connection::Clock;
 using policy::LogLevel;
 
 constexpr std::size_t kClients = 16;
-constexpr std::size_t kQuestions = 64;     // that others are to answer and have not yet
-constexpr std::chrono::seconds kPause{1};  // when the process has no descriptor left for another client
-// How long a client may wait for the books to be held against the devices. As they are he is told at once; most of it
-// is NVML's start (9 ms).
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::size_t kMaxPending = 64;    // answers due from other threads
+constexpr std::chrono::seconds kPause{1};  // after accept found no free descriptor
+// Longest that a client waits for a fresh measurement, mostly for NVML's start (9 ms). Then it gets the last figures.
+constexpr std::chrono::milliseconds kMeasureWait{20};
 
-// What other threads tell the control thread. Leaked: they may until the process is gone.
-struct Told {
+// Answers and requests from other threads. Never destroyed: threads may use it until the process ends.
+struct Inbox {
     std::mutex mutex;
     struct Answer {
         std::uint64_t client;
-        std::optional<control::Reply> reply;  // none: no memory was left for it
+        std::optional<control::Reply> reply;  // nullopt: there was no memory for it
     };
     std::vector<Answer> answers;
-    std::size_t asked = 0;  // questions that have not been answered
+    std::size_t asked = 0;  // answers due from other threads
     struct Cap {
         std::uint64_t client;
         policy::GpuKey key;
         std::optional<policy::Size> cap;
     };
-    std::list<Cap> caps;  // that wait for NVML, or behind one that does: in the order in which they were asked for
-    bool setting_caps = false;  // a thread takes them
+    std::list<Cap> caps;        // waiting for NVML or for an earlier one, in order
+    bool setting_caps = false;  // a thread is setting them
 };
-Told &told() noexcept { return leaked<Told>(); }
+Inbox &inbox() noexcept { return leaked<Inbox>(); }
 
-// Set: something is told and the thread has not begun to look yet.
+// Set while the inbox has content that the thread has not begun to read.
 constinit std::atomic<bool> pending{false};
-// How often the books have been held against the devices for us.
+// Counts the completed measurements.
 constinit std::atomic<std::uint64_t> measurements{0};
-// The socket that wakes the thread, and never closed by us: another thread may be about to use it.
+// The socket that wakes the thread. Never closed by curb: another thread may be about to use it.
 constinit std::atomic<const OwnSocket *> waker{nullptr};
 
-// Makes the thread look at what it was told. Leaves errno.
+// Makes the control thread read its inbox. Leaves errno alone.
 void wake() noexcept {
     if (pending.exchange(true, std::memory_order_seq_cst)) return;
     const KeepErrno keep_errno;
     if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
 }
 
-// Whoever answers elsewhere: room for the answer is there before it is asked. False: too many are.
-bool begin_question() {
-    const std::scoped_lock lock(told().mutex);
-    if (told().asked == kQuestions) return false;
-    told().answers.reserve(told().answers.size() + told().asked + 1);
-    ++told().asked;
+// Reserves a slot for an answer produced on another thread. False if too many are pending.
+bool reserve_answer() {
+    const std::scoped_lock lock(inbox().mutex);
+    if (inbox().asked == kMaxPending) return false;
+    inbox().answers.reserve(inbox().answers.size() + inbox().asked + 1);
+    ++inbox().asked;
     return true;
 }
-// What came of it.
+// Posts the answer to a reserved slot.
 template <class Report>
-void answered(std::uint64_t client, const Report &report) noexcept {
+void post_answer(std::uint64_t client, const Report &report) noexcept {
     {
-        const std::scoped_lock lock(told().mutex);
-        --told().asked;
-        Told::Answer &one = told().answers.emplace_back();  // room was reserved
+        const std::scoped_lock lock(inbox().mutex);
+        --inbox().asked;
+        Inbox::Answer &one = inbox().answers.emplace_back();  // room was reserved
         one.client = client;
         try {
             one.reply = report;
@@ -107,63 +106,63 @@ void answered(std::uint64_t client, const Report &report) noexcept {
     }
     wake();
 }
-// It could not be asked after all.
-void drop_question() noexcept {
-    const std::scoped_lock lock(told().mutex);
-    --told().asked;
+// Frees the slot of an answer that will not come.
+void cancel_answer() noexcept {
+    const std::scoped_lock lock(inbox().mutex);
+    --inbox().asked;
 }
 
-// In a thread of its own: NVML's start takes milliseconds, and may wait for a driver that is stuck.
+// Runs on its own thread: NVML's start takes milliseconds, and may block on a stuck driver.
 void set_waiting_caps() {
     in_force::find_indexes();
     for (;;) {
-        Told::Cap one;
+        Inbox::Cap one;
         {
-            const std::scoped_lock lock(told().mutex);
-            told().setting_caps = !told().caps.empty();
-            if (!told().setting_caps) return;
-            one = std::move(told().caps.front());
-            told().caps.pop_front();
+            const std::scoped_lock lock(inbox().mutex);
+            inbox().setting_caps = !inbox().caps.empty();
+            if (!inbox().setting_caps) return;
+            one = std::move(inbox().caps.front());
+            inbox().caps.pop_front();
         }
-        answered(one.client, process::enforce(one.key, one.cap));
+        post_answer(one.client, process::enforce(one.key, one.cap));
     }
 }
 
 class Server {
   public:
-    // Makes the socket, or says why there is none.
+    // Creates the socket, or logs why it could not.
     void open(const control::Places &places);
     [[nodiscard]] bool is_open() const { return static_cast<bool>(listening_); }
-    // As long as there is a socket.
+    // Serves until the socket is gone.
     void run();
 
   private:
     void stop(const std::string &why);
     void wait();
-    void take_in(Clock::time_point now);
+    void accept_clients(Clock::time_point now);
     void answer(Connection &client, const std::string &line, Clock::time_point now);
-    // The answer to each kind of request; none: it comes later.
-    using Now = std::optional<control::Reply>;
-    Now on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now);
-    Now on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
-    Now on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
-    Now on(const control::ReloadRequest &asked, std::uint64_t client, Clock::time_point now);
-    Now measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
-    void hand_back(Clock::time_point now);
+    // Each serves one kind of request. Returns nullopt if the answer comes later.
+    using Immediate = std::optional<control::Reply>;
+    Immediate on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate on(const control::ReloadRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
+    void deliver_answers(Clock::time_point now);
     Connection *find(std::uint64_t client);
-    void make_room();
+    void drop_idle_client();
 
     OwnSocket listening_;
     OwnSocket woken_;
     std::vector<Connection> clients_;
-    // Answers that are held for a look at the devices.
-    struct Held {
+    // Answers that wait for a measurement.
+    struct Deferred {
         std::uint64_t client;
         Clock::time_point until;
-        std::uint64_t seen;  // measurements, when it was asked for
+        std::uint64_t seen;  // `measurements` at the request
         std::function<control::Reply()> reply;
     };
-    std::vector<Held> held_;
+    std::vector<Deferred> deferred_;
     std::uint64_t last_id_ = 0;
     Clock::time_point paused_until_{};
 };
@@ -192,17 +191,17 @@ void Server::run() {
     while (listening_) {
         pending.store(false, std::memory_order_seq_cst);
         try {
-            hand_back(Clock::now());
+            deliver_answers(Clock::now());
             wait();
         } catch (...) {
-            held_.clear();
-            clients_.clear();  // out of host memory: whoever asks again may be luckier
+            deferred_.clear();
+            clients_.clear();  // out of host memory: clients may try again
             usleep(10'000);
         }
     }
 }
 
-// The socket is given up, and the thread ends.
+// Closes the socket, after which the thread ends.
 void Server::stop(const std::string &why) {
     clients_.clear();
     listening_ = {};
@@ -225,7 +224,7 @@ void Server::wait() {
     const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
     const bool paused = now < paused_until_;
     if (paused) no_later_than(paused_until_);
-    for (const Held &one : held_) no_later_than(one.until);
+    for (const Deferred &one : deferred_) no_later_than(one.until);
     for (const Connection &client : clients_)
         if (const auto idle = client.until()) no_later_than(*idle);
 
@@ -242,19 +241,19 @@ void Server::wait() {
         return poll(polled.data(), 2 + clients_.size(), timeout);
     };
     if (wait_for_any() < 0) {
-        if (errno != EINTR) usleep(1000);  // no memory in the kernel: do not turn that into a loop
+        if (errno != EINTR) usleep(1000);  // the kernel has no memory: do not loop without a pause
         return;
     }
     const Clock::time_point then = Clock::now();
     for (std::size_t i = 0; i < clients_.size(); ++i)
         if (polled[2 + i].revents != 0) clients_[i].on(polled[2 + i].revents, then);
-    // That the other end is closed is seen before the next sleep.
+    // A drain() that finds the other end closed is noticed before the next poll.
     if (polled[0].revents != 0 && woken_.ours()) static_cast<void>(woken_.drain());
-    if (polled[1].revents != 0) take_in(then);
+    if (polled[1].revents != 0) accept_clients(then);
 }
 
-// Room for one more client: that of the one that has been asking for the longest time, not of one that waits for us.
-void Server::make_room() {
+// If all slots are taken, drops the client that has been idle longest. Never one that waits for an answer.
+void Server::drop_idle_client() {
     if (clients_.size() < kClients) return;
     const auto longest =
         std::min_element(clients_.begin(), clients_.end(), [](const Connection &a, const Connection &b) {
@@ -263,8 +262,8 @@ void Server::make_room() {
     if (longest->until()) clients_.erase(longest);
 }
 
-void Server::take_in(Clock::time_point now) {
-    for (std::size_t taken = 0; taken < kClients; ++taken) {  // those that are here are served in between
+void Server::accept_clients(Clock::time_point now) {
+    for (std::size_t taken = 0; taken < kClients; ++taken) {  // limited, so that present clients are served in between
         if (!listening_.ours()) return;
         OwnSocket socket(accept4(listening_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (!socket) {
@@ -276,7 +275,7 @@ void Server::take_in(Clock::time_point now) {
         if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
             (peer.uid != geteuid() && peer.uid != 0))
             continue;
-        make_room();
+        drop_idle_client();
         Connection client(std::move(socket), ++last_id_, now);
         if (clients_.size() < kClients)
             clients_.push_back(std::move(client));
@@ -292,44 +291,43 @@ void Server::answer(Connection &client, const std::string &line, Clock::time_poi
     if (reply) client.answer(*reply, now);
 }
 
-Server::Now Server::on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now) {
+Server::Immediate Server::on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now) {
     if (!devices::are_old()) return status::now(asked);
     return measured(client, now, [asked]() -> control::Reply { return status::now(asked); });
 }
 
-Server::Now Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
-    if (!begin_question())
-        return control::Failure{"too many releases have been asked for that are not done yet; try again"};
+Server::Immediate Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
+    if (!reserve_answer()) return control::Failure{"too many releases are pending; try again"};
     if (release::ask(
-            {"curb release", asked, [client](const control::ReleaseReport &report) { answered(client, report); }}))
+            {"curb release", asked, [client](const control::ReleaseReport &report) { post_answer(client, report); }}))
         return std::nullopt;
-    drop_question();
+    cancel_answer();
     return control::Failure{"no host memory"};  // short enough to need none
 }
 
-// In force before anything else is done, and told once it is known how much is held: without a cap the books may lack
-// what the driver takes of its own.
-Server::Now Server::on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now) {
+// Sets the cap at once, and answers after a measurement: without a cap the ledger may lack memory that the driver took
+// by itself.
+Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now) {
     const auto key = policy::parse_gpu_key(asked.gpu);
     if (!key) return control::Failure{"--gpu: " + key.error()};
     const auto setting_caps = [] {
-        const std::scoped_lock lock(told().mutex);
-        return told().setting_caps;
+        const std::scoped_lock lock(inbox().mutex);
+        return inbox().setting_caps;
     };
     if (in_force::needs_indexes(*key) || setting_caps()) {
-        if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
+        if (!reserve_answer()) return control::Failure{"too much has been asked for that is not done yet; try again"};
         {
-            const std::scoped_lock lock(told().mutex);
-            told().caps.push_back({client, *key, asked.cap});
-            if (std::exchange(told().setting_caps, true)) return std::nullopt;
+            const std::scoped_lock lock(inbox().mutex);
+            inbox().caps.push_back({client, *key, asked.cap});
+            if (std::exchange(inbox().setting_caps, true)) return std::nullopt;
         }
         if (own_thread::start(set_waiting_caps, "curb-nvml")) return std::nullopt;
         {
-            const std::scoped_lock lock(told().mutex);
-            told().caps.clear();  // this one alone: only this thread adds any
-            told().setting_caps = false;
+            const std::scoped_lock lock(inbox().mutex);
+            inbox().caps.clear();  // only this request: no other thread adds any
+            inbox().setting_caps = false;
         }
-        drop_question();
+        cancel_answer();
         return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
     }
     control::Reply reply = process::enforce(*key, asked.cap);
@@ -341,15 +339,17 @@ Server::Now Server::on(const control::CapRequest &asked, std::uint64_t client, C
     });
 }
 
-Server::Now Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t client, Clock::time_point /*now*/) {
-    if (!begin_question()) return control::Failure{"too much has been asked for that is not done yet; try again"};
-    if (policy_watcher::reload([client](const control::Reply &reply) { answered(client, reply); })) return std::nullopt;
-    drop_question();
+Server::Immediate Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t client,
+                             Clock::time_point /*now*/) {
+    if (!reserve_answer()) return control::Failure{"too much has been asked for that is not done yet; try again"};
+    if (policy_watcher::reload([client](const control::Reply &reply) { post_answer(client, reply); }))
+        return std::nullopt;
+    cancel_answer();
     return control::Failure{policy_watcher::nothing_to_read()};
 }
 
-Server::Now Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
-    held_.push_back({client, now + kLook, measurements.load(std::memory_order_seq_cst), std::move(reply)});
+Server::Immediate Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
+    deferred_.push_back({client, now + kMeasureWait, measurements.load(std::memory_order_seq_cst), std::move(reply)});
     worker::measure(server::measured);
     return std::nullopt;
 }
@@ -360,44 +360,44 @@ Connection *Server::find(std::uint64_t client) {
     return found == clients_.end() ? nullptr : &*found;
 }
 
-// To those who still wait for it.
-void Server::hand_back(Clock::time_point now) {
-    std::vector<Told::Answer> done;
+// Sends the answers that are ready to the clients that still wait.
+void Server::deliver_answers(Clock::time_point now) {
+    std::vector<Inbox::Answer> done;
     {
-        const std::scoped_lock lock(told().mutex);
-        done.reserve(told().asked);  // what is swapped in must hold what is still to come
-        done.swap(told().answers);
+        const std::scoped_lock lock(inbox().mutex);
+        done.reserve(inbox().asked);  // keeps the slots of pending answers reserved
+        done.swap(inbox().answers);
     }
-    for (const Told::Answer &one : done) {
+    for (const Inbox::Answer &one : done) {
         Connection *client = find(one.client);
         if (!client) continue;
         if (one.reply)
             client->answer(*one.reply, now);
         else
-            client->answer(control::Failure{"it is done, but there is no memory to say what came of it"}, now);
+            client->answer(control::Failure{"it is done, but there was no memory for the report"}, now);
     }
     const std::uint64_t count = measurements.load(std::memory_order_seq_cst);
-    for (std::size_t i = 0; i < held_.size();) {
-        if (held_[i].seen == count && held_[i].until > now) {
+    for (std::size_t i = 0; i < deferred_.size();) {
+        if (deferred_[i].seen == count && deferred_[i].until > now) {
             ++i;
             continue;
         }
-        const Held one = std::move(held_[i]);
-        held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+        const Deferred one = std::move(deferred_[i]);
+        deferred_.erase(deferred_.begin() + static_cast<std::ptrdiff_t>(i));
         if (Connection *client = find(one.client)) client->answer(one.reply(), now);
     }
 }
 
-const control::Places *around = nullptr;
+const control::Places *socket_places = nullptr;
 
 void serve() {
     const own_thread::Awake awake;
-    Server server;  // on a thread that nobody joins: at exit it goes with the process
-    // Out of host memory, perhaps for a moment. What has been opened when that happens stays.
+    Server server;  // the thread is never joined: it ends with the process
+    // Try again if out of host memory, perhaps only for a moment, unless the socket is already open.
     constexpr int kTries = 40;
     for (int tries = 1;; ++tries) {
         try {
-            server.open(*around);
+            server.open(*socket_places);
             break;
         } catch (...) {
             if (server.is_open()) break;
@@ -420,10 +420,10 @@ void measured() noexcept {
 }
 
 void start() noexcept try {
-    // Here, because the program's other threads may change the environment later.
-    around = new control::Places(control::places());
+    // Read here, because the program's other threads may change the environment later.
+    socket_places = new control::Places(control::places());
     socket_file::until_exit();
-    told();
+    inbox();
     own_thread::start(serve, "curb-control");
 } catch (...) {
     log::write(LogLevel::info, "out of host memory: no control socket");

@@ -1,17 +1,17 @@
-// The control socket: other processes of the user, and root's, ask here what this one holds, for releases, and for
-// other caps. Served by one thread, curb-control, which never waits for anything but its sockets: a driver that is
-// stuck, or a program that keeps Python's lock, does not keep it from answering.
+// The control socket. Processes of the same user and of root request status, releases, caps and reloads here. One
+// thread, curb-control, serves it and blocks on its sockets only, so that it answers even if the driver is stuck or the
+// program keeps the GIL.
 //
-// The program may close our descriptors and open its own under their numbers (descriptor.hpp): they are looked at
-// before each use, and once one of the server's is gone it serves no more.
+// The program may close curb's descriptors and reuse their numbers (descriptor.hpp). The server checks each before use,
+// and stops once one of its own is gone.
 #pragma once
 
 namespace curb::shim::server {
 
-// Starts the thread. Once, by the first successful cuInit.
+// Starts the thread. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// In a fork child, whose parent goes on serving. Async-signal-safe.
+// Closes the child's copies of the sockets, in a fork child. The parent goes on serving. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::server

@@ -17,9 +17,8 @@
 namespace curb::shim::socket_file {
 namespace {
 
-constexpr int kBacklog = 128;  // clients that wait to be taken in
+constexpr int kBacklog = 128;  // clients waiting for accept
 
-// Leaked: the control thread may use it until the process is gone.
 struct File {
     std::mutex mutex;
     bool exiting = false;
@@ -29,10 +28,10 @@ struct File {
 };
 File &file() noexcept { return leaked<File>(); }
 
-// The process that has the socket. Not its pid alone: that of a child in a pid namespace of its own may be the same.
+// The process that owns the file; 0 in fork children. A child in a new pid namespace may have the same pid.
 constinit std::atomic<pid_t> owner{0};
 
-// The lock is held. Allocates nothing: a program that ends from a signal handler may have been stopped within malloc.
+// The caller holds the lock. Allocates nothing: a program that exits from a signal handler may be within malloc.
 void remove(File &file) noexcept {
     if (file.path.empty()) return;
     struct stat status {};
@@ -41,7 +40,7 @@ void remove(File &file) noexcept {
     file.path.clear();
 }
 
-// Children that were forked run it too: the file is their parent's.
+// Fork children run this too, but the file is their parent's.
 void at_exit() {
     if (owner.load(std::memory_order_relaxed) != getpid()) return;
     const std::scoped_lock lock(file().mutex);
@@ -73,8 +72,8 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
     const std::scoped_lock lock(file().mutex);
     if (file().exiting) return {};
     unlink(fresh.c_str());
-    // Whatever the umask is, the same user can connect. Renamed once it listens: a socket that is found and refuses is
-    // a dead process's.
+    // chmod, so that the same user can connect under any umask. Renamed only once it listens, because clients take a
+    // socket that refuses for a dead process's.
     struct stat status {};
     if (!out || bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 ||
         ::listen(out.number(), kBacklog) != 0 || chmod(fresh.c_str(), 0600) != 0 ||

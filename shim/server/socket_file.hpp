@@ -1,5 +1,5 @@
-// The file of the control socket: how others find this process. There from the first moment at which it can be
-// connected to, until the process ends normally or gives it up.
+// The file of the control socket, by which clients find this process. It exists from the moment that clients can
+// connect until the process ends normally or withdraws it.
 #pragma once
 
 #include <string>
@@ -9,16 +9,18 @@
 
 namespace curb::shim::socket_file {
 
-// Has it deleted at the end of the process. Once, before anything else here; may throw std::bad_alloc, as listen().
+// Deletes the file at the end of the process. Call once, before the other functions. Throws std::bad_alloc, as
+// listen().
 void until_exit();
 
-// A socket in the folder that others can connect to, or why there is none (empty: the process is about to end).
+// Creates a socket in the folder that others can connect to. On failure returns an invalid socket and sets `why`; `why`
+// stays empty if the process is ending.
 OwnSocket listen(const control::Folder &folder, std::string &why);
 
-// Deletes the file. Not if another file stands there now: of a process with our pid in another pid namespace.
+// Deletes the file, unless another has replaced it: a process in another pid namespace may have the same pid.
 void withdraw() noexcept;
 
-// In a fork child: the file stays its parent's. Async-signal-safe.
+// Leaves the file to the parent, in a fork child. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::socket_file

@@ -33,7 +33,7 @@ control::PolicyStatus of_policy(const Version &version) {
 }
 
 std::vector<Bytes> of_pools(const Device &device) {
-    constexpr std::size_t kMost = 256;  // of a program that makes a pool for everything
+    constexpr std::size_t kMost = 256;  // for programs with very many pools
     std::vector<Bytes> out = pools::charges(device);
     std::sort(out.begin(), out.end(), std::greater<>());
     if (out.size() > kMost) out.resize(kMost);
@@ -92,7 +92,7 @@ void add_waits(control::Status &out, const Snapshot &in_force) {
 
 control::Status now(const control::StatusRequest &asked) {
     const auto in_use = process::snapshot();
-    const Snapshot &in_force = *in_use;  // one, so that the terms fit together
+    const Snapshot &in_force = *in_use;  // one snapshot, so that all limits are consistent
     control::Status out;
     out.pid = getpid();
     out.version = CURB_VERSION;
@@ -104,7 +104,7 @@ control::Status now(const control::StatusRequest &asked) {
         out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();
-    out.releasing = release::under_way();
+    out.releasing = release::is_running();
     out.refusals = refusals::last();
     out.releases = release::past();
     if (asked.detail) {

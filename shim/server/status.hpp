@@ -1,15 +1,15 @@
-// What the process says of itself to whoever asks on its control socket.
+// The status of this process, for clients of the control socket.
 //
-// From the books alone: nothing here calls the driver, NVML or Python, waits for a file or the log, or takes a lock
-// under which others do. It runs on the control thread, and answers while all of these are stuck. In detail it takes
-// the loader's lock too (passed.hpp), under which nobody waits for long.
+// Reads only curb's own records: calls no driver, NVML or Python, touches no file or log, and takes no lock that is
+// held across one of these. So the control thread can answer while they are stuck. A detailed status also takes the
+// loader's lock (bypass.hpp), which no thread holds for long.
 #pragma once
 
 #include "control/messages.hpp"
 
 namespace curb::shim::status {
 
-// May throw std::bad_alloc.
+// Returns the status. Throws std::bad_alloc.
 control::Status now(const control::StatusRequest &asked);
 
 }  // namespace curb::shim::status

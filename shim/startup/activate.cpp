@@ -30,8 +30,8 @@ namespace {
 
 constinit std::once_flag once;
 
-// CURB_POLICY as an absolute path, if the program was started with a relative one: by the first cuInit it may have
-// changed its folder. Empty: as the environment has it.
+// CURB_POLICY as an absolute path, if it is relative: the program may change its working directory before cuInit.
+// Empty: use the environment's value.
 constinit char policy_at_start[4096] = {};
 
 void note_relative_policy() {
@@ -50,7 +50,7 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// The one constructor: what has to happen before main.
+// curb's only constructor, for what must happen before main.
 __attribute__((constructor)) void at_load() {
     const KeepErrno keep_errno;
     log::look_at_stderr();
@@ -59,11 +59,11 @@ __attribute__((constructor)) void at_load() {
     before_main::set_environment(environment);
 }
 
-// In a fork child the locks may be held by threads that do not exist any more and the worker is gone. The driver
-// answers CUDA_ERROR_NOT_INITIALIZED to everything there, so passing is right. Our state is left as it is, on purpose:
-// a destructor could wait for one of those locks.
+// In a fork child, threads that no longer exist may hold curb's locks, and there is no worker. The driver returns
+// CUDA_ERROR_NOT_INITIALIZED to all calls there, so curb passes them on. It destroys no state: a destructor could wait
+// for one of those locks.
 void in_fork_child() {
-    const KeepErrno keep_errno;  // of fork; the program may have closed what is closed here
+    const KeepErrno keep_errno;  // of fork; closing a descriptor here may fail
     state.store(State::passing, std::memory_order_relaxed);
     worker::in_fork_child();
     server::in_fork_child();
@@ -71,9 +71,9 @@ void in_fork_child() {
     signals::restore_program_action();
 }
 
-// Throws std::bad_alloc before anything has begun.
+// Throws std::bad_alloc before anything changes.
 void start() {
-    last_thread::watch();  // in a child that another thread than its parent's first one has forked
+    last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
     allocators::read_environment();
     begin(environment);
@@ -99,14 +99,14 @@ bool activate() noexcept {
             }
         } catch (...) {
         }
-        // Out of host memory, perhaps for a moment.
+        // Out of host memory, perhaps only for a moment.
         const timespec moment{0, 1'000'000};
         nanosleep(&moment, nullptr);
     }
     if (unwinder::load())
         log::write(policy::LogLevel::error,
                    "out of host memory: the policy cannot be read, so the program cannot use CUDA now");
-    else  // nothing that may throw, the log among it, can be run
+    else  // without the unwinder nothing that may throw can run, not even the log
         log::LogFile().write("curb: libgcc_s.so.1 cannot be loaded, so the program cannot use CUDA now\n");
     return false;
 }

@@ -1,10 +1,10 @@
-// curb wakes with the driver.
+// Activates curb once the driver is initialised.
 #pragma once
 
 namespace curb::shim::process {
 
-// The driver has been initialised: finds the devices, reads the policy, starts the threads. Once; later calls return
-// true. False: there is no host memory for it, and nothing has begun; it can be called again. Thread-safe.
+// Finds the devices, reads the policy and starts the threads, after cuInit has succeeded. Later calls return true.
+// False if there is no host memory; then nothing has changed, and the program may call cuInit again. Thread-safe.
 bool activate() noexcept;
 
 }  // namespace curb::shim::process

@@ -18,15 +18,14 @@
 namespace curb::shim::before_main {
 namespace {
 
-// What the text of a policy file mentions. A key with \u in it could spell anything: it counts as `frameworks`.
+// The words that a policy file contains. A \u escape could spell any key, so it counts as `frameworks`.
 struct Mentions {
     bool frameworks = false;
-    bool cap = false;  // outside the rules: it holds for every process
-    bool cap_in_rule =
-        false;  // in a rule, or behind the rules: whether it holds for this process the text does not tell
+    bool cap = false;          // outside the rules: it applies to every process
+    bool cap_in_rule = false;  // in or after the rules: it may apply to this process
 };
 
-// Every program of a session does this, so the file is searched and not parsed. Allocates nothing.
+// Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
 Mentions mentions_of(const char *path) noexcept {
     Mentions out;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -37,7 +36,7 @@ Mentions mentions_of(const char *path) noexcept {
     struct stat status {};
     const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
     bool in_rules = false;
-    std::size_t seen = 0, kept = 0;  // kept: of the block before, because a word may lie across
+    std::size_t seen = 0, kept = 0;  // kept: bytes of the last block, because a word may span two
     for (ssize_t got = 0; regular && !out.frameworks && seen <= config::kLargest &&
                           (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
         const std::string_view text(block, kept + static_cast<std::size_t>(got));
@@ -59,7 +58,7 @@ void add(Mentions &all, const Mentions &more) noexcept {
     all.cap_in_rule |= more.cap_in_rule;
 }
 
-// What the policies of this process mention. Allocates nothing: nearly every program does this, and has no policy.
+// Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.
 Mentions mentioned(const char *(*environment)(const char *)) noexcept {
     Mentions all = mentions_of(config::kCeiling);
     if (getauxval(AT_SECURE) != 0) return all;
@@ -87,7 +86,7 @@ bool is_set_for_a_cap() noexcept {
 
 }  // namespace
 
-// The policy is parsed, which costs each command of a shell script 0.5 ms, only if its text does not decide.
+// Parses the policy only if its text does not decide: parsing costs each command of a shell script 0.5 ms.
 void set_environment(const char *(*environment)(const char *)) noexcept try {
     const Mentions said = mentioned(environment);
     const bool decided = !said.frameworks && (said.cap || !said.cap_in_rule || is_set_for_a_cap());
@@ -101,7 +100,7 @@ void set_environment(const char *(*environment)(const char *)) noexcept try {
     for (const auto &[name, value] : policy::variables_to_set(loaded->policy, getenv))
         setenv(name.c_str(), value.c_str(), 0);
 } catch (...) {
-    // Out of host memory before main: the program will meet that itself.
+    // Out of host memory before main: the program will fail by itself.
 }
 
 }  // namespace curb::shim::before_main

@@ -1,4 +1,4 @@
-// The driver's initialisation, with which curb wakes.
+// The hook of cuInit, which activates curb.
 
 #include "activate.hpp"
 #include "driver.hpp"
@@ -8,6 +8,6 @@ using namespace curb::shim;
 CUresult cuInit(unsigned flags) {
     const CUresult result = driver().cuInit(flags);
     if (!driver_loaded()) return result;
-    // Without host memory to read the policy nobody knows what is allowed; the program may try again.
+    // Without host memory curb cannot read the policy, so the program must not run uncapped; it may try again.
     return result == CUDA_SUCCESS && !process::activate() ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }

@@ -1,5 +1,4 @@
-// Step "cache": blocks that curb keeps for reuse. Freeing one waits for its device, as any free does, and breaks no
-// graph capture.
+// Step "cache": frees the kept blocks. Each free waits for its device, as any free does, and breaks no graph capture.
 
 #include "cache.hpp"
 
@@ -13,7 +12,7 @@ std::string cache() {
         Device &device = devices::at(ordinal);
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
         any = true;
-        shim::cache::give_up(device);
+        shim::cache::free_kept(device);
     }
     return any ? "" : "nothing cached";
 }

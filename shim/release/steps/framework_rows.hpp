@@ -1,10 +1,10 @@
-// The frameworks that the step "frameworks" can ask, once.
+// The frameworks whose caches the step "frameworks" can free. Included once.
 //
-// Adding one: a row here. `python` defines give_back(module), which is called with the module's object from sys.modules
-// if that is imported. It returns True: something came back; False: nothing was cached; a text: why it was not asked.
-// What it raises is caught and told. It may use `modules` (sys.modules), `devices` (ordinals of the devices that have a
-// primary context: making another current would create one there) and `collect` (the policy lets it search all
-// objects). A primary context is current. Nothing may be imported.
+// To add a framework, add a row. `python` defines give_back(module), which gets the module from sys.modules if it is
+// imported. It returns True if memory came back, False if nothing was cached, or a text why it did not try. Exceptions
+// are caught and reported. It may use `modules` (sys.modules), `devices` (the ordinals of devices with a primary
+// context; do not make others current, that would create one) and `collect` (the policy allows a search of all
+// objects). A primary context is current. It must not import anything.
 #pragma once
 
 namespace curb::shim::release {
@@ -16,11 +16,11 @@ struct FrameworkRow {
 };
 
 inline constexpr FrameworkRow kFrameworks[] = {
-    // empty_cache() serves every device, with expandable segments too. Pools of graphs and of MemPool that are in use
-    // stay: replays need them.
+    // empty_cache() covers all devices, also with expandable segments. It keeps the pools of graphs and MemPools that
+    // are in use: replays need them.
     //
-    // cudaMallocAsync caches nothing beyond the driver's pool, which has a step of its own, and its empty_cache()
-    // breaks any capture in progress, in the relaxed mode too (PyTorch 2.11, H200: docs/results/driver.md).
+    // The cudaMallocAsync backend caches only in the driver's pool, which the step "pools" trims. Its empty_cache()
+    // breaks any capture in progress, even in relaxed mode (PyTorch 2.11, H200: docs/results/driver.md).
     {"torch", "torch", R"python(
 def give_back(torch):
     cuda = getattr(torch, 'cuda', None)
@@ -35,9 +35,9 @@ def give_back(torch):
     return reserved() < before
 )python"},
 
-    // The default pool, and the pool that the program has put in its place for all threads. The allocator of a thread
-    // of its own cannot be seen from here; with `collect` every pool that is alive is found. The types are compared,
-    // not asked: isinstance() would run the code of lazy objects.
+    // The default pool, and the pool that the program has set for all threads. A thread's own allocator is invisible
+    // here; `collect` finds every live pool. It compares types, because isinstance() would run the code of lazy
+    // objects.
     {"cupy", "cupy", R"python(
 def give_back(cupy):
     cuda = cupy.cuda
@@ -55,8 +55,8 @@ def give_back(cupy):
     return came_back
 )python"},
 
-    // Frees that Numba has put off, in the queues of every context it has. By the contexts' own objects: Numba's
-    // current_context() would make one. The queue does nothing while the program holds it back (defer_cleanup).
+    // Frees that Numba has deferred, in the queues of all its contexts. Uses the context objects directly, because
+    // Numba's current_context() would create one. The queue does nothing while the program defers it (defer_cleanup).
     {"numba", "numba.cuda.cudadrv.driver", R"python(
 def give_back(numba):
     came_back = False

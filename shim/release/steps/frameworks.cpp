@@ -1,7 +1,7 @@
-// Step "frameworks": memory that frameworks cache in the process, asked back through the interpreter they live in.
+// Step "frameworks": calls Python frameworks to free their caches.
 //
-// Only what is imported already is asked, never during a graph capture: what a framework has cached may be what the
-// graph uses (CuPy), or it gives nothing back then (PyTorch).
+// Only frameworks that are already imported, and never during a graph capture: the graph may use the cached memory
+// (CuPy), or the framework frees nothing then (PyTorch).
 
 #include <array>
 #include <atomic>
@@ -25,13 +25,12 @@ namespace {
 
 constexpr int kFileInput = 257;  // Py_file_input, part of CPython's stable ABI
 
-// Around the rows. It finds `modules`, `devices`, `collect` and `state`, a dictionary that lives as long as the
-// interpreter, and leaves `report` and `asked`, the names of those that were asked.
+// The code around the rows. Input: `modules`, `devices`, `collect` and `state`, a dictionary that lives as long as the
+// interpreter. Output: `report` and `asked`, the names of the frameworks that were called.
 //
-// A thread that takes the GIL while the interpreter ends is ended there, and where that happens within C++ code of a
-// framework (pybind11's gil_scoped_release) the process dies of it. So the interpreter's end is held up until the
-// frameworks have answered, 2 s at the most: by an exit function, which runs before the end begins. Not in a fork
-// child, where nobody would let go of the lock.
+// CPython ends a thread that takes the GIL while the interpreter ends. Within a framework's C++ code (pybind11's
+// gil_scoped_release) that kills the process. So an exit function, which runs before the interpreter ends, waits for
+// the frameworks, 2 s at most. Not in a fork child, where no thread would release the lock.
 constexpr const char *kBefore = R"python(
 devices = [int(ordinal) for ordinal in devices.split()]
 collect = collect == 'yes'
@@ -107,7 +106,7 @@ struct Answer {
     std::string asked;
 };
 
-// The interpreter's own dictionary for us, borrowed; null: there is none.
+// Returns curb's dictionary in the interpreter, a borrowed reference. nullptr if there is none.
 PyObject *state_of(const Python &python) {
     PyObject *all =
         python.interpreter && python.interpreter_dict ? python.interpreter_dict(python.interpreter()) : nullptr;
@@ -120,7 +119,7 @@ PyObject *state_of(const Python &python) {
     return python.get_item(all, "curb");
 }
 
-// Under the GIL.
+// Runs the Python program. The caller holds the GIL.
 Answer ask(const Python &python, const std::string &ordinals, bool collect) {
     Answer answer;
     PyObject *space = python.new_dict();
@@ -158,28 +157,29 @@ void note_answers(const std::string &asked) noexcept {
             caller_match::note_answer(row.name);
 }
 
-// A device's primary context, which is there, kept and made current for a while.
-class OnPrimary {
+// Retains a device's active primary context and makes it current while it lives.
+class PrimaryContextGuard {
   public:
-    explicit OnPrimary(CUdevice device) noexcept : device_(device) {
+    explicit PrimaryContextGuard(CUdevice device) noexcept : device_(device) {
         CUcontext context = nullptr;
         if (device >= 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS)
             current_.emplace(context);
     }
-    ~OnPrimary() {
+    ~PrimaryContextGuard() {
         if (!current_) return;
         current_.reset();
         driver().cuDevicePrimaryCtxRelease_v2(device_);
     }
-    OnPrimary(const OnPrimary &) = delete;
-    OnPrimary &operator=(const OnPrimary &) = delete;
+    PrimaryContextGuard(const PrimaryContextGuard &) = delete;
+    PrimaryContextGuard &operator=(const PrimaryContextGuard &) = delete;
 
   private:
     CUdevice device_;
     std::optional<contexts::Current> current_;
 };
 
-// The devices on which work can be done without making a context there, which would take hundreds of megabytes.
+// Returns the devices that have a primary context, and the first of them. On others a call would create one, which
+// takes hundreds of megabytes.
 std::string with_primary_context(int &first) {
     std::string ordinals;
     for (int ordinal = devices::count() - 1; ordinal >= 0; --ordinal)
@@ -197,18 +197,18 @@ namespace step {
 std::string frameworks() {
     Python python;
     if (!python.find()) return "no Python";
-    if (python.finalizing()) return "Python is ending";  // it says that it is not initialised then, too
+    if (python.finalizing()) return "Python is ending";  // first: it also reports "not initialised" then
     if (!python.initialized()) return "no Python";
     if (captures::any()) return kCapture;
     const auto answer = std::make_shared<Answer>();
     const bool collect = *process::snapshot()->policy.release.collect;
     const auto work = [python, collect, answer] {
-        // A capture that begins meanwhile must survive what the frameworks free.
+        // The frameworks' frees must not break a capture that begins meanwhile.
         const RelaxedCapture relaxed;
-        // A thread without a current context works on device 0, and the runtime would make a context there.
+        // Without a current context the runtime would create one on device 0.
         int first = -1;
         const std::string ordinals = with_primary_context(first);
-        const OnPrimary current(first);
+        const PrimaryContextGuard current(first);
         *answer = ask(python, ordinals, collect);
     };
     const auto late = [] {

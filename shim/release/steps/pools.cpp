@@ -1,8 +1,8 @@
-// Step "pools": memory that stream-ordered pools, and the graphs of a device, reserve but do not use.
+// Step "pools": frees the memory that stream-ordered pools and graphs reserve but do not use.
 //
-// A trim gives back what the host has seen complete. What it leaves may be used, or freed by work whose end nobody has
-// looked for: then the contexts of the device are waited for, here and not in the program's threads, and it is trimmed
-// once more. Not during a graph capture, which waiting for a context would break.
+// A trim returns only memory whose work the host has seen complete. If something is left, the step waits for the work
+// of the device's contexts, on the worker and not in the program's threads, and trims once more. Not during a graph
+// capture, which waiting for a context would break.
 
 #include "pools.hpp"
 
@@ -13,16 +13,16 @@
 namespace curb::shim::release::step {
 namespace {
 
-// Waits for the work of the device's contexts. False: a capture is in progress.
+// Waits for the work of the device's contexts. False if a capture is in progress.
 bool finish_work(const Device &device) noexcept {
     const auto all = contexts::on(device);
-    if (!all) return true;  // one is about to go, and waits for its work itself
+    if (!all) return true;  // a context is being destroyed, which waits for its work
     for (const contexts::Known &one : *all) {
-        const contexts::Pin visit(one.context);
-        if (visit.id() != one.id) continue;
+        const contexts::Pin pin(one.context);
+        if (pin.id() != one.id) continue;
         const contexts::Current context(one.context);
         auto result = context ? captures::synchronise_current_context() : CUDA_SUCCESS;
-        // With an error of earlier work it may not have waited for what came after.
+        // If it returned an error of earlier work, it may not have waited for later work.
         if (result && *result != CUDA_SUCCESS) result = captures::synchronise_current_context();
         if (!result) return false;
     }

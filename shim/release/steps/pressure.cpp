@@ -1,5 +1,5 @@
-// Step "pressure": has the next large allocation refused once, if a caller is known to answer that by giving back what
-// it caches. Nothing comes back before that allocation; what does is logged then.
+// Step "pressure": has the next large allocation refused once, if a loaded framework frees its cache and retries on
+// that. Frees nothing before that allocation; the bytes freed are logged then.
 
 #include "pressure.hpp"
 

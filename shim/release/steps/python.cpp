@@ -1,5 +1,4 @@
-// pthread_exit unwinds the thread that asks for the GIL, so nothing between there and its start may be noexcept or
-// catch everything.
+// pthread_exit unwinds the thread that takes the GIL, so no frame of it may be noexcept or catch all exceptions.
 
 #include "python.hpp"
 
@@ -20,12 +19,12 @@
 namespace curb::shim::release {
 namespace {
 
-constexpr std::chrono::seconds kForLock{3}, kForWork{30};
+constexpr std::chrono::seconds kLockTimeout{3}, kWorkTimeout{30};
 
-// What the caller and the thread know of each other.
-class Meeting {
+// The state shared by the caller and the thread.
+class Handshake {
   public:
-    // Of the thread, which has the lock now. False: nobody waits for the work any more.
+    // The thread calls it once it has the GIL. False if the caller no longer waits.
     bool begin() {
         const std::scoped_lock lock(mutex_);
         if (state_ == State::given_up) return false;
@@ -39,20 +38,20 @@ class Meeting {
         changed_.notify_all();
     }
 
-    // Whether the thread has no more to do with Python, though it may still be about to end.
-    [[nodiscard]] bool is_over() {
+    // True if the thread no longer uses Python; the thread itself may still run.
+    [[nodiscard]] bool is_finished() {
         const std::scoped_lock lock(mutex_);
         return state_ == State::done || state_ == State::ended;
     }
 
-    // Of the caller.
+    // The caller waits here for the thread.
     Locked wait() {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, kForLock, [this] { return state_ != State::waiting; })) {
+        if (!changed_.wait_for(lock, kLockTimeout, [this] { return state_ != State::waiting; })) {
             state_ = State::given_up;
             return Locked::no_lock;
         }
-        if (!changed_.wait_for(lock, kForWork, [this] { return state_ != State::working; })) return Locked::no_end;
+        if (!changed_.wait_for(lock, kWorkTimeout, [this] { return state_ != State::working; })) return Locked::no_end;
         return state_ == State::done ? Locked::done : Locked::ended;
     }
 
@@ -64,63 +63,63 @@ class Meeting {
     State state_ = State::waiting;
 };
 
-// Tells the caller also when the thread is unwound.
-class Presence {
+// Calls Handshake::end() also when the thread is unwound.
+class EndGuard {
   public:
-    explicit Presence(std::shared_ptr<Meeting> meeting) : meeting_(std::move(meeting)) {}
-    ~Presence() { meeting_->end(done_); }
-    Presence(const Presence &) = delete;
-    Presence &operator=(const Presence &) = delete;
-    bool begin() { return meeting_->begin(); }
+    explicit EndGuard(std::shared_ptr<Handshake> handshake) : handshake_(std::move(handshake)) {}
+    ~EndGuard() { handshake_->end(done_); }
+    EndGuard(const EndGuard &) = delete;
+    EndGuard &operator=(const EndGuard &) = delete;
+    bool begin() { return handshake_->begin(); }
     void done() noexcept { done_ = true; }
 
   private:
-    std::shared_ptr<Meeting> meeting_;
+    std::shared_ptr<Handshake> handshake_;
     bool done_ = false;
 };
 
 }  // namespace
 
 bool Python::find() {
-    const auto look = [](auto &slot, const char *name) {
+    const auto resolve = [](auto &slot, const char *name) {
         slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(RTLD_DEFAULT, name));
         if (!slot) dlerror();
         return slot != nullptr;
     };
-    look(interpreter, "PyInterpreterState_Get");
-    look(interpreter_dict, "PyInterpreterState_GetDict");
-    return look(initialized, "Py_IsInitialized") &&
-           (look(finalizing, "Py_IsFinalizing") || look(finalizing, "_Py_IsFinalizing")) &&
-           look(ensure, "PyGILState_Ensure") && look(release, "PyGILState_Release") &&
-           look(get_modules, "PyImport_GetModuleDict") && look(get_builtins, "PyEval_GetBuiltins") &&
-           look(new_dict, "PyDict_New") && look(set_item, "PyDict_SetItemString") &&
-           look(get_item, "PyDict_GetItemString") && look(run, "PyRun_StringFlags") &&
-           look(from_string, "PyUnicode_FromString") && look(as_utf8, "PyUnicode_AsUTF8") &&
-           look(decref, "Py_DecRef") && look(clear_error, "PyErr_Clear");
+    resolve(interpreter, "PyInterpreterState_Get");
+    resolve(interpreter_dict, "PyInterpreterState_GetDict");
+    return resolve(initialized, "Py_IsInitialized") &&
+           (resolve(finalizing, "Py_IsFinalizing") || resolve(finalizing, "_Py_IsFinalizing")) &&
+           resolve(ensure, "PyGILState_Ensure") && resolve(release, "PyGILState_Release") &&
+           resolve(get_modules, "PyImport_GetModuleDict") && resolve(get_builtins, "PyEval_GetBuiltins") &&
+           resolve(new_dict, "PyDict_New") && resolve(set_item, "PyDict_SetItemString") &&
+           resolve(get_item, "PyDict_GetItemString") && resolve(run, "PyRun_StringFlags") &&
+           resolve(from_string, "PyUnicode_FromString") && resolve(as_utf8, "PyUnicode_AsUTF8") &&
+           resolve(decref, "Py_DecRef") && resolve(clear_error, "PyErr_Clear");
 }
 
 Locked with_lock(const Python &python, std::function<void()> work, std::function<void()> late) try {
-    // With the thread of an earlier call, as long as that lives. Of the worker alone.
-    std::weak_ptr<Meeting> &before = leaked<std::weak_ptr<Meeting>>();
-    if (const auto earlier = before.lock(); earlier && !earlier->is_over()) return Locked::busy;
-    const auto meeting = std::make_shared<Meeting>();
-    before = meeting;
-    std::thread([python, meeting = meeting, work = std::move(work), late = std::move(late)]() mutable {
+    // Shared with the thread of the last call while that lives. Used by the worker only.
+    std::weak_ptr<Handshake> &before = leaked<std::weak_ptr<Handshake>>();
+    if (const auto earlier = before.lock(); earlier && !earlier->is_finished()) return Locked::busy;
+    const auto handshake = std::make_shared<Handshake>();
+    before = handshake;
+    std::thread([python, handshake = handshake, work = std::move(work), late = std::move(late)]() mutable {
         bool wanted = false;
         {
-            Presence presence(std::exchange(meeting, nullptr));
-            // This thread may have begun late, after the interpreter has ended, and then to ask for the lock is to use
-            // what has been freed. Nothing keeps it from ending between here and there, but it takes milliseconds.
+            EndGuard end_guard(std::exchange(handshake, nullptr));
+            // This thread may start after the interpreter has ended; taking the GIL would then be a use after free. The
+            // interpreter could still end between this check and ensure(), but that takes it milliseconds.
             if (!python.initialized() || python.finalizing()) return;
             const int state = python.ensure();
-            wanted = presence.begin();
+            wanted = end_guard.begin();
             if (wanted) work();
             python.release(state);
-            presence.done();
+            end_guard.done();
         }
         if (!wanted) late();
     }).detach();
-    return meeting->wait();
+    return handshake->wait();
 } catch (const std::system_error &) {
     return Locked::no_thread;
 }

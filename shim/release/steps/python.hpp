@@ -1,7 +1,7 @@
-// The Python interpreter of this process, if there is one, and its lock (the GIL), taken by a thread of curb's own.
+// The Python interpreter of this process, and its lock (GIL), which a thread of curb's own takes.
 //
-// Never within an intercepted call: a framework may hold its allocator's lock there and want the GIL next. A new thread
-// belongs to the main interpreter: a module that a sub-interpreter has for itself is not met.
+// Never take the GIL within an intercepted call: a framework may hold its allocator's lock there and wait for the GIL
+// next. The thread belongs to the main interpreter, so modules of sub-interpreters are not seen.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace curb::shim::release {
 
 struct PyObject;
 
-// Found among the global symbols: the python executable's or its libpython's.
+// CPython functions, found among the global symbols (of the executable or libpython).
 struct Python {
     int (*initialized)() = nullptr;
     int (*finalizing)() = nullptr;  // Py_IsFinalizing since 3.13, _Py_IsFinalizing before
@@ -34,18 +34,17 @@ struct Python {
 
 enum class Locked {
     done,
-    ended,      // the interpreter has ended meanwhile
-    no_lock,    // the program held the GIL for 3 s: the work is given up
-    no_end,     // the work goes on after 30 s
-    busy,       // an earlier call was given up and still waits, or works
-    no_thread,  // none could be started
+    ended,      // the interpreter ended meanwhile
+    no_lock,    // the program held the GIL for 3 s: the work was abandoned
+    no_end,     // the work still runs after 30 s
+    busy,       // an earlier call was abandoned and still waits or works
+    no_thread,  // no thread could be started
 };
 
-// Does `work` under the GIL, in a thread of its own: before Python 3.14 a thread that asks for the GIL while the
-// interpreter ends is ended by pthread_exit, later it stands still for ever, and the GIL may be held for as long as the
-// program likes; none of that is to happen to the caller. `late` is called without the GIL when it came after the work
-// was given up. Both outlive the call and must hold what they need. On the worker, whose mask of signals the thread
-// inherits.
+// Runs `work` under the GIL, in a new thread, because taking the GIL can end or block a thread: while the interpreter
+// ends, Python before 3.14 calls pthread_exit and later versions block forever; and the program may keep the GIL for
+// any time. If the thread gets the GIL after the work was abandoned, it calls `late` instead, without the GIL. Both may
+// outlive the call, so they must own their data. Call it on the worker, whose signal mask the thread inherits.
 Locked with_lock(const Python &python, std::function<void()> work, std::function<void()> late);
 
 }  // namespace curb::shim::release
