@@ -49,13 +49,13 @@ struct Range {
 
 void collect(CUgraph graph, std::vector<Range> &ranges, std::vector<CUdeviceptr> &frees) {
     std::size_t count = 0;
-    if (insist([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0) return;
+    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0) return;
     std::vector<CUgraphNode> nodes(count);
-    if (insist([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
+    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
     nodes.resize(std::min(count, nodes.size()));
     for (CUgraphNode node : nodes) {
         CUgraphNodeType type{};
-        const auto told = [](auto ask) { return insist(ask) == CUDA_SUCCESS; };
+        const auto told = [](auto ask) { return ask_twice(ask) == CUDA_SUCCESS; };
         if (!told([&] { return driver().cuGraphNodeGetType(node, &type); })) continue;
         CUgraph inner = nullptr;
         CUdeviceptr freed = 0;

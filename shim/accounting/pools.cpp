@@ -48,13 +48,13 @@ std::optional<Bytes> reserved(const Pool &pool) noexcept {
                                                            &value)
                    : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
     };
-    return insist(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
 }
 
 CUresult trim(const Pool &pool) noexcept {
-    if (pool.kind != Kind::graphs) return insist([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
+    if (pool.kind != Kind::graphs) return ask_twice([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
     graphs_trimmed();
-    return insist([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
+    return ask_twice([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
 }
 
 // The entry of `known` for this key, made if it is not there. The caller holds the lock.
@@ -236,14 +236,14 @@ void Threshold::lower(CUmemoryPool pool) noexcept {
     setting_.wait();
     std::uint64_t before = 0, none = 0;
     const auto ask = [&] { return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before); };
-    const bool told = insist(ask) == CUDA_SUCCESS;
+    const bool told = ask_twice(ask) == CUDA_SUCCESS;
     {
         const std::scoped_lock lock(mutex_);
         if (told && !program_) program_ = before;
     }
     if (!told) return restore(pool);  // to what the program has set meanwhile, if anything
     // From here on the program is told its own.
-    insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
+    ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
 }
 
 void Threshold::restore(CUmemoryPool pool) noexcept {
@@ -258,7 +258,7 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
             set = program_;
         }
         std::uint64_t value = *set;
-        insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
+        ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
     }
 }
 
@@ -425,7 +425,7 @@ Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     // Counted before the driver is asked: whoever asks later sees the claim.
     const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
     const Bytes all = reserved(pool).value_or(0);
-    const bool told = insist([&] {
+    const bool told = ask_twice([&] {
                           return driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
                       }) == CUDA_SUCCESS;
     if (told && used <= all && claimed <= all - used)

@@ -33,7 +33,7 @@ constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 CUcontext owner_of(CUstream stream) noexcept {
     CUcontext context = nullptr;
     const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
-    return insist(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+    return ask_twice(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
 }
 
 bool same(const Origin &a, const Origin &b) noexcept {

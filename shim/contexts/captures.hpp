@@ -55,7 +55,7 @@ template <class IsCapturing>
 std::optional<bool> capturing(const IsCapturing &is_capturing, CUstream stream) noexcept {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const auto ask = [&] { return is_capturing(stream, &status); };
-    return insist(ask) == CUDA_SUCCESS ? std::optional(status != CU_STREAM_CAPTURE_STATUS_NONE) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(status != CU_STREAM_CAPTURE_STATUS_NONE) : std::nullopt;
 }
 
 // Waits for the work of the calling thread's current context, unless a graph is being captured: what the driver said of

@@ -314,7 +314,7 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
     const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
-    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
 }
 
 CUcontext primary_of(const Device &device) noexcept {
@@ -324,7 +324,7 @@ CUcontext primary_of(const Device &device) noexcept {
     // A green context made it. A release that fails leaves a reference; made twice, it could end the
     // context under the program.
     const KeepErrno keep_errno;
-    if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+    if (ask_twice([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
     driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
@@ -380,7 +380,7 @@ namespace curb::shim {
 
 CUcontext current_context() noexcept {
     CUcontext context = nullptr;
-    insist([&] { return driver().cuCtxGetCurrent(&context); });
+    ask_twice([&] { return driver().cuCtxGetCurrent(&context); });
     return context;
 }
 

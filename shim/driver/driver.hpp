@@ -89,7 +89,7 @@ void *adopt(const char *name, int version, std::uint64_t flags, void *driver_add
 // an error of earlier work instead of their own. They may also have done their work then, so this is for what can be
 // done twice, and not for a free, a release or a pop.
 template <class Ask>
-CUresult insist(Ask ask) noexcept {
+CUresult ask_twice(Ask ask) noexcept {
     const CUresult result = ask();
     return result == CUDA_SUCCESS ? result : ask();
 }

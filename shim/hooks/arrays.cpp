@@ -67,7 +67,7 @@ Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require requ
     auto handle = create(twin);
     if (!handle) handle = create(twin);
     if (!handle) return 0;
-    const bool told = insist([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
+    const bool told = ask_twice([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
     destroy(handle);
     return told ? requirements.size : 0;
 }

@@ -68,7 +68,7 @@ std::uintptr_t key_of(const void *handle) noexcept {
 Bytes stack_limit() noexcept {
     std::size_t limit = 0;
     const auto ask = [&] { return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE); };
-    return insist(ask) == CUDA_SUCCESS ? limit : 0;
+    return ask_twice(ask) == CUDA_SUCCESS ? limit : 0;
 }
 
 // Local memory a thread; 0: none, or the driver does not tell.
@@ -81,7 +81,7 @@ Bytes local_bytes(CUfunction function, const Device &device) noexcept {
                    : driver().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
                                                    reinterpret_cast<CUkernel>(function), device.ordinal);
     };
-    return insist(ask) == CUDA_SUCCESS ? static_cast<Bytes>(bytes) : 0;
+    return ask_twice(ask) == CUDA_SUCCESS ? static_cast<Bytes>(bytes) : 0;
 }
 
 void trace_stack(const Device &device, CUcontext context, const contexts::StackChange &change) noexcept {

@@ -27,7 +27,7 @@ constexpr Form kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCa
 Device *told_device_of(const Form &form, CUstream stream) noexcept {
     CUdevice device = -1;
     const auto ask = [&] { return (driver().*form.stream_device)(stream, &device); };
-    if (insist(ask) == CUDA_SUCCESS) return devices::find(device);
+    if (ask_twice(ask) == CUDA_SUCCESS) return devices::find(device);
     return devices::current();
 }
 
@@ -97,7 +97,7 @@ CUresult allocate_async(const Form &form, CUdeviceptr *pointer, Bytes bytes, CUs
     Device *device = device_of(form, stream);
     CUmemoryPool handle = nullptr;
     if (!device) return call();
-    if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
+    if (ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
         // The driver's own error comes before ours, as that of one that has shut down, which a destructor may call.
         const bool could_serve = told_device_of(form, stream) != nullptr;
         return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
