@@ -68,7 +68,7 @@ bool takes_more(int fd, int patience_ms) noexcept {
 
 }  // namespace
 
-void look_at_stderr() noexcept {
+void check_stderr() noexcept {
     struct stat status {};
     has_stderr.store(fstat(STDERR_FILENO, &status) == 0, std::memory_order_relaxed);
 }

@@ -13,7 +13,7 @@
 namespace curb::shim::log {
 
 // Before main: a program that was started without stderr may open anything under 2.
-void look_at_stderr() noexcept;
+void check_stderr() noexcept;
 
 class LogFile {
   public:
