@@ -205,7 +205,7 @@ bool wait_for_answer(Question &question, std::uint32_t before) noexcept {
 std::optional<std::uint64_t> ask(Meter &meter, Figure figure, std::uint64_t argument) noexcept {
     const KeepErrno keep_errno;
     // Loaded on the thread that asks: it may hold the loader's lock, for which ours would wait.
-    if (ending.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst) || !nvml::can_be_asked())
+    if (ending.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst) || !nvml::ensure_loaded())
         return std::nullopt;
     if (!is_there()) return meter.read(figure, argument);
     Question &question = meter.question(figure);

@@ -59,7 +59,7 @@ void try_later() noexcept {
 
 // Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here
 // for a thread that waits there. Two threads may load it at once; the library counts.
-bool can_be_asked() noexcept {
+bool ensure_loaded() noexcept {
     if (usable.load(std::memory_order_acquire)) return true;
     if (!is_due()) return false;
     if (is_loaded.load(std::memory_order_acquire)) return true;
@@ -83,7 +83,7 @@ void wait_for_loader() noexcept {
 
 const Functions *functions() noexcept {
     if (usable.load(std::memory_order_acquire)) return &the_functions;
-    if (!can_be_asked()) return nullptr;
+    if (!ensure_loaded()) return nullptr;
     if (the_functions.init() != NVML_SUCCESS) {
         try_later();
         return nullptr;

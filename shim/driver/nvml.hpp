@@ -16,7 +16,7 @@ struct Functions {
 };
 
 // Loads NVML, if that is not done. False if it is not there, or has just failed: it is tried again later.
-bool can_be_asked() noexcept;
+bool ensure_loaded() noexcept;
 
 // Returns once no other thread holds the loader's lock.
 void wait_for_loader() noexcept;
