@@ -66,7 +66,7 @@ bool in_use(const Device &device) noexcept {
     return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
 }
 
-bool are_old() noexcept {
+bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
     for (int ordinal = 0; ordinal < known; ++ordinal)
         if (in_use(at(ordinal)) && now_ms() - at(ordinal).measured_ms.load(std::memory_order_relaxed) >= kOldMs)

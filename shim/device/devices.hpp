@@ -70,7 +70,7 @@ Device *find(CUdevice device) noexcept;
 bool in_use(const Device &device) noexcept;
 // True if a device in use was reconciled so long ago that its figures may be stale: without a limit nothing else
 // reconciles it.
-bool are_old() noexcept;
+bool any_stale() noexcept;
 // What this process could hold of the device if it took all that is free, as last measured (measure_reach).
 inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }
 // Has the worker reconcile the device. Leaves errno.
