@@ -199,7 +199,7 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
     if (returned == Returned::when_measured)
         allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
     else
-        allocation.device->ledger.give_back(allocation.kind, freed);
+        allocation.device->ledger.credit(allocation.kind, freed);
     return freed;
 }
 

@@ -42,7 +42,7 @@ std::optional<Array> forget(const void *handle) noexcept {
 }
 
 void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept {
-    array.device->ledger.give_back(Kind::arrays, array.bytes);
+    array.device->ledger.credit(Kind::arrays, array.bytes);
     trace::freed(*array.device, Kind::arrays, reinterpret_cast<std::uint64_t>(handle), array.least, array.bytes,
                  moment);
 }

@@ -174,7 +174,7 @@ void set_charge(Pool &pool) noexcept {
     // ledger learns of both at once, or another request could have what that allocation has taken.
     const auto change = static_cast<std::int64_t>(raise_charge(pool) - (lowered ? before - after : 0));
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
-    if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
+    if (change < 0) pool.device->ledger.credit(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
     if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
 }
@@ -197,7 +197,7 @@ void block_gone(Pool &pool) noexcept {
         use_again(pool);
     }
     device->ledger.returned_at_sync.add(left);
-    device->ledger.give_back(Kind::managed, left);
+    device->ledger.credit(Kind::managed, left);
     trace::books(*device, Kind::managed, -static_cast<std::int64_t>(left));
 }
 
@@ -296,7 +296,7 @@ void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle,
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
     if (const Left before = forget(handle); before.pool) {
         if (before.charged != 0) {
-            before.pool->device->ledger.give_back(before.pool->kind, before.charged);
+            before.pool->device->ledger.credit(before.pool->kind, before.charged);
             trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
         }
         ended(*before.pool);

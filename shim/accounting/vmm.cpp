@@ -14,7 +14,7 @@ struct Memory {
     Memory &operator=(const Memory &) = delete;
     ~Memory() {
         if (!device) return;
-        device->ledger.give_back(Kind::vmm, bytes);
+        device->ledger.credit(Kind::vmm, bytes);
         trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
     }
     Device *device = nullptr;

@@ -168,10 +168,10 @@ bool gone(CUcontext context) noexcept {
     const auto handle = reinterpret_cast<std::uint64_t>(context);
     const std::uint64_t moment = trace::moment();
     if (record.stack != 0) {
-        record.device->ledger.give_back(Kind::stack, record.stack);
+        record.device->ledger.credit(Kind::stack, record.stack);
         trace::freed(*record.device, Kind::stack, handle, record.stack, record.stack, moment);
     }
-    record.device->ledger.give_back(Kind::contexts, cost);
+    record.device->ledger.credit(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
     CUcontext primary = context;
     primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
@@ -300,7 +300,7 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     const Stack after = stack_of(*record, limit);
     const auto change = [&](Kind kind, Bytes from, Bytes to) {
         if (to > from) record->device->ledger.charge(kind, to - from);
-        if (to < from) record->device->ledger.give_back(kind, from - to);
+        if (to < from) record->device->ledger.credit(kind, from - to);
         return static_cast<std::int64_t>(to - from);
     };
     const StackChange out{change(Kind::stack, record->stack, after.more),

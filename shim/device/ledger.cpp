@@ -29,7 +29,7 @@ void Ledger::charge(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
 }
 
-void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
+void Ledger::credit(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
     wait_queue::changed();

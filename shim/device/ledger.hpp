@@ -31,7 +31,7 @@ class Ledger {
     policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen = nullptr) noexcept;
     // Adds what the driver has taken already (a pool that grew more than was foreseen).
     void charge(Kind kind, Bytes bytes) noexcept;
-    void give_back(Kind kind, Bytes bytes) noexcept;
+    void credit(Kind kind, Bytes bytes) noexcept;
 
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // What requests have no room for: the same, and what the driver may still hold until it is synchronised.

@@ -56,7 +56,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             const Bytes stays = destroyed && told ? left.stays : 0;
             if (destroyed && !told) device->ledger.returned_at_sync.add(left.stays - in_use);
             device->ledger.leave_to_overhead(kind, stays);
-            device->ledger.give_back(kind, left.charged - in_use - stays);
+            device->ledger.credit(kind, left.charged - in_use - stays);
             trace::books(*device, kind, -static_cast<std::int64_t>(left.charged - in_use));
             trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
         }
