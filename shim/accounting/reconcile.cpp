@@ -28,9 +28,9 @@ void reconcile(Device &device, int attempts) noexcept {
         },
         [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);
     if (measured)
-        device.blind.store(false, std::memory_order_relaxed);
+        device.has_nvml.store(true, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)
-        device.blind.store(true, std::memory_order_relaxed);
+        device.has_nvml.store(false, std::memory_order_relaxed);
     device.figure_us.store(began_us, std::memory_order_relaxed);
     if (grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
 }

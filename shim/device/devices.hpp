@@ -29,7 +29,7 @@ struct Device {
     std::atomic<int> measuring{0};                 // threads that measure it for a request near the cap
     std::atomic<int> measuring_growth{0};          // threads that measure it since it may have grown
     std::atomic<std::uint64_t> figure_us{0};       // when the latest measurement that has ended was begun
-    std::atomic<bool> blind{true};       // NVML does not see this process: overhead is what contexts were seen
+    std::atomic<bool> has_nvml{false};    // NVML does not see this process: overhead is what contexts were seen
                                          // to take from the device at their creation
     std::atomic<int> contexts{0};        // live ones that were seen being made
     std::atomic<Bytes> context_cost{0};  // what one takes, as measured; 0: not yet

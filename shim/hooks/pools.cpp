@@ -52,7 +52,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         const Bytes in_use = left.pool && destroyed ? pools::ended(*left.pool, left.stays) : 0;
         if (device && left.pool) {
             // Where nobody tells what the device has, nobody would tell when it has gone.
-            const bool told = kind != Kind::managed && !device->blind.load(std::memory_order_relaxed);
+            const bool told = kind != Kind::managed && device->has_nvml.load(std::memory_order_relaxed);
             const Bytes stays = destroyed && told ? left.stays : 0;
             if (destroyed && !told) device->ledger.returned_at_sync.add(left.stays - in_use);
             device->ledger.leave_to_overhead(kind, stays);
