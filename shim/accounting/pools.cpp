@@ -192,7 +192,7 @@ void block_gone(Pool &pool) noexcept {
     {
         const std::scoped_lock lock(registry().mutex);
         if (--pool.blocks != 0 || !pool.destroyed) return;
-        left = std::exchange(pool.left, 0);
+        left = std::exchange(pool.kept_charged, 0);
         device = pool.device;
         use_again(pool);
     }
@@ -294,7 +294,7 @@ Pool *graphs_of(Device &device) noexcept try {
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle, device, kind); }
 
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
-    if (const Left before = forget(handle); before.pool) {
+    if (const Forgotten before = forget(handle); before.pool) {
         if (before.charged != 0) {
             before.pool->device->ledger.credit(before.pool->kind, before.charged);
             trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
@@ -309,7 +309,7 @@ Device *owner(CUmemoryPool handle) noexcept {
     return pool ? pool->device : nullptr;
 }
 
-Left forget(CUmemoryPool handle) noexcept {
+Forgotten forget(CUmemoryPool handle) noexcept {
     const KeepErrno keep_errno;
     Pool *pool = nullptr;
     {
@@ -328,19 +328,19 @@ Left forget(CUmemoryPool handle) noexcept {
     if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
     trim(*pool);                      // what is left then is what stays
-    const auto stays = reserved(*pool);
+    const auto kept = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, stays.value_or(charged)), pool};
+    return {charged, std::min(charged, kept.value_or(charged)), pool};
 }
 
-Bytes ended(Pool &pool, Bytes stays) noexcept {
+Bytes ended(Pool &pool, Bytes kept_charged) noexcept {
     const std::scoped_lock lock(registry().mutex);
     if (pool.blocks == 0) {
         use_again(pool);
         return 0;
     }
     pool.destroyed = true;
-    return pool.left = stays;
+    return pool.kept_charged = kept_charged;
 }
 
 void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {

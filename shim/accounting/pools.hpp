@@ -73,7 +73,7 @@ struct Pool {
     Threshold threshold;
     std::size_t blocks = 0;  // of managed memory that are in use; under the lock, as are the next two
     bool destroyed = false;  // and its last blocks are still in use
-    Bytes left = 0;          // charged for them
+    Bytes kept_charged = 0;  // the charge for them
 };
 
 // The pool with this handle; null: not known.
@@ -95,15 +95,15 @@ Device *owner(CUmemoryPool handle) noexcept;
 // The pool is about to be destroyed, and is not known from here on. Its charge, which is the caller's: `stays` is what
 // its live allocations hold, and blocks whose frees are not known complete, until they end; the rest goes back when it
 // is destroyed. Then ended(), or put_back() if the driver refuses.
-struct Left {
+struct Forgotten {
     Bytes charged = 0;
-    Bytes stays = 0;
+    Bytes kept_charged = 0;
     Pool *pool = nullptr;  // null: it was not known
 };
-Left forget(CUmemoryPool handle) noexcept;
+Forgotten forget(CUmemoryPool handle) noexcept;
 // Returns how much of the charge is kept in the books: of a managed pool with blocks in use it is `stays`, until the
 // last of them is freed, as NVML does not see managed memory and so cannot tell when it has gone. Else 0.
-Bytes ended(Pool &pool, Bytes stays = 0) noexcept;
+Bytes ended(Pool &pool, Bytes kept_charged = 0) noexcept;
 void put_back(Pool &pool) noexcept;
 
 namespace detail {
