@@ -7,7 +7,7 @@
 namespace curb::shim::devices {
 namespace {
 
-// Leaked with the process: threads may still call the driver while it exits.
+// Never destroyed: threads may call the driver while the process exits.
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
@@ -39,7 +39,7 @@ void discover() noexcept {
         device.resident_threads =
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));
-        // The newer form tells the UUID of a MIG instance, the older one always that of the GPU.
+        // _v2 returns the UUID of a MIG instance, the older form always that of the GPU.
         CUuuid gpu{}, own{};
         ask_twice([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
         if (ask_twice([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
