@@ -1,5 +1,5 @@
-/* Types and constants of the CUDA Driver API (see cuda_abi.h). No include guard of its own includes: the ABI test
- * includes this file a second time inside a namespace. */
+/* Types and constants of the CUDA Driver API (see cuda_abi.h). This file includes nothing: the ABI test includes it a
+ * second time inside a namespace. */
 
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
@@ -282,10 +282,7 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
     unsigned int reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
-typedef enum CUresourcetype_enum {
-    CU_RESOURCE_TYPE_ARRAY = 0,
-    CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1
-} CUresourcetype;
+typedef enum CUresourcetype_enum { CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1 } CUresourcetype;
 typedef enum CUarraySparseSubresourceType_enum {
     CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
     CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1
@@ -488,7 +485,7 @@ typedef enum CUdriverProcAddress_flags_enum {
     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2
 } CUdriverProcAddress_flags;
 
-/* Processes taken out to host memory and back */
+/* Checkpoints: suspend a process's GPU memory to host memory, and resume it */
 typedef enum CUprocessState_enum {
     CU_PROCESS_STATE_RUNNING = 0,
     CU_PROCESS_STATE_LOCKED = 1,
@@ -517,7 +514,7 @@ typedef struct CUcheckpointUnlockArgs_st {
     uint64_t reserved[8];
 } CUcheckpointUnlockArgs;
 
-/* Only ever passed through by pointer or by value: the values are the caller's. */
+/* curb only passes these through, by pointer or by value. */
 typedef enum CUjit_option_enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 typedef enum CUlibraryOption_enum { CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0 } CUlibraryOption;
 typedef enum CUfunction_attribute_enum {

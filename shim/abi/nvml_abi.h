@@ -92,7 +92,7 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t, unsigned *, 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t, unsigned *, unsigned *); /* current, pending: 1 is on */
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t, unsigned *);     /* 1 is on */
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned *);
-/* NVML_ERROR_NOT_FOUND: there is no instance with this index, though one with a higher index may be there. */
+/* Returns NVML_ERROR_NOT_FOUND if no MIG instance has this index; a higher index may still have one. */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned, nvmlDevice_t *);
 
 #ifdef __cplusplus

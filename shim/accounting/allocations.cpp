@@ -20,8 +20,8 @@ struct Shards {
     struct alignas(64) Shard {  // a cache line each: neighbours are locked by different threads
         std::mutex mutex;
         ReusingMap<CUdeviceptr, Value> entries;
-        // entries.size(). Who looks for a pointer has it from the thread that put it here, and sees at least that one:
-        // where there is none, as for what a pool has given, the lock can be left alone.
+        // entries.size(). A thread that looks up a pointer got it from the thread that added it, so it sees a count of
+        // at least 1. If it sees 0, the pointer is not here (it is a pool's), and we skip the lock.
         std::atomic<std::size_t> count{0};
 
         void counted() noexcept { count.store(entries.size(), std::memory_order_relaxed); }
@@ -33,12 +33,12 @@ struct Shards {
     Shard &of(CUdeviceptr key) noexcept { return shards[(key >> 9) * 0x9E3779B97F4A7C15ULL >> 58]; }
 };
 
-// A granule that small blocks share.
+// A granule of device memory that small blocks share.
 struct Granule {
-    std::uint32_t blocks = 0;  // live in it
-    std::uint32_t kept = 0;    // of them, for reuse
+    std::uint32_t blocks = 0;  // in it
+    std::uint32_t kept = 0;    // of these, kept for reuse
 
-    // Giving up what is kept in it would give it back.
+    // True if freeing its kept blocks would return the granule to the device.
     [[nodiscard]] bool idle() const noexcept { return blocks != 0 && kept == blocks; }
 };
 
@@ -47,10 +47,9 @@ struct Books {
     Shards<Granule> granules;
 };
 
-// Made at first use and never destroyed: threads may free memory until the process is gone.
 Books &books() noexcept { return leaked<Books>(); }
 
-// Returns what was known of the pointer before.
+// Stores the record and returns the former one of this pointer.
 std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation) {
     auto &shard = books().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
@@ -69,13 +68,13 @@ void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexce
     if (was_idle && !is_idle) device.cached.fetch_sub(bytes, std::memory_order_acq_rel);
 }
 
-// The first and the last granule that a block lies in: one, or two neighbours.
+// The first and the last granule of a block: the same one, or two neighbours.
 CUdeviceptr first_granule(CUdeviceptr pointer) noexcept { return pointer / policy::kGranule; }
 CUdeviceptr last_granule(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     return (pointer + allocation.bytes - 1) / policy::kGranule;
 }
 
-// Changes a granule, and erases one without blocks. Returns the bytes of it that were opened or closed.
+// Changes a granule and erases it if it has no blocks left. Returns its size if this made it used or unused, else 0.
 template <class Change>
 Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
     auto &shard = books().granules.of(index << 9);
@@ -90,7 +89,7 @@ Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
     return was_there != is_there ? policy::kGranule : 0;
 }
 
-// The same for each granule that a block lies in. Those are there, if `change` does not add the block.
+// The same for each granule of a block. They exist already unless `change` adds the block.
 template <class Change>
 Bytes change_granules(CUdeviceptr pointer, const Allocation &allocation, Change change) {
     Bytes changed = 0;
@@ -103,7 +102,7 @@ void leave(Granule &granule) noexcept {
     if (granule.blocks != 0) --granule.blocks;
 }
 
-// Throws std::bad_alloc and has changed nothing then.
+// May throw std::bad_alloc; then nothing has changed.
 Bytes open(CUdeviceptr pointer, const Allocation &allocation) {
     const auto enter = [](Granule &granule) { ++granule.blocks; };
     const CUdeviceptr first = first_granule(pointer), last = last_granule(pointer, allocation);
@@ -120,7 +119,7 @@ Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     return change_granules(pointer, allocation, leave);
 }
 
-// It has gone with its context.
+// Credits memory that was freed with its context.
 void credit_with_context(CUdeviceptr pointer, const Allocation &allocation) noexcept {
     const Bytes freed = credit(pointer, allocation);
     trace::freed(*allocation.device, allocation.kind, pointer, allocation.bytes, freed, trace::moment());
@@ -129,8 +128,7 @@ void credit_with_context(CUdeviceptr pointer, const Allocation &allocation) noex
 }  // namespace
 
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
-    // The driver hands the address out again, so what was there has gone with its context, which another thread is just
-    // destroying.
+    // The driver reused the address, so the old memory ended with its context, which another thread is destroying now.
     if (const auto gone = put(pointer, allocation)) credit_with_context(pointer, *gone);
     if (!shares_granules(allocation)) return policy::round_up(allocation.bytes, policy::kGranule);
     try {
@@ -188,7 +186,7 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
     put(pointer, allocation);
     return true;
 } catch (...) {
-    // A failed free's memory stays charged; the next look at the device's own figure keeps the sum right.
+    // The memory of the failed free stays charged, and the next reconcile keeps the sum correct.
     return false;
 }
 
@@ -199,7 +197,7 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
     if (returned == Returned::when_measured)
         allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
     else
-        allocation.device->ledger.give_back(allocation.kind, freed);
+        allocation.device->ledger.credit(allocation.kind, freed);
     return freed;
 }
 

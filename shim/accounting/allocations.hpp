@@ -1,6 +1,6 @@
-// Which pointers of plain and managed memory this process has, what each was charged and to which device.
+// Records the pointers of plain and managed memory, with device and size.
 //
-// Thread-safe: shards with a lock each, none held while the driver is called.
+// Thread-safe, in shards with a lock each. Holds no lock while calling the driver.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,38 @@ struct Allocation {
     CUcontext context = nullptr;  // destroying it frees the memory
     Bytes bytes = 0;
     Kind kind = Kind::plain;
-    bool reusable = false;  // by a request for exactly as many bytes: cuMemAlloc gave it
-    bool shared = false;    // others than this process's kernels may reach it
+    bool reusable = false;  // from cuMemAlloc: may serve a later request of exactly the same size
+    bool shared = false;    // another process or another device may access it
     friend bool operator==(const Allocation &, const Allocation &) = default;
 };
 
-// Records what the driver just handed out and returns how many bytes of the device it takes that were not taken before.
-// None: no host memory for the record, and the allocation must be undone.
+// Records a new allocation. Returns the bytes of the device that it newly takes (small blocks share granules). nullopt
+// if host memory is exhausted: free the allocation again.
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
-// What is known of a pointer.
+// Returns the record of a pointer; nullopt if it is unknown.
 std::optional<Allocation> find(CUdeviceptr pointer) noexcept;
 
-// Forgets the pointer before the driver frees it (afterwards another thread may get the same one). None: not known.
+// Removes and returns the record. Call it before the driver frees the pointer: afterwards another thread may get the
+// same one. nullopt if it is unknown.
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept;
-// Notes that others may reach this memory (another process, another device of the machine). Unknown pointers pass.
+// Sets `shared`. Ignores unknown pointers.
 void share(CUdeviceptr pointer) noexcept;
 
-// The block is kept for reuse, or no longer: it is handed out again, or about to be freed. Device::cached follows; the
-// charge stays as it is.
+// Mark a block as kept, or as no longer kept (reused, or about to be freed). Both update Device::cached but not the
+// charge.
 void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
-// The driver refused to free it after all, or it is handed out again. False: no host memory for the record.
+// Restores a record: the driver failed to free it, or the block is reused. False if host memory is exhausted.
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
-// Credits the device once the driver has freed it, and returns by how much. The driver gives some memory back at a
-// synchronisation alone: it stays in the overhead until NVML tells that it has gone, or, where NVML does not, is no
-// room until curb has synchronised.
+// Credits the device after the driver has freed the memory, and returns the bytes. The driver returns some memory only
+// at a synchronisation. With NVML such bytes count as overhead until a reconcile (when_measured). Without NVML no
+// request may use them until curb has synchronised (at_sync).
 enum class Returned { now, when_measured, at_sync };
 Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned = Returned::now) noexcept;
 
-// The context is gone, and its memory with it.
+// Credits the memory of a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
 }  // namespace curb::shim::allocations

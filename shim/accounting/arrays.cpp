@@ -14,7 +14,6 @@ struct Books {
     std::unordered_map<const void *, Array> arrays;
 };
 
-// Never destroyed: threads may destroy arrays until the process is gone.
 Books &books() noexcept { return leaked<Books>(); }
 
 }  // namespace
@@ -23,8 +22,7 @@ bool add(const void *handle, const Array &array) noexcept try {
     const std::scoped_lock lock(books().mutex);
     const auto [entry, added] = books().arrays.try_emplace(handle, array);
     if (added) return true;
-    // The driver hands the handle out again, so that array has gone with its context, which another thread is just
-    // destroying.
+    // The driver reused the handle, so the old array ended with its context, which another thread is destroying now.
     credit(handle, entry->second, trace::moment());
     entry->second = array;
     return true;
@@ -42,7 +40,7 @@ std::optional<Array> forget(const void *handle) noexcept {
 }
 
 void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept {
-    array.device->ledger.give_back(Kind::arrays, array.bytes);
+    array.device->ledger.credit(Kind::arrays, array.bytes);
     trace::freed(*array.device, Kind::arrays, reinterpret_cast<std::uint64_t>(handle), array.least, array.bytes,
                  moment);
 }

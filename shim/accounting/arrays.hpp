@@ -1,4 +1,4 @@
-// CUDA arrays: which there are and what each is charged. Thread-safe; no lock is held while the driver is called.
+// Records CUDA arrays and the charge of each. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@ struct Array {
     Device *device = nullptr;
     CUcontext context = nullptr;  // destroying it frees the memory
     Bytes bytes = 0;              // charged
-    Bytes least = 0;              // of its elements
+    Bytes least = 0;              // bytes of its elements, without padding
 };
 
-// False: no host memory for the record, and the array must be destroyed again.
+// False if host memory is exhausted: destroy the array again.
 bool add(const void *handle, const Array &array) noexcept;
-// Forgets the array before the driver destroys it. None: not known.
+// Removes and returns the record. Call it before the driver destroys the array. nullopt if unknown.
 std::optional<Array> forget(const void *handle) noexcept;
-// The driver has destroyed it: credits the device. `moment`: trace::moment() before that.
+// Credits the device after the driver has destroyed the array. `moment`: trace::moment() before that call.
 void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept;
-// The context is gone, and its arrays with it.
+// Credits the arrays of a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
 }  // namespace curb::shim::arrays

@@ -15,8 +15,8 @@ namespace {
 
 struct Executable {
     Memory memory;
-    std::uint64_t trims = ~std::uint64_t{0};  // when it had its memory; ~0: never
-    bool live = false;                        // what it left to the program was not freed since
+    std::uint64_t trims = ~std::uint64_t{0};  // graph_trims() when it got its memory; ~0: never
+    bool live = false;                        // the program has not freed the memory that the last launch left to it
 };
 
 struct Books {
@@ -25,12 +25,11 @@ struct Books {
     std::unordered_map<CUdeviceptr, CUgraphExec> left;
 };
 
-// Never destroyed: threads may launch graphs until the process is gone.
 Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any{false};
 
-// The lock is held.
+// The caller holds the lock.
 void free_now(CUdeviceptr pointer) noexcept {
     const auto found = books().left.find(pointer);
     if (found == books().left.end()) return;
@@ -40,8 +39,8 @@ void free_now(CUdeviceptr pointer) noexcept {
     executable->second.trims = pools::graph_trims();  // the next trim takes it
 }
 
-// Addresses of one device that the nodes of a graph use. Allocations that do not live at the same time get the same
-// addresses, and so the same memory (measured on an H200).
+// An address range of one device that a graph's node allocates. Allocations that do not live at the same time share
+// addresses, and so memory (measured on an H200).
 struct Range {
     int device;
     CUdeviceptr first, last;  // last: one past the end
@@ -49,25 +48,26 @@ struct Range {
 
 void collect(CUgraph graph, std::vector<Range> &ranges, std::vector<CUdeviceptr> &frees) {
     std::size_t count = 0;
-    if (insist([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0) return;
+    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0)
+        return;
     std::vector<CUgraphNode> nodes(count);
-    if (insist([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
+    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
     nodes.resize(std::min(count, nodes.size()));
     for (CUgraphNode node : nodes) {
         CUgraphNodeType type{};
-        const auto told = [](auto ask) { return insist(ask) == CUDA_SUCCESS; };
-        if (!told([&] { return driver().cuGraphNodeGetType(node, &type); })) continue;
+        const auto succeeds = [](auto call) { return ask_twice(call) == CUDA_SUCCESS; };
+        if (!succeeds([&] { return driver().cuGraphNodeGetType(node, &type); })) continue;
         CUgraph inner = nullptr;
         CUdeviceptr freed = 0;
         CUDA_MEM_ALLOC_NODE_PARAMS memory{};
         if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
-            told([&] { return driver().cuGraphChildGraphNodeGetGraph(node, &inner); }))
+            succeeds([&] { return driver().cuGraphChildGraphNodeGetGraph(node, &inner); }))
             collect(inner, ranges, frees);
         else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-                 told([&] { return driver().cuGraphMemFreeNodeGetParams(node, &freed); }))
+                 succeeds([&] { return driver().cuGraphMemFreeNodeGetParams(node, &freed); }))
             frees.push_back(freed);
         else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-                 told([&] { return driver().cuGraphMemAllocNodeGetParams(node, &memory); }) &&
+                 succeeds([&] { return driver().cuGraphMemAllocNodeGetParams(node, &memory); }) &&
                  memory.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
             ranges.push_back({memory.poolProps.location.id, memory.dptr, memory.dptr + memory.bytesize});
     }
@@ -90,7 +90,7 @@ Needs needs_of(std::vector<Range> ranges) {
         before = &range;
     }
     std::erase_if(needs, [](const Need &need) { return !need.device; });
-    // Blocks that straddle units can take one more (measured on an H200: 450 MiB in three blocks took 512).
+    // Blocks that straddle pool units may take one more unit (measured on an H200: 450 MiB in three blocks took 512).
     for (Need &need : needs) need.bytes = policy::round_up(need.bytes, policy::kPoolUnit) + policy::kPoolUnit;
     return needs;
 }
@@ -101,11 +101,11 @@ std::optional<Memory> of(CUgraph graph) noexcept try {
     std::vector<Range> ranges;
     Memory memory;
     collect(graph, ranges, memory.freed);
-    // The same address can be allocated and freed several times in one graph: each free node ends one allocation.
+    // A graph may allocate and free one address several times: each free node ends one allocation.
     for (const Range &range : ranges) {
         const auto found = std::find(memory.freed.begin(), memory.freed.end(), range.first);
         if (found == memory.freed.end())
-            memory.left.push_back(range.first);
+            memory.unfreed.push_back(range.first);
         else
             memory.freed.erase(found);
     }
@@ -121,7 +121,7 @@ bool made(CUgraphExec executable, Memory memory) noexcept try {
     const std::scoped_lock lock(books().mutex);
     Executable &record = books().executables[executable];
     record = Executable{std::move(memory)};
-    for (const CUdeviceptr pointer : record.memory.left) books().left[pointer] = executable;
+    for (const CUdeviceptr pointer : record.memory.unfreed) books().left[pointer] = executable;
     return true;
 } catch (...) {
     forget(executable);
@@ -133,7 +133,7 @@ std::optional<Memory> forget(CUgraphExec executable) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().executables.find(executable);
     if (found == books().executables.end()) return std::nullopt;
-    for (const CUdeviceptr pointer : found->second.memory.left) books().left.erase(pointer);
+    for (const CUdeviceptr pointer : found->second.memory.unfreed) books().left.erase(pointer);
     std::optional<Memory> memory(std::move(found->second.memory));
     books().executables.erase(found);
     any.store(!books().executables.empty(), std::memory_order_release);
@@ -161,18 +161,18 @@ void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {
 void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
     if (!any.load(std::memory_order_acquire)) return;
     {
-        // A graph that is launched again and again changes nothing here.
+        // Repeated launches of a graph usually change nothing: then the shared lock is enough.
         const std::shared_lock lock(books().mutex);
         const auto found = books().executables.find(executable);
         if (found == books().executables.end()) return;
         const Executable &one = found->second;
-        if (one.memory.freed.empty() && one.trims == trims && one.live == !one.memory.left.empty()) return;
+        if (one.memory.freed.empty() && one.trims == trims && one.live == !one.memory.unfreed.empty()) return;
     }
     const std::scoped_lock lock(books().mutex);
     const auto found = books().executables.find(executable);
     if (found == books().executables.end()) return;
     found->second.trims = trims;
-    found->second.live = !found->second.memory.left.empty();
+    found->second.live = !found->second.memory.unfreed.empty();
     for (const CUdeviceptr pointer : found->second.memory.freed) free_now(pointer);
 }
 

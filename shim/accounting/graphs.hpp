@@ -1,7 +1,7 @@
-// Executable graphs that allocate: what each takes of which device when its memory is not there yet.
+// Records executable graphs with allocation nodes, and the memory that a launch of each may take.
 //
-// A graph's memory is taken at its upload or first launch and kept, for all graphs of the device, until it is trimmed.
-// Thread-safe; no lock is held while the driver is called.
+// The driver allocates a graph's memory at its upload or first launch. It keeps the memory, for all graphs of the
+// device, until a trim. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,28 @@ struct Need {
 };
 using Needs = std::vector<Need>;
 
-// What is in a graph, and in the graphs within it.
+// The allocations and frees of a graph and its child graphs.
 struct Memory {
-    Needs needs;                     // what its allocations take of each device at the most at one time
-    std::vector<CUdeviceptr> left;   // allocations that it leaves to the program
-    std::vector<CUdeviceptr> freed;  // what it frees and did not allocate
+    Needs needs;                       // the peak bytes of its allocations on each device
+    std::vector<CUdeviceptr> unfreed;  // allocations that it does not free; the program must
+    std::vector<CUdeviceptr> freed;    // pointers that it frees and did not allocate
     [[nodiscard]] bool empty() const noexcept { return needs.empty() && freed.empty(); }
 };
-// None: no host memory to look.
+// Reads them from the graph. nullopt if host memory is exhausted. Calls the driver.
 std::optional<Memory> of(CUgraph graph) noexcept;
 
-// False: no host memory for the record, and the executable must be destroyed again.
+// Records a new executable. False if host memory is exhausted: destroy the executable again.
 bool made(CUgraphExec executable, Memory memory) noexcept;
-// Forgets the executable before the driver destroys it. nullopt: not known.
+// Removes and returns the record. Call it before the driver destroys the executable. nullopt if unknown.
 std::optional<Memory> forget(CUgraphExec executable) noexcept;
-// What a launch may take now. Empty: nothing, or it has its memory already. None: no host memory to say it.
+// Returns the bytes that a launch may take now. Empty if it takes none or has its memory already. nullopt if host
+// memory is exhausted.
 std::optional<Needs> missing(CUgraphExec executable) noexcept;
-// It was uploaded or launched, and has its memory as of the graph trims that had been done before. What a launch leaves
-// to the program no trim takes away.
+// Record that the executable has its memory after an upload or a launch. `trims`: graph_trims() before that call. A
+// trim does not free memory that a launch leaves to the program.
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept;
 void launched(CUgraphExec executable, std::uint64_t trims) noexcept;
-// The program frees a pointer that may be what a graph has left to it.
+// Call it when the program frees a pointer, which may be one that a graph left to it.
 void freed(CUdeviceptr pointer) noexcept;
 
 }  // namespace curb::shim::graphs

@@ -18,8 +18,8 @@
 namespace curb::shim::pools {
 namespace {
 
-// Records live as long as the process, so that a thread may look at one that another thread has just forgotten: `live`
-// and then `handle` say whose it is. Those of destroyed pools are used again.
+// Records are never freed, so that a thread may read one that another thread has just removed: check `live`, then
+// `handle`. The records of destroyed pools are reused.
 struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
@@ -32,14 +32,11 @@ struct Registry {
 
 Registry &registry() noexcept { return leaked<Registry>(); }
 
-// Where most look-ups end.
 constinit Recent<CUmemoryPool, Pool> recent;
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
 
-// Whether there are blocks of managed pools, which few programs have.
-
-// None: the driver does not tell, and what is known of the pool stays.
+// Returns the pool's reserved bytes; nullopt if the driver fails.
 std::optional<Bytes> reserved(const Pool &pool) noexcept {
     std::uint64_t value = 0;
     const auto ask = [&] {
@@ -48,16 +45,16 @@ std::optional<Bytes> reserved(const Pool &pool) noexcept {
                                                            &value)
                    : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
     };
-    return insist(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
 }
 
 CUresult trim(const Pool &pool) noexcept {
-    if (pool.kind != Kind::graphs) return insist([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
+    if (pool.kind != Kind::graphs) return ask_twice([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
     graphs_trimmed();
-    return insist([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
+    return ask_twice([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
 }
 
-// The entry of `known` for this key, made if it is not there. The caller holds the lock.
+// Returns the entry of `known` for this key, and makes it if needed. The caller holds the lock.
 template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
     const auto [entry, added] = known.try_emplace(key, nullptr);
@@ -73,7 +70,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
             throw;
         }
     }
-    // A record of graphs may have been that of a pool, whose handle the driver gives again.
+    // Reset the handle: a record now used for graphs may hold one that the driver returns again for a new pool.
     CUmemoryPool handle = nullptr;
     if constexpr (std::is_same_v<Key, CUmemoryPool>) handle = key;
     pool->handle.store(handle, std::memory_order_release);
@@ -93,7 +90,7 @@ Pool *add(CUmemoryPool handle, Device *device, Kind kind) noexcept try {
     return nullptr;
 }
 
-// Copies the list, so that no lock is held while `visit` calls the driver.
+// Calls `visit` for the collected pools. Copies the list first, to hold no lock while `visit` calls the driver.
 template <class Collect, class Visit>
 void visit_each(const Device &device, Collect collect, Visit visit) noexcept try {
     std::vector<Pool *> pools;
@@ -106,10 +103,10 @@ void visit_each(const Device &device, Collect collect, Visit visit) noexcept try
         if (pool->live.load(std::memory_order_seq_cst) && pool->device == &device) visit(*pool);
     }
 } catch (...) {
-    // No host memory for the list: this look is left out, the next one has it.
+    // Out of host memory: skip this time.
 }
 
-// Every pool of the device that has a handle.
+// Visits every pool of the device that has a handle.
 template <class Visit>
 void each_on(const Device &device, Visit visit) noexcept {
     const auto collect = [&](std::vector<Pool *> &pools) {
@@ -119,7 +116,7 @@ void each_on(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
-// Those that may have memory reserved, that of graphs among them. A program may have thousands of others.
+// Visits the pools that may have reserved memory, and graph memory. A program may have thousands of empty pools.
 template <class Visit>
 void each_holding(const Device &device, Visit visit) noexcept {
     const auto collect = [&](std::vector<Pool *> &pools) {
@@ -131,7 +128,7 @@ void each_holding(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
-// After an allocation from it.
+// Call it after an allocation from the pool.
 void note_holding(Pool &pool) noexcept try {
     if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
     const std::scoped_lock lock(registry().mutex);
@@ -139,10 +136,10 @@ void note_holding(Pool &pool) noexcept try {
     registry().holding.insert(&pool);
     pool.holding.store(true, std::memory_order_seq_cst);
 } catch (...) {
-    // No host memory to note it: the next allocation from it does.
+    // Out of host memory: the next allocation tries again.
 }
 
-// The driver has nothing reserved for it. An allocation meanwhile raises the charge before it looks at `holding`.
+// Call it if the pool has no reserved memory. A concurrent allocation raises the charge before it reads `holding`.
 void note_empty(Pool &pool) noexcept {
     const std::scoped_lock lock(registry().mutex);
     pool.holding.store(false, std::memory_order_seq_cst);
@@ -152,8 +149,8 @@ void note_empty(Pool &pool) noexcept {
         pool.holding.store(true, std::memory_order_seq_cst);
 }
 
-// Raises the charge to what the pool has reserved, but not yet the ledger. Only upwards: a thread that read before
-// another one's allocation must not lower what that one raised. Returns by how much.
+// Raises the pool's charge, not the ledger's, to its reserved bytes. Never lowers it: this thread may have read before
+// another one's allocation raised it. Returns the increase.
 Bytes raise_charge(Pool &pool) noexcept {
     const Bytes now = reserved(pool).value_or(0);
     for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;)
@@ -161,7 +158,7 @@ Bytes raise_charge(Pool &pool) noexcept {
     return 0;
 }
 
-// Sets the charge to what the pool has reserved, higher or lower, unless another thread has changed it meanwhile.
+// Sets the charge to the pool's reserved bytes, higher or lower, unless another thread changes it meanwhile.
 void set_charge(Pool &pool) noexcept {
     const BusyCount::Guard settling(pool.settling);  // until the ledger has it too
     Bytes before = pool.charged.load(std::memory_order_acquire);
@@ -170,35 +167,35 @@ void set_charge(Pool &pool) noexcept {
     const Bytes after = *now;
     const bool lowered =
         after < before && pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel);
-    // An allocation between our reading and our writing found its memory charged already: read once more for it. The
-    // ledger learns of both at once, or another request could have what that allocation has taken.
+    // An allocation between our read and our write found its bytes charged already, so read again. Apply both changes
+    // to the ledger at once; otherwise another request could get that allocation's bytes.
     const auto change = static_cast<std::int64_t>(raise_charge(pool) - (lowered ? before - after : 0));
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
-    if (change < 0) pool.device->ledger.give_back(pool.kind, static_cast<Bytes>(-change));
+    if (change < 0) pool.device->ledger.credit(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
     if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
 }
 
-// The lock is held.
+// The caller holds the lock.
 void use_again(Pool &pool) noexcept {
     pool.destroyed = false;
     pool.next_unused = std::exchange(registry().unused, &pool);
 }
 
-// A block of a managed pool is not in use any more. With the last one of a destroyed pool its charge goes back.
+// Removes a block of a managed pool. The last block of a destroyed pool credits the pool's remaining charge.
 void block_gone(Pool &pool) noexcept {
-    Bytes left = 0;
+    Bytes remaining = 0;
     Device *device = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
         if (--pool.blocks != 0 || !pool.destroyed) return;
-        left = std::exchange(pool.left, 0);
+        remaining = std::exchange(pool.kept_charged, 0);
         device = pool.device;
         use_again(pool);
     }
-    device->ledger.returned_at_sync.add(left);
-    device->ledger.give_back(Kind::managed, left);
-    trace::books(*device, Kind::managed, -static_cast<std::int64_t>(left));
+    device->ledger.returned_at_sync.add(remaining);
+    device->ledger.credit(Kind::managed, remaining);
+    trace::books(*device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }
 
 void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
@@ -232,18 +229,19 @@ void Threshold::lower(CUmemoryPool pool) noexcept {
         lowered_ = true;
         program_.reset();
     }
-    // A thread that found it not lowered sets it in the driver; what we ask and set must come after.
+    // A thread that saw lowered_ == false may still be setting it in the driver. Wait, so that we query and set after
+    // it.
     setting_.wait();
     std::uint64_t before = 0, none = 0;
     const auto ask = [&] { return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before); };
-    const bool told = insist(ask) == CUDA_SUCCESS;
+    const bool has_value = ask_twice(ask) == CUDA_SUCCESS;
     {
         const std::scoped_lock lock(mutex_);
-        if (told && !program_) program_ = before;
+        if (has_value && !program_) program_ = before;
     }
-    if (!told) return restore(pool);  // to what the program has set meanwhile, if anything
-    // From here on the program is told its own.
-    insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
+    if (!has_value) return restore(pool);  // to the value that the program has set meanwhile, if any
+    // From here on get() returns the program's own value.
+    ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
 }
 
 void Threshold::restore(CUmemoryPool pool) noexcept {
@@ -258,7 +256,7 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
             set = program_;
         }
         std::uint64_t value = *set;
-        insist([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
+        ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
     }
 }
 
@@ -294,9 +292,9 @@ Pool *graphs_of(Device &device) noexcept try {
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle, device, kind); }
 
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
-    if (const Left before = forget(handle); before.pool) {
+    if (const Forgotten before = forget(handle); before.pool) {
         if (before.charged != 0) {
-            before.pool->device->ledger.give_back(before.pool->kind, before.charged);
+            before.pool->device->ledger.credit(before.pool->kind, before.charged);
             trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
         }
         ended(*before.pool);
@@ -309,7 +307,7 @@ Device *owner(CUmemoryPool handle) noexcept {
     return pool ? pool->device : nullptr;
 }
 
-Left forget(CUmemoryPool handle) noexcept {
+Forgotten forget(CUmemoryPool handle) noexcept {
     const KeepErrno keep_errno;
     Pool *pool = nullptr;
     {
@@ -322,25 +320,25 @@ Left forget(CUmemoryPool handle) noexcept {
         pool->holding.store(false, std::memory_order_seq_cst);
         pool->live.store(false, std::memory_order_seq_cst);
     }
-    // The handle is about to become invalid: threads that are asking the driver about it right now finish first.
+    // The handle becomes invalid soon: wait for threads that query the driver about it.
     pool->visitors.wait();
     const RelaxedCapture relaxed;
     if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
-    trim(*pool);                      // what is left then is what stays
-    const auto stays = reserved(*pool);
+    trim(*pool);                      // the bytes reserved after this stay charged
+    const auto kept = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, stays.value_or(charged)), pool};
+    return {charged, std::min(charged, kept.value_or(charged)), pool};
 }
 
-Bytes ended(Pool &pool, Bytes stays) noexcept {
+Bytes ended(Pool &pool, Bytes kept_charged) noexcept {
     const std::scoped_lock lock(registry().mutex);
     if (pool.blocks == 0) {
         use_again(pool);
         return 0;
     }
     pool.destroyed = true;
-    return pool.left = stays;
+    return pool.kept_charged = kept_charged;
 }
 
 void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
@@ -348,13 +346,13 @@ void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
     {
         const std::scoped_lock lock(registry().mutex);
         const auto [entry, added] = registry().blocks.try_emplace(pointer, &pool);
-        if (!added) before = std::exchange(entry->second, &pool);  // it was freed behind our back
+        if (!added) before = std::exchange(entry->second, &pool);  // the old block was freed without curb's knowledge
         ++pool.blocks;
         detail::any_blocks.store(true, std::memory_order_release);
     }
     if (before) block_gone(*before);
 } catch (...) {
-    // No host memory for the record.
+    // Out of host memory.
 }
 
 void FreedBlock::find() noexcept {
@@ -368,7 +366,7 @@ void FreedBlock::find() noexcept {
 
 void FreedBlock::put_back() noexcept {
     detail::note_managed_block(*pool_, pointer_);
-    block_gone(*pool_);  // which was counted once more
+    block_gone(*pool_);  // note_managed_block() counted it again
 }
 
 void FreedBlock::end() noexcept { block_gone(*std::exchange(pool_, nullptr)); }
@@ -380,7 +378,7 @@ void put_back(Pool &pool) noexcept try {
     pool.holding.store(true, std::memory_order_seq_cst);
     pool.live.store(true, std::memory_order_seq_cst);
 } catch (...) {
-    // The pool is found again when it is used, as one that was made behind our back.
+    // find() records the pool again at its next use.
 }
 
 Bytes raise(Pool &pool) noexcept {
@@ -391,9 +389,9 @@ Bytes raise(Pool &pool) noexcept {
 }
 
 void reconcile(Device &device) noexcept {
-    // Threads that set a charge are two calls of the driver away from telling the ledger; until then a request would be
-    // refused for memory that another thread has just released. A child of fork would wait for ever for what its
-    // parent's threads were doing.
+    // A thread in set_charge() may need two more driver calls before it updates the ledger. Without waiting for it, a
+    // request could be refused for memory that thread has just released. The wait is bounded: a fork child would wait
+    // forever for its parent's threads.
     static constexpr std::uint64_t kMostMs = 1000;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
@@ -422,13 +420,14 @@ Bytes charged(const Device &device) noexcept {
 Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     const RelaxedCapture relaxed;
     std::uint64_t used = 0;
-    // Counted before the driver is asked: whoever asks later sees the claim.
+    // Add the claim before asking the driver, so that later requests see it.
     const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
     const Bytes all = reserved(pool).value_or(0);
-    const bool told = insist([&] {
-                          return driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-                      }) == CUDA_SUCCESS;
-    if (told && used <= all && claimed <= all - used)
+    const bool has_value =
+        ask_twice([&] {
+            return driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+        }) == CUDA_SUCCESS;
+    if (has_value && used <= all && claimed <= all - used)
         bytes_ = bytes;
     else
         pool.claimed.fetch_sub(bytes, std::memory_order_acq_rel);

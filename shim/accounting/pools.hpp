@@ -1,9 +1,9 @@
-// The stream-ordered pools of this process, the memory of graphs among them, and what each has reserved on which
-// device.
+// The stream-ordered memory pools of this process, and the memory of graphs, with the charge of each.
 //
-// A pool is charged by CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: memory that was freed but that the pool keeps is held by
-// the process all the same. The graphs of a device have one pool together, without a handle, which the driver tells of
-// by CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT. Thread-safe; no lock is held while the driver is called.
+// A pool's charge is CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: the process also holds memory that was freed but that the
+// pool keeps. The graphs of a device share one pool without a handle, whose size is
+// CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT. Pools grow in units of 32 MiB (measured on an H200; default and explicit
+// pools and the memory of graphs alike). Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <atomic>
@@ -17,20 +17,17 @@
 
 namespace curb::shim::pools {
 
-// Pools grow in units of 32 MiB (measured on an H200; default and explicit pools and the memory of graphs alike).
-
-// A pool's release threshold: how much it keeps at a synchronisation although nothing uses it. While lowered it is 0
-// for the driver, and for the program what the program has set. Thread-safe; its lock is not held while the driver is
-// called.
+// A pool's release threshold: the unused bytes it keeps at a synchronisation. While lowered, it is 0 in the driver, and
+// the program still reads the value it has set. Thread-safe. Holds no lock while calling the driver.
 class Threshold {
   public:
-    // The program sets it, by `call`.
+    // Handles the program's set call. `call` sets it in the driver.
     template <class Call>
     CUresult set(std::uint64_t value, Call call) {
         const BusyCount::Guard guard(setting_);
         return keep(value) ? CUDA_SUCCESS : call();
     }
-    // The program asks for it: `call` has the driver write it to `value`.
+    // Handles the program's get call. `call` has the driver write it to `value`.
     template <class Call>
     CUresult get(std::uint64_t &value, Call call) {
         for (;;) {
@@ -42,82 +39,81 @@ class Threshold {
 
     void lower(CUmemoryPool pool) noexcept;
     void restore(CUmemoryPool pool) noexcept;
-    // Of another pool from here on.
+    // Resets it for a new pool in the same record.
     void start_anew() noexcept;
 
   private:
-    bool keep(std::uint64_t value) noexcept;  // false: it is not lowered
+    bool keep(std::uint64_t value) noexcept;  // stores the program's value; false if not lowered
     std::uint64_t restored() noexcept;
-    // Puts the program's threshold in the place of the driver's answer, while it is lowered. False: the answer may be
-    // older than a restoration, and the driver must be asked again.
+    // While lowered, replaces the driver's answer by the program's value. False if the answer may be older than a
+    // restoration: ask the driver again.
     bool settles(std::uint64_t &value, std::uint64_t restored_before) noexcept;
 
     std::mutex mutex_;
     bool lowered_ = false;
-    std::optional<std::uint64_t> program_;  // none: not asked yet, and the driver still has it
-    std::uint64_t restored_ = 0;            // how often it was restored
+    std::optional<std::uint64_t> program_;  // the program's value; nullopt while the driver still has it
+    std::uint64_t restored_ = 0;            // number of restorations
     BusyCount setting_;                     // threads that may be setting it in the driver
 };
 
 struct Pool {
-    std::atomic<CUmemoryPool> handle{nullptr};  // null: the memory of the device's graphs, or nothing's at present
+    std::atomic<CUmemoryPool> handle{nullptr};  // null for the memory of a device's graphs, or if the record is unused
     Kind kind = Kind::pools;                    // or managed, or graphs
-    Device *device = nullptr;  // null: its memory is on the host or another process's, and is not charged
+    Device *device = nullptr;                   // null if not charged: host memory, or another process's
     Pool *next_unused = nullptr;
     std::atomic<Bytes> charged{0};
-    std::atomic<Bytes> claimed{0};  // of its idle memory, by requests that are on their way to the driver
+    std::atomic<Bytes> claimed{0};  // idle bytes that requests on their way to the driver will use
     std::atomic<bool> live{true};
-    std::atomic<bool> holding{false};  // it may have memory reserved, so it is measured
-    BusyCount visitors;                // threads that are asking the driver about it
-    BusyCount settling;                // threads that are setting `charged`, and have not told the ledger yet
+    std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
+    BusyCount visitors;                // threads that query the driver about it
+    BusyCount settling;                // threads that have changed `charged` but not yet the ledger
     Threshold threshold;
-    std::size_t blocks = 0;  // of managed memory that are in use; under the lock, as are the next two
-    bool destroyed = false;  // and its last blocks are still in use
-    Bytes left = 0;          // charged for them
+    std::size_t blocks = 0;  // managed blocks in use; under the lock, as the next two
+    bool destroyed = false;  // but managed blocks are still in use
+    Bytes kept_charged = 0;  // the charge for them
 };
 
-// The pool with this handle; null: not known.
+// Returns the pool with this handle; null if unknown.
 Pool *known(CUmemoryPool handle) noexcept;
-// The same. One that is not known yet was made behind our back (a device's default pool): it is taken to live on
-// `device`. Null: no host memory for the record.
+// The same, but records an unknown pool (such as a device's default pool) on `device`. Null if host memory is
+// exhausted.
 Pool *find(CUmemoryPool handle, Device *device) noexcept;
-// The memory of the device's graphs. Null: no host memory for the record.
+// Returns the pool of the device's graphs. Null if host memory is exhausted.
 Pool *graphs_of(Device &device) noexcept;
-// How often graph memory was trimmed: an executable that had its memory before may have to take it anew.
+// Returns the number of graph-memory trims. An executable that got its memory before the last one may allocate again.
 std::uint64_t graph_trims() noexcept;
 void graphs_trimmed() noexcept;
-// Notes where a pool lives; `device` null: not charged. `kind`: pools or managed. A pool that is known stays as it is.
+// Records a pool's device (null: not charged) and kind (pools or managed). Leaves a known pool unchanged.
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
-// The same of a new pool: one that is known by this handle has ended behind our back.
+// Records a new pool. If the handle is known, that pool ended without curb's knowledge and is credited.
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
-// The device a pool is charged to; null: not known or not charged.
+// Returns the device a pool is charged to; null if unknown or not charged.
 Device *owner(CUmemoryPool handle) noexcept;
-// The pool is about to be destroyed, and is not known from here on. Its charge, which is the caller's: `stays` is what
-// its live allocations hold, and blocks whose frees are not known complete, until they end; the rest goes back when it
-// is destroyed. Then ended(), or put_back() if the driver refuses.
-struct Left {
+// Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
+// destroyed the pool, or put_back() if the driver fails.
+struct Forgotten {
     Bytes charged = 0;
-    Bytes stays = 0;
-    Pool *pool = nullptr;  // null: it was not known
+    Bytes kept_charged = 0;  // of these, held on by live allocations and by frees that may not be complete
+    Pool *pool = nullptr;    // null if it was unknown
 };
-Left forget(CUmemoryPool handle) noexcept;
-// Returns how much of the charge is kept in the books: of a managed pool with blocks in use it is `stays`, until the
-// last of them is freed, as NVML does not see managed memory and so cannot tell when it has gone. Else 0.
-Bytes ended(Pool &pool, Bytes stays = 0) noexcept;
+Forgotten forget(CUmemoryPool handle) noexcept;
+// Returns the bytes that stay charged: `kept_charged` for a managed pool with blocks in use, until the last one is
+// freed (NVML does not see managed memory, so it cannot show when that returns). Otherwise 0.
+Bytes ended(Pool &pool, Bytes kept_charged = 0) noexcept;
 void put_back(Pool &pool) noexcept;
 
 namespace detail {
-inline constinit std::atomic<bool> any_blocks{false};  // of managed pools
+inline constinit std::atomic<bool> any_blocks{false};  // some block of a managed pool is in use
 void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
 }  // namespace detail
 
-// Notes a block that a managed pool gave. Does nothing for other pools. Without host memory for the record the end of
-// the pool is credited too early.
+// Records a block of a managed pool. Does nothing for other pools. If host memory is exhausted, the destroyed pool is
+// credited too early.
 inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
     if (pool.kind == Kind::managed) detail::note_managed_block(pool, pointer);
 }
-// A block that the program frees, if it is a managed pool's: forgotten before the driver frees it, as afterwards
-// another thread may get the same pointer.
+// Guards the free of a block. If it is a managed pool's, removes its record before the driver frees it, because
+// afterwards another thread may get the same pointer.
 class FreedBlock {
   public:
     explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
@@ -125,7 +121,7 @@ class FreedBlock {
     }
     FreedBlock(const FreedBlock &) = delete;
     FreedBlock &operator=(const FreedBlock &) = delete;
-    ~FreedBlock() {  // without freed(): the block is known again
+    ~FreedBlock() {  // restores the record unless freed() was called
         if (pool_) put_back();
     }
 
@@ -142,39 +138,40 @@ class FreedBlock {
     Pool *pool_ = nullptr;
 };
 
-// After an allocation: the pool's charge is raised to what it has reserved. Returns by how much, which the caller
-// traces. Breaks no capture that the allocation itself has not broken, and of graphs' memory none (cases of the
-// contract suite); after anything else the caller is in RelaxedCapture.
+// Raises the pool's charge to its reserved bytes. Returns the increase, which the caller traces. Calls the driver:
+// after an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract
+// suite tests both). In other places the caller must hold RelaxedCapture.
 Bytes raise(Pool &pool) noexcept;
-// Sets the charge of every pool of the device to what it has reserved, higher or lower, where no operation interfered.
+// Sets the charge of every pool of the device to its reserved bytes, unless another thread changes it meanwhile.
 void reconcile(Device &device) noexcept;
-// What each pool of the device that has reserved anything is charged, by the books; not the memory of graphs. May throw
+// Returns the charge of each pool of the device that has one, without managed pools and graph memory. May throw
 // std::bad_alloc.
 std::vector<Bytes> charges(const Device &device);
-// What all pools of the device are charged together, those of managed memory and of graphs among them.
+// Returns the charge of all pools of the device together, with managed pools and graph memory.
 Bytes charged(const Device &device) noexcept;
-// Bytes that the pool has reserved and does not use, for one request alone while the claim lives: two that counted on
-// the same bytes would make the pool grow.
+// Claims idle bytes of the pool for one request during its lifetime. If two requests counted on the same bytes, the
+// pool would grow.
 class Claim {
   public:
     Claim(Pool &pool, Bytes bytes) noexcept;
     ~Claim();
     Claim(const Claim &) = delete;
     Claim &operator=(const Claim &) = delete;
-    explicit operator bool() const noexcept { return bytes_ != 0; }  // whether there were so many
+    explicit operator bool() const noexcept { return bytes_ != 0; }  // true if the pool had that many idle bytes
 
   private:
     Pool &pool_;
     Bytes bytes_ = 0;
 };
 
-// Has every pool of the device give back what it does not use at the program's own next synchronisation, until it is
-// restored: without a stall, and also of memory that the device is not done with yet. (Measured on an H100: all of it.)
+// Makes every pool of the device return its unused memory at the program's next synchronisation, until
+// restore_thresholds(). This does not stall, and it includes memory the device is still using now. (Measured on an
+// H100: all of it returns.)
 void lower_thresholds(Device &device) noexcept;
 void restore_thresholds(Device &device) noexcept;
 
-// Trims every pool of the device and returns the bytes that came back. The caller is in RelaxedCapture and has done
-// what it may to have frees seen complete.
+// Trims every pool of the device and returns the freed bytes. The caller holds RelaxedCapture, and should synchronise
+// before if it may, so that the driver sees frees as complete.
 Bytes trim(Device &device) noexcept;
 
 }  // namespace curb::shim::pools

@@ -16,7 +16,7 @@ void reconcile(Device &device, int attempts) noexcept {
     const std::uint64_t began_us = now_us();
     device.measured_ms.store(now_ms(), std::memory_order_relaxed);
     device.changed.store(false, std::memory_order_relaxed);
-    // Counted first: a thread that no longer sees `grown` sees that it is being measured.
+    // Count first: a thread that sees `grown` cleared must see that a reconcile is running.
     device.measuring_growth.fetch_add(1, std::memory_order_seq_cst);
     const bool grown =
         device.grown.load(std::memory_order_relaxed) && device.grown.exchange(false, std::memory_order_seq_cst);
@@ -28,9 +28,9 @@ void reconcile(Device &device, int attempts) noexcept {
         },
         [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);
     if (measured)
-        device.blind.store(false, std::memory_order_relaxed);
+        device.has_nvml.store(true, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)
-        device.blind.store(true, std::memory_order_relaxed);
+        device.has_nvml.store(false, std::memory_order_relaxed);
     device.figure_us.store(began_us, std::memory_order_relaxed);
     if (grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
 }
@@ -45,15 +45,16 @@ void reconcile_unless_fresh(Device &device) noexcept {
     const bool is_fresh = !device.grown.load(std::memory_order_seq_cst) &&
                           device.measuring_growth.load(std::memory_order_seq_cst) == 0 &&
                           now_us() - device.figure_us.load(std::memory_order_relaxed) < kFreshUs;
-    // Among others one attempt is enough: it raises the overhead, and a refusal is measured once more.
+    // If others reconcile too, one attempt is enough: it raises the overhead, and before a refusal curb reconciles
+    // again.
     if (alone || !is_fresh) reconcile(device, alone ? Ledger::kAttempts : 1);
     device.measuring.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void measure_reach(Device &device) noexcept {
     const KeepErrno keep_errno;
-    // The process's figure on both sides of the other: whatever another thread takes or gives back in between, the sum
-    // is then at most too low.
+    // Read the process's figure before and after the free one and use the smaller: if another thread allocates or frees
+    // in between, the sum can only be too low.
     const auto held = [&] { return device.meter.held_by_process().value_or(device.ledger.held()); };
     device.reach_ms.store(now_ms(), std::memory_order_relaxed);
     const Bytes before = held();

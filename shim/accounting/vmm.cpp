@@ -14,11 +14,11 @@ struct Memory {
     Memory &operator=(const Memory &) = delete;
     ~Memory() {
         if (!device) return;
-        device->ledger.give_back(Kind::vmm, bytes);
+        device->ledger.credit(Kind::vmm, bytes);
         trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
     }
     Device *device = nullptr;
-    CUmemGenericAllocationHandle handle;  // that it was created under
+    CUmemGenericAllocationHandle handle;  // from its creation
     Bytes bytes;
 };
 
@@ -35,7 +35,6 @@ struct Books {
     Mappings mappings;
 };
 
-// Never destroyed: threads may unmap until the process is gone.
 Books &books() noexcept { return leaked<Books>(); }
 
 }  // namespace
@@ -44,7 +43,7 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
     auto memory = std::make_shared<Memory>(handle, bytes);
     const std::scoped_lock lock(books().mutex);
     books().handles[handle] = {memory, 1};
-    memory->device = &device;  // last: from here on its end credits what was charged
+    memory->device = &device;  // last: from here on the destructor credits the device
     return true;
 } catch (...) {
     return false;
@@ -52,7 +51,7 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
 
 void imported(CUmemGenericAllocationHandle handle) noexcept {
     const std::scoped_lock lock(books().mutex);
-    // Memory that is not known needs no record: releasing an unknown handle credits nobody.
+    // Unknown memory needs no record: releasing its handle credits nothing.
     if (const auto found = books().handles.find(handle); found != books().handles.end()) ++found->second.references;
 }
 
@@ -61,13 +60,13 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
     auto mapping = books().mappings.upper_bound(address);
     if (mapping == books().mappings.begin()) return;
     --mapping;
-    if (address - mapping->first >= mapping->second.bytes) return;  // memory of the host, or made elsewhere
+    if (address - mapping->first >= mapping->second.bytes) return;  // host memory, or another process's
     Handle &record = books().handles[handle];
     record.memory = mapping->second.memory;
     ++record.references;
 } catch (...) {
-    // Without this record the memory is credited when its other holders go, while the driver keeps it: the device's own
-    // figure puts that right.
+    // Without this record the memory is credited with its other holders, although the driver keeps it. The next
+    // reconcile corrects the ledger.
 }
 
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {

@@ -1,7 +1,7 @@
-// Memory of the virtual memory management calls: physical memory lives as long as a reference (create, retain, import)
-// or a mapping does, whichever ends last. Programs release a handle right after mapping it, so both are counted.
+// Records memory of the virtual memory management calls. Physical memory lives until its last reference (create,
+// retain, import) and its last mapping are gone. Programs release a handle right after mapping it, so we count both.
 //
-// Source of the rule: cuMemRelease, CUDA Driver API 13.0. Thread-safe; no lock is held while the driver is called.
+// Source: cuMemRelease, CUDA Driver API 13.0. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <map>
@@ -11,21 +11,20 @@
 
 namespace curb::shim::vmm {
 
-struct Memory;  // physical memory: its charge goes back with the last holder
+struct Memory;  // physical memory; its last holder credits the device
 
-// A new handle of `bytes`, charged to `device`. False: no host memory for the record.
+// Records a new handle of `bytes`, charged to `device`. False if host memory is exhausted.
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept;
-// A handle that the driver returned for memory made elsewhere, which is charged there; or for memory of our own, to
-// which it is one more reference.
+// Adds a reference if the imported handle is of this process's own memory. Other memory is charged where it was
+// created.
 void imported(CUmemGenericAllocationHandle handle) noexcept;
-// One more reference under a handle that the driver returned for the memory mapped at `address`.
+// Adds a reference under a handle that the driver returned for the memory mapped at `address`.
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept;
-// False: no host memory for the record.
+// Records a mapping. False if host memory is exhausted.
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept;
 
-// Taken out of the books before the driver is called, since afterwards another thread may be given the same handle or
-// address. Destroying what was taken credits the device, if it was the last; put_back() undoes it when the driver
-// refused.
+// Remove records. Call these before the driver: afterwards it may return the same handle or address to another thread.
+// Destroying the last returned holder credits the device. put_back() restores the records if the driver fails.
 using Reference = std::shared_ptr<Memory>;
 struct Mapping {
     Reference memory;
@@ -34,10 +33,10 @@ struct Mapping {
 using Mappings = std::map<CUdeviceptr, Mapping>;  // by first address
 Reference take_reference(CUmemGenericAllocationHandle handle) noexcept;
 void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept;
-// Every mapping that begins in the range. Needs no host memory.
+// Removes every mapping that begins in the range. Allocates nothing.
 Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept;
 void put_back(Mappings mappings) noexcept;
 
-Device *device_of(const std::shared_ptr<Memory> &memory) noexcept;  // null: not charged
+Device *device_of(const std::shared_ptr<Memory> &memory) noexcept;  // null if not charged
 
 }  // namespace curb::shim::vmm

@@ -46,14 +46,14 @@ class Charge {
     Charge(const Charge &) = delete;
     Charge &operator=(const Charge &) = delete;
     ~Charge() {
-        if (bytes_ != 0) device_.ledger.give_back(kind_, bytes_);
+        if (bytes_ != 0) device_.ledger.credit(kind_, bytes_);
         device_.ledger.end();
     }
 
     // Charges `actual`, the bytes that the driver took, and credits the rest.
     void keep(Bytes actual) noexcept {
         if (actual > bytes_) device_.ledger.charge(kind_, actual - bytes_);
-        if (actual < bytes_) device_.ledger.give_back(kind_, bytes_ - actual);
+        if (actual < bytes_) device_.ledger.credit(kind_, bytes_ - actual);
         bytes_ = 0;
     }
     [[nodiscard]] Device &device() const noexcept { return device_; }

@@ -1,7 +1,7 @@
-// Counts the threads that are at some short work, and lets others wait until there are none.
+// Counts threads inside a short section, so that another thread can wait until none is inside.
 //
-// A waiting thread sleeps on a futex: one of real-time priority that yields instead keeps the thread that it waits for
-// from running. In static storage, or in records that are never destroyed.
+// Waiters sleep on a futex and never spin or yield: a real-time thread that yields would keep the counted thread from
+// running. An object must have static storage or live in a record that is never destroyed.
 #pragma once
 
 #include <linux/futex.h>
@@ -21,7 +21,7 @@ namespace curb::shim {
 
 class BusyCount {
   public:
-    // Counts the calling thread while it lives.
+    // Counts the calling thread during the guard's lifetime.
     class Guard {
       public:
         explicit Guard(BusyCount &count) noexcept : count_(count) { count_.busy_.fetch_add(1); }
@@ -35,8 +35,7 @@ class BusyCount {
         BusyCount &count_;
     };
 
-    // Returns once no thread is counted, or after so many milliseconds. nullopt: however long it takes. Costs one load
-    // while none is counted.
+    // Waits until no thread is counted, at most `milliseconds`; nullopt waits without limit. Costs one load if none is.
     void wait(std::optional<std::uint64_t> milliseconds = std::nullopt) noexcept {
         if (busy_.load() != 0) sleep(milliseconds);
     }

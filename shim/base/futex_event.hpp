@@ -1,9 +1,7 @@
-// What a thread of curb's sleeps on: no descriptor that the program could close, or open as one of its own, and may be
-// posted in a signal handler (docs/decisions/0023). In static storage. One thread waits.
+// Futex wait and wake, and an event for one waiting thread (docs/decisions/0023).
 //
-// By the kernel's own measure of how long, and not until a time that a clock tells: the clocks that a program sees may
-// be another preload's, which run from another beginning, or backwards (libfaketime), and such a time may always be
-// past.
+// A futex needs no descriptor, which the program could close or reuse. Timeouts are durations, never points in time:
+// another preload may shift the clocks or run them backwards (libfaketime), so a point in time may never come.
 #pragma once
 
 #include <linux/futex.h>
@@ -18,8 +16,8 @@
 
 namespace curb::shim {
 
-// Waits while the word has that value, for so long at the most by the kernel's own measure. A signal may end it early.
-// No cancellation point. Leaves errno.
+// Sleeps while `word` holds `value`, at most `milliseconds`. A signal may end the sleep early. No cancellation point.
+// Keeps errno.
 inline void futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value, std::uint64_t milliseconds) noexcept {
     static_assert(sizeof word == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
     const KeepErrno keep_errno;
@@ -28,20 +26,22 @@ inline void futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value, st
     syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &most, nullptr, 0);
 }
 
-// Wakes so many of those who wait for the word. Async-signal-safe. Leaves errno.
+// Wakes up to `threads` threads that wait on `word`. Async-signal-safe. Keeps errno.
 inline void futex_wake(std::atomic<std::uint32_t> &word, int threads) noexcept {
     const KeepErrno keep_errno;
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
 }
 
+// Must have static storage. One thread may wait.
 class FutexEvent {
   public:
-    // Async-signal-safe; leaves errno.
+    // Async-signal-safe. Keeps errno.
     void post() noexcept {
         if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(posted_, 1);
     }
 
-    // Until it is posted, or has been since the last wait; at most so long. A signal may end it early.
+    // Sleeps until post(), at most `milliseconds`. Returns at once if post() ran since the last wait. A signal may end
+    // the sleep early.
     void wait(std::uint64_t milliseconds) noexcept {
         futex_wait(posted_, 0, milliseconds);
         posted_.store(0, std::memory_order_seq_cst);

@@ -1,6 +1,6 @@
-// Guards curb's own work within a call of the program: it leaves errno as it was, and is no cancellation point. (A
-// cancelled thread unwinds its stack, and a noexcept function on it would end the process.) Never around a call of the
-// driver that the program makes: it can be cancelled there as without curb.
+// Guard for curb's own work inside a call of the program: restores errno and disables thread cancellation. (Cancelling
+// unwinds the stack, and a noexcept function on it would end the process.) Do not hold it around the driver call that
+// the program asked for: the thread must stay cancellable there, as without curb.
 #pragma once
 
 #include <pthread.h>
@@ -13,8 +13,8 @@ class KeepErrno {
   public:
     KeepErrno() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation_); }
     ~KeepErrno() {
-        int ours = 0;
-        pthread_setcancelstate(cancellation_, &ours);
+        int previous = 0;
+        pthread_setcancelstate(cancellation_, &previous);
         errno = saved_;
     }
     KeepErrno(const KeepErrno &) = delete;

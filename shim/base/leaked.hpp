@@ -1,5 +1,5 @@
-// An object that threads may use until the process is gone, so it is never destroyed. It stands in static storage and
-// is made at its first use, for which there is always memory: functions that must not throw may be that first use.
+// A static object that is never destroyed, because threads may use it until the process is gone. Construction at first
+// use needs no allocation, so functions that must not throw may be the first to use it.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace curb::shim {
 
-// The one T. Its default constructor allocates nothing.
+// Returns the single T. T's default constructor must not allocate.
 template <class T>
 T &leaked() noexcept {
     static_assert(std::is_nothrow_default_constructible_v<T>);
-    alignas(T) static std::byte room[sizeof(T)];
-    static T &made = *new (room) T;
-    return made;
+    alignas(T) static std::byte storage[sizeof(T)];
+    static T &object = *new (storage) T;
+    return object;
 }
 
 }  // namespace curb::shim

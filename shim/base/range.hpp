@@ -1,4 +1,4 @@
-// The addresses that an object of the loader's takes.
+// Address ranges of loaded libraries.
 #pragma once
 
 #include <link.h>
@@ -9,14 +9,14 @@
 namespace curb::shim {
 
 struct Range {
-    std::uintptr_t begin = 0, end = 0;  // one past the last; 0: there are none
+    std::uintptr_t begin = 0, end = 0;  // end: one past the last address; 0 if the range is empty
     [[nodiscard]] bool has(std::uintptr_t address) const noexcept { return address >= begin && address < end; }
     [[nodiscard]] bool has(std::uintptr_t address, std::uintptr_t size) const noexcept {
         return has(address) && size <= end - address;
     }
 };
 
-// From its first segment to its last.
+// Returns the range from the library's first loaded segment to its last.
 inline Range range_of(const dl_phdr_info &info) noexcept {
     Range range{~std::uintptr_t{0}, 0};
     for (int i = 0; i < info.dlpi_phnum; ++i) {

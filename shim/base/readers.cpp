@@ -16,18 +16,17 @@ constinit thread_local Reader *detail::mine = nullptr;
 
 namespace {
 
-// All that there ever were: those of threads that have ended are taken again. Leaked: threads read until the process is
-// gone.
+// Every record ever made. New threads reuse the records of threads that have ended. Never freed.
 constinit Reader *first = nullptr;
 constinit std::mutex mutex;
 constinit bool has_key = false;
 constinit pthread_key_t key{};
 
-// A reader that could not be made, for want of host memory: what it reads is unknown, so nothing is freed any more.
+// Shared by threads that got no record (no host memory). Their reads are unknown, so no grace period ends any more.
 constinit Reader unknown;
 constinit std::atomic<bool> some_unknown{false};
 
-// At the end of a thread. Another destructor may use CUDA later: then the thread enlists again.
+// Runs at thread exit. If a later destructor uses CUDA, the thread enlists again.
 void thread_ends(void *reader) noexcept {
     detail::mine = nullptr;
     static_cast<Reader *>(reader)->reading.store(0, std::memory_order_release);
@@ -35,10 +34,10 @@ void thread_ends(void *reader) noexcept {
 }
 
 Reader *unused_or_new() noexcept {
-    for (Reader *one = first; one; one = one->next)
-        if (!one->used.load(std::memory_order_acquire)) {
-            one->used.store(true, std::memory_order_relaxed);
-            return one;
+    for (Reader *reader = first; reader; reader = reader->next)
+        if (!reader->used.load(std::memory_order_acquire)) {
+            reader->used.store(true, std::memory_order_relaxed);
+            return reader;
         }
     auto *made = new (std::nothrow) Reader;
     if (!made) return nullptr;
@@ -70,16 +69,16 @@ bool Grace::begin() noexcept {
     if (!registered) registered = barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
     if (!registered || !barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return false;
     const std::scoped_lock lock(mutex);
-    for (Reader *one = first; one; one = one->next) one->seen_idle = false;
+    for (Reader *reader = first; reader; reader = reader->next) reader->seen_idle = false;
     return true;
 }
 
 bool Grace::is_over() noexcept {
     const std::scoped_lock lock(mutex);
     bool all = !some_unknown.load(std::memory_order_seq_cst);
-    for (Reader *one = first; one; one = one->next) {
-        one->seen_idle = one->seen_idle || one->reading.load(std::memory_order_acquire) == 0;
-        all = all && one->seen_idle;
+    for (Reader *reader = first; reader; reader = reader->next) {
+        reader->seen_idle = reader->seen_idle || reader->reading.load(std::memory_order_acquire) == 0;
+        all = all && reader->seen_idle;
     }
     return all;
 }

@@ -1,6 +1,5 @@
-// Threads that read a snapshot, so that one that was replaced can be freed: each thread says so in a
-// place of its own that no other thread writes. A reader executes no fence and no locked instruction;
-// the thread that frees has the kernel make all of them pass a barrier instead (docs/decisions/0030).
+// Tracks which threads read a snapshot, so that a replaced snapshot can be freed. Each thread marks its own record and
+// runs no fence and no locked instruction. The thread that frees uses membarrier(2) instead (docs/decisions/0030).
 #pragma once
 
 #include <atomic>
@@ -10,17 +9,17 @@
 namespace curb::shim::readers {
 
 struct Reader {
-    std::atomic<std::uint32_t> reading{0};  // 1: its thread has a snapshot in use
-    std::atomic<bool> used{true};           // by a thread that lives
-    bool seen_idle = false;                 // since the grace period began; of who frees
+    std::atomic<std::uint32_t> reading{0};  // 1: the thread uses a snapshot
+    std::atomic<bool> used{true};           // by a live thread
+    bool seen_idle = false;                 // during this grace period; only the freeing thread uses it
     Reader *next = nullptr;
-    std::byte apart[104]{};  // from what other threads write
+    std::byte padding[104]{};  // keeps other threads' data off this cache line
 
-    // Returns what leave() restores, as uses are nested.
+    // Uses nest: pass the returned value to leave().
     std::uint32_t enter() noexcept {
         const std::uint32_t before = reading.load(std::memory_order_relaxed);
         reading.store(1, std::memory_order_relaxed);
-        // The compiler keeps this order, and the barrier of who frees has every thread's processor keep it.
+        // This fence orders the compiler; the freeing thread's membarrier orders the processors.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         return before;
     }
@@ -29,7 +28,7 @@ struct Reader {
 
 namespace detail {
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local Reader *mine;
-// Of a thread's first use.
+// Makes the calling thread's record, at its first use.
 Reader &enlist() noexcept;
 }  // namespace detail
 
@@ -38,13 +37,13 @@ inline Reader &mine() noexcept {
     return reader ? *reader : detail::enlist();
 }
 
-// A grace period: from its beginning until every thread has been seen without a snapshot. What was replaced before it
-// began is then in no thread's use. By one thread at a time.
+// A grace period: it lasts until every thread has been seen without a snapshot. After that, no thread uses a snapshot
+// that was replaced before it began. One thread at a time.
 class Grace {
   public:
-    // False: the kernel makes no barrier, so nothing can ever be freed.
+    // False if the kernel has no membarrier; then no snapshot can ever be freed.
     static bool begin() noexcept;
-    // Looks once; call it again later.
+    // Checks every thread once and does not wait. If false, call it again later.
     static bool is_over() noexcept;
 };
 

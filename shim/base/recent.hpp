@@ -1,5 +1,4 @@
-// The records that were asked for last, by handle, found without the lock of the books that they stand in, which every
-// thread would otherwise write to. Thread-safe.
+// A small cache of records by handle. A hit needs no lock; every thread would write to the lock's cache line.
 #pragma once
 
 #include <array>
@@ -9,11 +8,12 @@
 
 namespace curb::shim {
 
-// Of records that are never destroyed: one that is out of date can be looked at, and says itself whose it is.
+// Records must never be destroyed and must name their handle, because a returned record may be out of date.
+// Thread-safe.
 template <class Handle, class Record>
 class Recent {
   public:
-    // What was noted last in this handle's place, for this one or another; null: nothing was.
+    // Returns the last record noted in this handle's slot, which may belong to another handle; null if none was.
     [[nodiscard]] Record *at(Handle handle) const noexcept {
         return places_[place(handle)].load(std::memory_order_acquire);
     }

@@ -1,5 +1,5 @@
-// An unordered_map that keeps the node of the entry erased last for the next one, so that what comes and goes, as
-// memory in a loop, does so without malloc and free. Not thread-safe.
+// An unordered_map that keeps the last erased node for the next insertion, so that a loop that allocates and frees GPU
+// memory causes no malloc and free here. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class ReusingMap {
   public:
     using iterator = typename Map::iterator;
 
-    // As the map's own; `value` may be copied even if the key is there.
+    // As std::unordered_map, but it may copy `value` even if the key exists.
     std::pair<iterator, bool> try_emplace(const Key &key, const Value &value) {
         if (spare_.empty()) return map_.try_emplace(key, value);
         spare_.key() = key;
@@ -25,7 +25,7 @@ class ReusingMap {
         spare_ = std::move(node);
         return {position, inserted};
     }
-    // The one after it, unless it was the last.
+    // Returns the entry after it.
     iterator erase(iterator entry) noexcept {
         const iterator next = std::next(entry);
         spare_ = map_.extract(entry);

@@ -1,5 +1,5 @@
-// Text for answers on the control socket, which have an end (control::kLongestReply): policies and programs can be the
-// source of any amount of it.
+// Shortens text for replies on the control socket, which are limited (control::kLongestReply). Policies and programs
+// can supply text of any length.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace curb::shim {
 
 inline std::string shortened(std::string text, std::size_t most) {
     if (text.size() <= most) return text;
-    text.resize(most);  // within a character, perhaps: what is no UTF-8 then is replaced when it is written
+    text.resize(most);  // may cut a UTF-8 character; the writer replaces invalid bytes
     return text + "...";
 }
 

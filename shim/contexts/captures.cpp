@@ -1,7 +1,5 @@
-// Stream capture, which a release must know of.
-//
-// A capture ends by cuStreamEndCapture on the stream that it began in, with that stream, or with its context. A stream
-// that was forked into it ends nothing, so each capture is recorded with the stream that it began in.
+// A capture ends by cuStreamEndCapture on the stream in which it began, with that stream, or with its context. Streams
+// forked into the capture do not end it, so each record names the stream in which it began.
 
 #include "captures.hpp"
 
@@ -18,7 +16,6 @@
 namespace curb::shim::captures {
 namespace {
 
-// Never destroyed: threads may capture until the process is gone.
 struct Books {
     std::mutex mutex;
     Origins origins;
@@ -29,11 +26,11 @@ constinit std::atomic<std::size_t> in_progress{0};
 constinit BusyCount synchronising;
 constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 
-// The context that a stream goes with. Asking it breaks no capture (a case of the contract suite).
+// Returns the context that the stream ends with. The query breaks no capture (the contract suite tests it).
 CUcontext owner_of(CUstream stream) noexcept {
     CUcontext context = nullptr;
     const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
-    return insist(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+    return ask_twice(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
 }
 
 bool same(const Origin &a, const Origin &b) noexcept {
@@ -45,7 +42,7 @@ void ended(std::size_t captures) noexcept {
     if (captures != 0 && in_progress.fetch_sub(captures) == captures) on_last_end.load(std::memory_order_relaxed)();
 }
 
-// Moves the records that match out of the books, at most so many.
+// Removes at most `most` matching records and returns them.
 template <class Matches>
 Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
     Origins out;
@@ -73,9 +70,8 @@ bool beginning(Origin &origin) noexcept try {
         books().origins.push_back(origin);
     }
     in_progress.fetch_add(1);
-    // A synchronisation of ours that has been entered but not yet by the driver would break the capture that is about
-    // to begin, so wait for that moment to pass, 2 ms at the most. (One already running in the driver does no harm:
-    // measured on an H200.)
+    // A thread of curb that is just about to enter the driver's synchronisation would break this capture, so wait for
+    // it, 2 ms at most. (A synchronisation already inside the driver does no harm: measured on an H200.)
     synchronising.wait(2);
     return true;
 } catch (...) {

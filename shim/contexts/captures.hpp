@@ -1,5 +1,5 @@
-// Graph captures in progress. Synchronising a context breaks any capture, whatever the thread's capture mode (measured,
-// docs/results/driver.md), so curb synchronises only while there is none.
+// Tracks graph captures in progress. Synchronising a context breaks any capture, in every capture mode (measured,
+// docs/results/driver.md), so curb synchronises only while no capture is in progress.
 #pragma once
 
 #include <pthread.h>
@@ -13,53 +13,53 @@ namespace curb::shim::captures {
 
 bool any() noexcept;
 
-// The stream that a capture began in. Equal records are interchangeable: one of them is forgotten at each end.
+// The stream in which a capture began. Equal records are interchangeable: each end removes one of them.
 struct Origin {
     CUstream stream = nullptr;
-    pthread_t thread{};           // whose default stream it is, if it is CU_STREAM_PER_THREAD
-    CUcontext context = nullptr;  // with which the stream goes
+    pthread_t thread{};           // owner of the default stream, for CU_STREAM_PER_THREAD
+    CUcontext context = nullptr;  // the stream ends with it
 };
 using Origins = std::list<Origin>;
 
-// The record of a capture in this stream. Without a context if the program created the stream.
+// Returns the record of a capture in this stream; without the context if the program created the stream.
 Origin origin_of(CUstream stream) noexcept;
-// A capture is about to begin: completes its record and keeps it. False: no host memory for that.
+// Call it before a capture begins: completes the record and stores it. False if host memory is exhausted.
 bool beginning(Origin &origin) noexcept;
-// It has ended, or never began.
+// Call it when the capture has ended or failed to begin.
 void has_ended(const Origin &origin) noexcept;
 
-// Around the driver's cuStreamDestroy, which ends the captures that began in the stream. Their records go first:
-// afterwards the driver may give the same handle to another thread's stream. They count until done().
+// Guards cuStreamDestroy, which ends the captures that began in the stream. Removes their records before the call,
+// because afterwards the driver may return the same handle to another thread. They count as captures until done().
 class Destroying {
   public:
     explicit Destroying(CUstream stream) noexcept;
     ~Destroying();
     Destroying(const Destroying &) = delete;
     Destroying &operator=(const Destroying &) = delete;
-    // The driver has destroyed the stream. Without it the records come back.
+    // Call it when the driver has destroyed the stream. Without it the destructor restores the records.
     void done() noexcept;
 
   private:
     Origins here_;
 };
 
-// `call` is called when the last capture in progress has ended, within the program's call: it must not wait.
+// Sets the function to run when the last capture in progress ends. It runs within the program's call and must not wait.
 void when_the_last_ends(void (*call)() noexcept) noexcept;
 
-// The context is gone, and with it the captures of its streams.
+// Removes the captures of a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
-// Whether this stream is being captured, asked by the function of its form of the default stream. None: the driver does
-// not tell.
+// True if the stream is being captured. `is_capturing`: the driver function for the caller's default-stream form.
+// nullopt if the driver fails.
 template <class IsCapturing>
 std::optional<bool> capturing(const IsCapturing &is_capturing, CUstream stream) noexcept {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const auto ask = [&] { return is_capturing(stream, &status); };
-    return insist(ask) == CUDA_SUCCESS ? std::optional(status != CU_STREAM_CAPTURE_STATUS_NONE) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(status != CU_STREAM_CAPTURE_STATUS_NONE) : std::nullopt;
 }
 
-// Waits for the work of the calling thread's current context, unless a graph is being captured: what the driver said of
-// it. None: one is.
+// Synchronises the thread's current context and returns the driver's result. nullopt, without synchronising, if a
+// capture is in progress.
 std::optional<CUresult> synchronise_current_context() noexcept;
 
 }  // namespace curb::shim::captures

@@ -17,21 +17,21 @@
 
 namespace curb::shim::contexts {
 
-// Never destroyed, so that whoever has found it among the recent ones may look at it without a lock: it may be another
-// context's by then, which its handle tells. What is atomic is written under the lock (but for the visitors).
+// Records are never destroyed, so that a thread that found one in `recent` may read it without the lock. By then it may
+// belong to another context, as its handle shows. Atomic fields, except `pins`, are written under the lock.
 struct Record {
-    std::atomic<CUcontext> context{nullptr};  // null: none's
+    std::atomic<CUcontext> context{nullptr};  // null if unused
     std::atomic<Id> id{0};
-    std::atomic<int> visitors{0};
-    std::atomic<int> closing{0};  // threads that are about to destroy it
+    std::atomic<int> pins{0};
+    std::atomic<int> closing{0};  // threads that are about to destroy the context
     Device *device = nullptr;
     bool is_primary = false;
-    bool ending = false;    // a thread credits what was in it
+    bool ending = false;    // a thread credits the memory in it
     int users = 1;          // by cuCtxAttach
-    Bytes cost = 0;         // charged for the context as it was made
-    Bytes first_limit = 0;  // of the stack then; 0: not seen yet
-    Bytes stack = 0;        // charged for what the stack has more than then
-    Bytes saved = 0;        // given back of `cost` for what it has less
+    Bytes cost = 0;         // charged for the context at its creation
+    Bytes first_limit = 0;  // the initial stack limit; 0 if not seen yet
+    Bytes stack = 0;        // charged for the stack above the initial limit
+    Bytes saved = 0;        // credited of `cost` for a stack below the initial limit
 };
 
 namespace {
@@ -46,28 +46,27 @@ struct Books {
     Id last_id = 0;
 };
 
-// Never destroyed: threads may call the driver until the process is gone.
 Books &books() noexcept { return leaked<Books>(); }
 
 constinit std::atomic<bool> any_green{false};
 
 constinit Recent<CUcontext, Record> recent;
 
-// Of the primary context of each device; null: not known.
+// The primary context of each device; null if unknown.
 constinit std::array<std::atomic<CUcontext>, devices::kMost> primaries{};
 
 std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
     return primaries[static_cast<std::size_t>(device.ordinal)];
 }
 
-// That of the context; null: it is not known. The lock is held.
+// Returns the context's record; null if it is unknown. The caller holds the lock.
 Record *known(CUcontext context) noexcept {
     const auto found = books().contexts.find(context);
     return found == books().contexts.end() ? nullptr : &*found->second;
 }
 
-// The same without the lock, which is taken where it was not asked for lately. It may be another's at any moment.
-Record *lately_known(CUcontext context) noexcept {
+// The same, without the lock if the context was used recently. The record may pass to another context at any moment.
+Record *find_recent(CUcontext context) noexcept {
     Record *record = recent.at(context);
     if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
     const std::scoped_lock lock(books().mutex);
@@ -83,7 +82,7 @@ bool is_green(CUcontext context) noexcept {
                        [=](const auto &green) { return green.second.context == context; });
 }
 
-// What the stack of a limit takes more, or less, than that of the beginning.
+// The bytes by which a stack limit's memory exceeds, or falls below, that of the initial limit.
 struct Stack {
     Bytes more = 0;
     Bytes less = 0;
@@ -154,7 +153,7 @@ bool ends(CUcontext context, Id id) noexcept {
         id = there;
         if (record->ending) continue;
         record->ending = true;
-        record->closing.fetch_add(1, std::memory_order_seq_cst);  // no visits any more
+        record->closing.fetch_add(1, std::memory_order_seq_cst);  // no new pins
         return true;
     }
 }
@@ -168,10 +167,10 @@ bool gone(CUcontext context) noexcept {
     const auto handle = reinterpret_cast<std::uint64_t>(context);
     const std::uint64_t moment = trace::moment();
     if (record.stack != 0) {
-        record.device->ledger.give_back(Kind::stack, record.stack);
+        record.device->ledger.credit(Kind::stack, record.stack);
         trace::freed(*record.device, Kind::stack, handle, record.stack, record.stack, moment);
     }
-    record.device->ledger.give_back(Kind::contexts, cost);
+    record.device->ledger.credit(Kind::contexts, cost);
     trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
     CUcontext primary = context;
     primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
@@ -182,41 +181,41 @@ bool gone(CUcontext context) noexcept {
     return true;
 }
 
-// A visitor counts itself and then looks whether the context is about to go; who destroys it says so and then looks for
-// visitors. So one of the two sees the other.
+// A Pin counts itself, then checks `closing`. A DestroyGuard raises `closing`, then checks the pins. So one of the two
+// sees the other.
 Pin::Pin(CUcontext context) noexcept {
-    Record *record = lately_known(context);
+    Record *record = find_recent(context);
     if (!record) return;
-    record->visitors.fetch_add(1, std::memory_order_seq_cst);
-    // In this order: if it is another's only by now, that one's `closing` says nothing of this context.
+    record->pins.fetch_add(1, std::memory_order_seq_cst);
+    // Check the handle last: if the record now belongs to another context, `closing` is that context's.
     if (record->closing.load(std::memory_order_seq_cst) == 0 &&
         record->context.load(std::memory_order_seq_cst) == context) {
         record_ = record;
         id_ = record->id.load(std::memory_order_seq_cst);
     } else {
-        record->visitors.fetch_sub(1, std::memory_order_seq_cst);
+        record->pins.fetch_sub(1, std::memory_order_seq_cst);
     }
 }
 
 Pin::~Pin() {
-    if (record_) record_->visitors.fetch_sub(1, std::memory_order_seq_cst);
+    if (record_) record_->pins.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
     if (!context) return;
-    // A visitor may be waiting for the device in one call of the driver, as the destruction would.
+    // A pinning thread may wait for the device inside a driver call, so yield first and then sleep.
     constexpr int kSpins = 100;
     for (int spins = 0;; ++spins) {
         {
             const std::scoped_lock lock(books().mutex);
             Record *record = known(context);
             if (!record) return;
-            // Another thread may have destroyed it meanwhile, and the handle be a newer one's.
+            // Another thread may have destroyed it, and a newer context may have the handle.
             if (const Id id = record->id.load(std::memory_order_seq_cst); id != id_) {
                 record->closing.fetch_add(1, std::memory_order_seq_cst);
                 id_ = id;
             }
-            if (record->visitors.load(std::memory_order_seq_cst) == 0) return;
+            if (record->pins.load(std::memory_order_seq_cst) == 0) return;
         }
         if (spins < kSpins)
             sched_yield();
@@ -228,7 +227,7 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
 DestroyGuard::~DestroyGuard() {
     if (id_ == 0) return;
     const std::scoped_lock lock(books().mutex);
-    // It is gone, or its handle is that of a newer one already, unless the driver refused.
+    // The record is still this context's only if the driver refused to destroy it.
     Record *record = known(context_);
     if (record && record->id.load(std::memory_order_seq_cst) == id_)
         record->closing.fetch_sub(1, std::memory_order_seq_cst);
@@ -239,7 +238,7 @@ Current::Current(CUcontext context) noexcept {
         current_ = true;
         return;
     }
-    // A call may return an error of earlier work and have done its own: made twice, it would push twice.
+    // A call that returns an error of earlier work may still have pushed. Check, so as not to push twice.
     const auto push = [&] {
         return driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS || current_context() == context;
     };
@@ -256,13 +255,13 @@ Current::~Current() {
 }
 
 Id id_of(CUcontext context) noexcept {
-    const Record *record = lately_known(context);
+    const Record *record = find_recent(context);
     if (!record) return 0;
-    // What is read between two looks at the id is of that one context: ids do not come again.
+    // Ids are unique, so fields read between two equal ids belong to one context.
     const Id id = record->id.load(std::memory_order_seq_cst);
-    const bool stays = record->closing.load(std::memory_order_seq_cst) == 0 &&
-                       record->context.load(std::memory_order_seq_cst) == context;
-    return stays && record->id.load(std::memory_order_seq_cst) == id ? id : 0;
+    const bool is_live = record->closing.load(std::memory_order_seq_cst) == 0 &&
+                         record->context.load(std::memory_order_seq_cst) == context;
+    return is_live && record->id.load(std::memory_order_seq_cst) == id ? id : 0;
 }
 
 std::optional<All> on(const Device &device) noexcept {
@@ -285,7 +284,7 @@ Device *device_of(CUcontext context) noexcept {
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
     const std::scoped_lock lock(books().mutex);
     Record *record = known(context);
-    if (!record) return 0;  // it was made behind our back
+    if (!record) return 0;  // created without curb's knowledge
     if (record->first_limit == 0) record->first_limit = now;
     const Stack after = stack_of(*record, limit);
     const Bytes gone = record->saved - std::min(record->saved, after.less);  // of what had come back
@@ -300,7 +299,7 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
     const Stack after = stack_of(*record, limit);
     const auto change = [&](Kind kind, Bytes from, Bytes to) {
         if (to > from) record->device->ledger.charge(kind, to - from);
-        if (to < from) record->device->ledger.give_back(kind, from - to);
+        if (to < from) record->device->ledger.credit(kind, from - to);
         return static_cast<std::int64_t>(to - from);
     };
     const StackChange out{change(Kind::stack, record->stack, after.more),
@@ -314,17 +313,17 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
     const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
-    return insist(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
 }
 
 CUcontext primary_of(const Device &device) noexcept {
     if (!primary_is_active(device).value_or(false)) return nullptr;
     CUcontext context = primary_handle(device).load(std::memory_order_acquire);
     if (context) return context;
-    // A green context made it. A release that fails leaves a reference; made twice, it could end the
-    // context under the program.
+    // A green context created it. Do not repeat a failed release: that could destroy the context under the program. At
+    // worst a reference is left.
     const KeepErrno keep_errno;
-    if (insist([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
+    if (ask_twice([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
         return nullptr;
     driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
@@ -347,7 +346,7 @@ void green_made(CUgreenCtx green, const Green &known) noexcept try {
     const std::scoped_lock lock(books().mutex);
     books().greens.insert_or_assign(green, known);
 } catch (...) {
-    // The end of the primary context with it will not be seen, which the device's figure puts right.
+    // curb will miss the end of the primary context with it. The next reconcile corrects the ledger.
 }
 
 void note_green(CUgreenCtx green, CUcontext context) noexcept try {
@@ -355,8 +354,8 @@ void note_green(CUgreenCtx green, CUcontext context) noexcept try {
     books().greens[green].context = context;
     any_green.store(true, std::memory_order_release);
 } catch (...) {
-    // What is allocated there is credited when the program frees it, as ever; only the end of the primary context will
-    // not be seen to take it along, which the device's figure puts right.
+    // Frees are credited as usual. Only memory that ends with the primary context is missed; the next reconcile
+    // corrects the ledger.
 }
 
 CUcontext owner_of(CUcontext context) noexcept {
@@ -380,7 +379,7 @@ namespace curb::shim {
 
 CUcontext current_context() noexcept {
     CUcontext context = nullptr;
-    insist([&] { return driver().cuCtxGetCurrent(&context); });
+    ask_twice([&] { return driver().cuCtxGetCurrent(&context); });
     return context;
 }
 

@@ -1,9 +1,9 @@
-// The contexts of this process: what each is charged for itself and for its stack, given back when it goes.
+// The contexts of this process, with the charge for each context and for its stack.
 //
-// A context's cost is told by no argument: that of the first one on a device is measured, the others cost the same
-// (measured on an H200). Its stack is the local memory of every thread that can be resident, taken at once when the
-// limit rises and given back when it falls. Thread-safe; no lock is held while the driver is called, and a context that
-// was asked for lately is found without one.
+// No argument gives a context's cost: curb measures the first one on a device, and the others cost the same (measured
+// on an H200). The stack is the local memory of every thread that can be resident; the driver allocates all of it when
+// the limit rises and frees it when the limit falls. Thread-safe. Holds no lock while calling the driver; finds
+// recently used contexts without a lock.
 #pragma once
 
 #include <array>
@@ -14,44 +14,44 @@
 
 namespace curb::shim::contexts {
 
-// One context in the life of the process: the driver may use a handle again.
-using Id = std::uint64_t;  // 0: none
-struct Record;             // what is known of one
+// Identifies one context for the life of the process. Handles do not, because the driver reuses them. 0: none.
+using Id = std::uint64_t;
+struct Record;
 
-// Sleeps for 50 us: another thread makes a context, or credits one.
+// Sleeps 50 us, while another thread creates or credits a context.
 void wait_a_moment() noexcept;
 
-// The newest context that is recorded.
+// Returns the Id of the newest recorded context.
 Id newest() noexcept;
 
-// A new context, for which `cost` has been charged (0: nothing was).
+// A new context. `cost`: the bytes charged for it.
 struct New {
     CUcontext context = nullptr;
     Bytes cost = 0;
     bool is_primary = false;
-    Id older = ~Id{0};  // newest() when it was not there yet: a record up to this one is an ended context's
+    Id older = ~Id{0};  // newest() before its creation: a record with an Id up to this is of a context that has ended
 };
 enum class Made {
     recorded,
-    known,      // by another thread that made the same primary context: this charge is one too many
+    known,      // another thread recorded the same primary context: credit this charge again
     ended,      // the handle is still recorded for a context that has ended: credit that one first, by ends()
-    no_memory,  // of the host for the record: it must be destroyed again
+    no_memory,  // no host memory for the record: destroy the context again
 };
 Made made(Device &device, const New &context) noexcept;
 
-// cuCtxAttach adds a user to a context, cuCtxDetach takes one away. detached() returns true if that was the last one,
-// or the context is not known.
+// Count the users of a context, for cuCtxAttach and cuCtxDetach. detached() returns true if that was the last user or
+// if the context is unknown.
 void attached(CUcontext context) noexcept;
 bool detached(CUcontext context) noexcept;
 
-// The context has ended: true if the caller is to credit what was in it, and then to call gone(). False: another thread
-// has done so, or it is not known. `id` 0: whichever context has the handle.
+// Call it when a context has ended. True if the caller must credit the memory in it and then call gone(). False if
+// another thread has done that, or if the context is unknown. `id` 0: the context that has the handle now.
 bool ends(CUcontext context, Id id = 0) noexcept;
-// Credits the context itself. False: it was not known.
+// Credits the context itself and removes its record. False if it is unknown.
 bool gone(CUcontext context) noexcept;
 
-// Keeps whoever destroys a context from doing so while it lives; short, or around one call of the driver. Empty: the
-// context is not known, or about to go.
+// Keeps other threads from destroying a context during the guard's lifetime. Hold it briefly, or for one driver call.
+// Empty if the context is unknown or about to be destroyed.
 class Pin {
   public:
     explicit Pin(CUcontext context) noexcept;
@@ -66,23 +66,23 @@ class Pin {
     Id id_ = 0;
 };
 
-// Around the call that may destroy a context: from here on nobody visits it, and those who do have left. Afterwards it
-// can be visited again, if it is still there. Null: of none, and takes no lock, as in a fork child, where that may be
-// held by a thread that is not there.
+// Guards a call that may destroy a context. Waits until no thread pins it and prevents new pins. Afterwards threads can
+// pin it again if it still exists. With a null context it does nothing and takes no lock: in a fork child a thread that
+// no longer exists may hold the lock.
 class DestroyGuard {
   public:
     explicit DestroyGuard(CUcontext context) noexcept;
     ~DestroyGuard();
     DestroyGuard(const DestroyGuard &) = delete;
     DestroyGuard &operator=(const DestroyGuard &) = delete;
-    [[nodiscard]] Id id() const noexcept { return id_; }  // 0: it is not known
+    [[nodiscard]] Id id() const noexcept { return id_; }  // 0 if the context is unknown
 
   private:
     CUcontext context_;
     Id id_ = 0;
 };
 
-// Another context than the thread's current one, made current for a while. Empty: it could not be.
+// Makes a context current in this thread during the guard's lifetime. Empty if that fails.
 class Current {
   public:
     explicit Current(CUcontext context) noexcept;
@@ -97,14 +97,14 @@ class Current {
     bool current_ = false;
 };
 
-// That of a context; 0: it is not known, or about to go.
+// Returns the context's Id; 0 if it is unknown or about to be destroyed.
 Id id_of(CUcontext context) noexcept;
 
 struct Known {
     CUcontext context = nullptr;
     Id id = 0;
 };
-// The contexts of a device. None: one of them is about to go, or there are more than anybody needs.
+// The contexts of a device, 16 at most.
 class All {
   public:
     [[nodiscard]] const Known *begin() const noexcept { return known_.data(); }
@@ -119,51 +119,52 @@ class All {
     std::array<Known, 16> known_{};
     std::size_t count_ = 0;
 };
+// Returns them. nullopt if one of them is about to be destroyed, or if there are more than 16.
 std::optional<All> on(const Device &device) noexcept;
-// The device of a context; null: it is not known.
+// Returns the device of a context; null if it is unknown.
 Device *device_of(CUcontext context) noexcept;
 
-// What more a limit of `limit` bytes a thread takes in this context than it has now; 0: nothing, or it is not known.
-// `now`: its limit, which is taken for that of the beginning when the context is seen here for the first time.
+// Returns the bytes by which a stack limit of `limit` bytes per thread would raise the context's memory; 0 if none or
+// if it is unknown. `now`: the present limit, recorded as the initial one at the first call for this context.
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept;
-// That is its limit from here on: charges it, or gives back. Below the limit of the beginning a part of what the
-// context itself cost has come back. Returns what has changed, which the caller traces.
+// Records the new stack limit, and charges or credits the difference. Below the initial limit it credits a part of the
+// context's own cost. Returns the changes, which the caller traces.
 struct StackChange {
     std::int64_t stack = 0;
     std::int64_t context = 0;
 };
 StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 
-// Whether the device's primary context is there. None: the driver does not tell.
+// True if the device's primary context is active. nullopt if the driver fails.
 std::optional<bool> primary_is_active(const Device &device) noexcept;
-// Its handle, without keeping a reference; null: it is not there.
+// Returns its handle and keeps no reference; null if it is not active. Calls the driver.
 CUcontext primary_of(const Device &device) noexcept;
-// The driver has given the program this handle of it.
+// Stores the handle that the driver returned to the program.
 void note_primary(const Device &device, CUcontext context) noexcept;
-// The same by the books, without a call of the driver; null: it is not recorded.
+// Returns the recorded handle without calling the driver; null if none is recorded.
 CUcontext recorded_primary(const Device &device) noexcept;
 
-// A context of its own for some of the multiprocessors (a green one): it holds on to the device's primary context, and
-// what is allocated in it belongs to that one.
+// A green context (for some of the multiprocessors). It keeps the device's primary context alive, and memory allocated
+// in it belongs to the primary context.
 struct Green {
-    Device *device = nullptr;     // null: not known
-    CUcontext context = nullptr;  // its own; null: not asked for yet
+    Device *device = nullptr;     // null if unknown
+    CUcontext context = nullptr;  // its CUcontext; null until the program asks for it
 };
 void green_made(CUgreenCtx green, const Green &known) noexcept;
 void note_green(CUgreenCtx green, CUcontext context) noexcept;
-// The primary context that a green one of the current device belongs to; any other context itself.
+// Returns the primary context for a green context of the current device, and any other context itself.
 CUcontext owner_of(CUcontext context) noexcept;
-bool has_green() noexcept;  // whether there has been one
-// Forgets the green context before the driver destroys it: its handles may come again.
+bool has_green() noexcept;  // true once the program has asked for the CUcontext of a green context
+// Removes the green context's record. Call it before the driver destroys it, because its handles may be reused.
 Green green_gone(CUgreenCtx green) noexcept;
 
 }  // namespace curb::shim::contexts
 
 namespace curb::shim {
 
-// The context that is current in this thread; null: none.
+// Returns the thread's current context; null if none. Calls the driver.
 CUcontext current_context() noexcept;
-// The context that memory allocated now in this thread goes away with.
+// Returns the context whose destruction frees memory that this thread allocates now.
 CUcontext owner_of_memory() noexcept;
 
 }  // namespace curb::shim

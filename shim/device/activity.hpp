@@ -1,14 +1,14 @@
-// Whether the program uses the GPU, for releases that a policy asks for when it has not for a while (`release.idle`).
+// Records that the program uses the GPU, for releases after an idle time (`release.idle`).
 #pragma once
 
 #include <atomic>
 
 namespace curb::shim::activity {
 
-// Set by every use, and taken back by who polls it (release/idle).
+// Set at every use; release/idle polls and clears it.
 inline constinit std::atomic<bool> used{false};
 
-// The program allocated, freed or launched something. Thread-safe; a load, mostly.
+// Call it when the program allocates, frees or launches. Thread-safe. Usually costs one load.
 inline void note() noexcept {
     if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
 }

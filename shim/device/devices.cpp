@@ -7,7 +7,7 @@
 namespace curb::shim::devices {
 namespace {
 
-// Leaked with the process: threads may still call the driver while it exits.
+// Never destroyed: threads may call the driver while the process exits.
 constinit std::array<Device, kMost> all{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
@@ -15,7 +15,7 @@ constinit std::atomic<int> all_contexts{0};
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
     const auto ask = [&] { return driver().cuDeviceGetAttribute(&value, which, device); };
-    return insist(ask) == CUDA_SUCCESS ? value : 0;
+    return ask_twice(ask) == CUDA_SUCCESS ? value : 0;
 }
 
 }  // namespace
@@ -24,25 +24,25 @@ void discover() noexcept {
     find_clock();
     const Driver &cuda = driver();
     int count = 0;
-    if (insist([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
+    if (ask_twice([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
         Device &device = all[static_cast<std::size_t>(ordinal)];
         device.ordinal = ordinal;
         std::size_t total = 0;
-        insist([&] { return cuda.cuDeviceTotalMem_v2(&total, ordinal); });
+        ask_twice([&] { return cuda.cuDeviceTotalMem_v2(&total, ordinal); });
         device.total = total;
-        insist(
+        ask_twice(
             [&] { return cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal); });
-        insist([&] {
+        ask_twice([&] {
             return cuda.cuDeviceGetName(device.model.data(), static_cast<int>(device.model.size()) - 1, ordinal);
         });
         device.resident_threads =
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));
-        // The newer form tells the UUID of a MIG instance, the older one always that of the GPU.
+        // _v2 returns the UUID of a MIG instance, the older form always that of the GPU.
         CUuuid gpu{}, own{};
-        insist([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
-        if (insist([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
+        ask_twice([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
+        if (ask_twice([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
         device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
         known = ordinal + 1;
     }
@@ -59,14 +59,14 @@ Device *find(CUdevice device) noexcept {
 Device *current() noexcept {
     CUdevice device = -1;
     if (!process::active()) return nullptr;
-    return insist([&] { return driver().cuCtxGetDevice(&device); }) == CUDA_SUCCESS ? find(device) : nullptr;
+    return ask_twice([&] { return driver().cuCtxGetDevice(&device); }) == CUDA_SUCCESS ? find(device) : nullptr;
 }
 
 bool in_use(const Device &device) noexcept {
     return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
 }
 
-bool are_old() noexcept {
+bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
     for (int ordinal = 0; ordinal < known; ++ordinal)
         if (in_use(at(ordinal)) && now_ms() - at(ordinal).measured_ms.load(std::memory_order_relaxed) >= kOldMs)

@@ -5,9 +5,9 @@
 namespace curb::shim {
 
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen) noexcept {
-    // Begun before anything is added: a reconcile must not take what is reserved for what is there.
+    // Begin before the addition: a reconcile must not mistake reserved bytes for allocated ones.
     begin();
-    // Whoever finds it lowered by a free in a stream finds that in `returned_at_sync`.
+    // acquire: a thread that sees held_ lowered by a free in a stream also sees those bytes in `returned_at_sync`.
     Bytes held = held_.load(std::memory_order_acquire);
     for (;;) {
         const Bytes taken = this->taken(held);
@@ -29,7 +29,7 @@ void Ledger::charge(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
 }
 
-void Ledger::give_back(Kind kind, Bytes bytes) noexcept {
+void Ledger::credit(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
     wait_queue::changed();
@@ -53,7 +53,7 @@ Bytes Ledger::raise_overhead(Bytes to) noexcept {
 
 std::int64_t Ledger::change_overhead(Bytes to) noexcept {
     const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(to, std::memory_order_acq_rel);
-    held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64: a fall is a wrapped addition
+    held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64, so a decrease wraps correctly
     if (to < before) wait_queue::changed();
     return static_cast<std::int64_t>(to - before);
 }
@@ -65,7 +65,7 @@ void Ledger::leave_to_overhead(Kind kind, Bytes bytes) noexcept {
 }
 
 Bytes Ledger::take_from_overhead(Kind kind, Bytes bytes) noexcept {
-    const Operation operation(this);  // lest a reconcile takes it for new overhead
+    const Operation operation(this);  // otherwise a reconcile could count the bytes as overhead again
     const std::scoped_lock lock(overhead_mutex_);
     const Bytes taken = std::min(overhead(), bytes);
     kinds_[static_cast<std::size_t>(Kind::overhead)].fetch_sub(taken, std::memory_order_acq_rel);

@@ -1,8 +1,8 @@
-// What this process holds of one device, in bytes. Reached only by reserve and give-back (and by reconcile, which sets
-// the part that cannot be charged call by call), so that a ledger shared by several processes can take its place.
+// The ledger of one device: the bytes that this process holds.
 //
-// Thread-safe, and lock-free but for the overhead. held() is: charges of every kind + overhead, where overhead is what
-// the device's own figure for the process has beyond the charges it can see: code, heaps, workspaces of the driver.
+// held() = the charges of every kind + overhead. The overhead is NVML's figure for the process minus the charges that
+// NVML sees: code, heaps, workspaces of the driver. Requests reserve and credit; reconcile() sets the overhead. Thread-
+// safe, and lock-free except for the overhead.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +25,16 @@ using policy::Kind;
 
 class Ledger {
   public:
-    // Adds `bytes` if the policy grants it in one step with the addition, so that two threads cannot both take the last
-    // room. `grant` has begun an operation, which the caller ends; anything else leaves the books as they were, and
-    // `seen` tells how much was held at that moment.
+    // Adds `bytes` if the policy grants them. Check and addition are one atomic step, so two threads cannot both get
+    // the last free bytes. On `grant` the caller must end() the operation that has begun. Otherwise the ledger is
+    // unchanged and `*seen` gets the bytes that were taken.
     policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen = nullptr) noexcept;
-    // Adds what the driver has taken already (a pool that grew more than was foreseen).
+    // Adds bytes that the driver has taken already (a pool that grew more than expected).
     void charge(Kind kind, Bytes bytes) noexcept;
-    void give_back(Kind kind, Bytes bytes) noexcept;
+    void credit(Kind kind, Bytes bytes) noexcept;
 
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
-    // What requests have no room for: the same, and what the driver may still hold until it is synchronised.
+    // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
     [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
     ReturnedAtSync returned_at_sync;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
@@ -42,15 +42,15 @@ class Ledger {
     }
     [[nodiscard]] Bytes overhead() const noexcept { return of(Kind::overhead); }
 
-    // Every change of memory happens within an operation: begun before the driver is called, done when the books say
-    // what the driver did. In between, books and device may differ.
+    // Every change of memory is an operation: it begins before the driver call and ends when the ledger shows what the
+    // driver did. In between, ledger and device may differ.
     void begin() noexcept {
         activity::note();
         begun_.fetch_add(1, std::memory_order_seq_cst);
     }
     void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
 
-    // The operation of a scope; of none, without a ledger.
+    // An operation as long as the scope. Does nothing if `ledger` is null.
     class Operation {
       public:
         explicit Operation(Ledger *ledger) noexcept : ledger_(ledger) {
@@ -67,24 +67,25 @@ class Ledger {
     };
 
     static constexpr int kAttempts = 3;
-    // Sets the overhead from `measure`, which returns the device's figure for this process (none: not to be had) and is
-    // called while no operation is under way. With operations under way the overhead is only ever raised: memory is
-    // reserved before it is taken and given back after it is freed, so figure - charges can then only be too low. Not
-    // to be called within an operation of one's own, which would never be quiet. `changed` is told by how much the
-    // overhead has changed, if it has. False: nothing could be measured.
+    // Sets the overhead from `measure()`, which returns NVML's figure for this process (nullopt if it has none). Calls
+    // `changed(bytes)` with the change. False if nothing could be measured.
+    //
+    // During other operations the overhead is only raised: memory is reserved before the driver allocates it and
+    // credited after the driver freed it, so figure - charges can then only be too low. Do not call it within your own
+    // operation: it would never see the ledger at rest.
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
         for (int attempt = 0; attempt < attempts; ++attempt) {
             const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
             const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
-            if (attempt > 0 && !quiet_before) return true;  // another figure would tell no more than the first
+            if (attempt > 0 && !quiet_before) return true;  // another figure would be no better than the first
             const Bytes charged_before = visible();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
             const Bytes charged_after = visible();
             const bool quiet = quiet_before && begun == begun_.load(std::memory_order_seq_cst);
-            // Quiet, only `measure` itself has changed the charges (it looks at the pools again), and the figure is to
-            // be held against the newer ones.
+            // If quiet, only `measure` has changed the charges (it reconciles the pools), so the newer ones fit the
+            // figure.
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
             const Bytes overhead = *figure > charged ? *figure - charged : 0;
             if (const auto change = quiet ? set_overhead_if(begun, overhead) : std::nullopt) {
@@ -95,27 +96,26 @@ class Ledger {
         }
         return true;
     }
-    // Returns by how much it has changed.
+    // Returns the change.
     std::int64_t set_overhead(Bytes bytes) noexcept;
-    // What was measured as overhead is charged as `kind` from here on, as far as it is there: what is held stays the
-    // same. Returns how much that is.
+    // Moves up to `bytes` of the overhead to `kind`; held() stays the same. Returns the bytes moved.
     Bytes take_from_overhead(Kind kind, Bytes bytes) noexcept;
-    // The other way round, within an operation: what was charged as `kind` and is no longer known of by the books, but
-    // may be held until the driver sees that it can go. A quiet look at the device credits what has gone.
+    // Moves bytes from `kind` to the overhead, for memory that the program has freed but the driver may still hold. A
+    // later reconcile credits what the driver has returned. Call it within an operation.
     void leave_to_overhead(Kind kind, Bytes bytes) noexcept;
 
   private:
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
-    // Returns by how much.
+    // Returns the increase.
     Bytes raise_overhead(Bytes to) noexcept;
-    // The same as set_overhead, if no operation has begun since: what one that has leaves to the overhead is not in
-    // `bytes`. None: one has.
+    // As set_overhead. Returns nullopt and changes nothing if an operation has begun since `begun` was read: `bytes`
+    // lacks what that operation leaves to the overhead.
     std::optional<std::int64_t> set_overhead_if(std::uint64_t begun, Bytes bytes) noexcept;
-    // Under the lock.
+    // The caller holds the lock.
     std::int64_t change_overhead(Bytes to) noexcept;
 
-    // What the device's figure for the process includes of the charges: all but managed memory (measured on an H100).
+    // Returns the charges that NVML's figure includes: all except managed memory (measured on an H100).
     [[nodiscard]] Bytes visible() const noexcept {
         Bytes sum = 0;
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
@@ -124,13 +124,12 @@ class Ledger {
         return sum;
     }
 
-    // What every request writes, together and apart from what it only reads: a core that has this line has all that the
-    // request needs of it.
+    // Every request writes these. They share one cache line, apart from fields that requests only read.
     alignas(64) std::atomic<Bytes> held_{0};
     std::atomic<std::uint64_t> begun_{0};
     std::atomic<std::uint64_t> done_{0};
     std::atomic<Bytes> kinds_[policy::kKinds]{};
-    // Of whoever changes the overhead: a moment each, and never in a request.
+    // Held for a moment to change the overhead; requests never take it.
     alignas(64) std::mutex overhead_mutex_;
 };
 

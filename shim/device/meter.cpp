@@ -33,10 +33,10 @@ std::optional<Bytes> own_figure(std::span<const nvmlProcessInfo_t> processes) no
     return std::nullopt;
 }
 
-// More processes than a device can have are no count: it is not believed.
+// A larger process count from NVML must be wrong and is rejected.
 constexpr unsigned kMostProcesses = 1U << 16;
 
-// On a device with more processes than there is room for on the stack. More may come since they were counted.
+// For more than the 128 processes that fit on the stack. Doubles the space, as processes may start after the count.
 std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) {
     std::vector<nvmlProcessInfo_t> processes;
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
@@ -49,7 +49,7 @@ std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) {
     return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
 }
 
-// nullopt if the figures are beyond a device of `total` bytes: NVML counts some more than the driver does.
+// nullopt if the figures cannot be those of a device of `total` bytes. NVML's total is somewhat above the driver's.
 std::optional<nvmlMemory_t> memory_of(nvmlDevice_t on, Bytes total) noexcept {
     nvmlMemory_t memory{};
     if (!on || nvml::functions()->memory(on, &memory) != NVML_SUCCESS) return std::nullopt;
@@ -66,7 +66,7 @@ std::string Meter::mig_uuid() const { return is_mig() ? uuid_text("MIG-", own_).
 nvmlDevice_t Meter::device() noexcept {
     nvmlDevice_t device = device_.load(std::memory_order_acquire);
     const nvml::Functions *library = device ? nullptr : nvml::functions();
-    // In MIG mode NVML tells what a process holds of its instance, not of the GPU.
+    // In MIG mode NVML reports the bytes a process holds of its instance, not of the GPU.
     if (library && library->by_uuid(uuid_text(is_mig() ? "MIG-" : "GPU-", own_).data(), &device) == NVML_SUCCESS)
         device_.store(device, std::memory_order_release);
     return device;
@@ -145,7 +145,7 @@ std::optional<std::uint64_t> Meter::read_last_run(std::uint64_t since_ms) {
     auto count = static_cast<unsigned>(samples.size());
     nvmlReturn_t result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
     if (result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses) {
-        samples.resize(count + samples.size());  // more processes may have come since it was counted
+        samples.resize(count + samples.size());  // more processes may have started since the count
         count = static_cast<unsigned>(samples.size());
         result = nvml::functions()->utilization(on, samples.data(), &count, since_us);
     }

@@ -1,4 +1,4 @@
-// The device's own figures, from NVML: what stands in nvidia-smi. The truth that the books are held against.
+// Reads a device's memory figures from NVML, as nvidia-smi shows them. The ledger is reconciled with these.
 //
 // Thread-safe.
 #pragma once
@@ -27,42 +27,43 @@ inline constexpr std::size_t kFigures = 5;
 // One device as NVML sees it.
 class Meter {
   public:
-    // Once, before the first reading: the UUID of the GPU, that of the device itself, which is another one where it is
-    // a MIG instance, and its memory, more than which no figure is believed.
+    // Call it once, before the first reading. `gpu`: the GPU's UUID. `device`: the device's own UUID, which differs for
+    // a MIG instance. `total`: its memory; readings above it are rejected.
     void identify(const CUuuid &gpu, const CUuuid &device, Bytes total) noexcept {
         gpu_ = gpu;
         own_ = device;
         total_ = total;
     }
     [[nodiscard]] bool is_mig() const noexcept { return std::memcmp(&gpu_, &own_, sizeof gpu_) != 0; }
-    // As NVML and nvidia-smi spell them.
+    // The UUIDs as NVML and nvidia-smi spell them.
     [[nodiscard]] std::string gpu_uuid() const;
-    [[nodiscard]] std::string mig_uuid() const;  // empty: the device is a whole GPU
-    // nvidia-smi's index of the GPU; none: NVML is not there. Loads NVML, but asks it once.
+    [[nodiscard]] std::string mig_uuid() const;  // empty if the device is a whole GPU
+    // Returns nvidia-smi's index of the GPU. nullopt if NVML is missing. Cached after the first success.
     std::optional<int> index() noexcept;
-    // The same where it has been asked already; none: not yet.
+    // Returns the cached index; nullopt if there is none yet.
     [[nodiscard]] std::optional<int> known_index() const noexcept {
         const int known = index_.load(std::memory_order_relaxed);
         return known < 0 ? std::nullopt : std::optional(known);
     }
 
-    // What this process holds, managed memory not counted (11 us on an H200). None: NVML is not there or does not see
-    // the process (another pid namespace, MIG).
+    // Returns the bytes this process holds, without managed memory (11 us on an H200). nullopt if NVML is missing or
+    // does not see the process (another pid namespace, MIG).
     std::optional<Bytes> held_by_process() noexcept;
-    // What everybody holds. None: NVML is not there.
+    // Returns the bytes all processes hold. nullopt if NVML is missing.
     std::optional<Bytes> used_by_all() noexcept;
 
-    // What nobody holds. None: neither NVML nor, for want of a current context, the driver tells.
+    // Returns the free bytes of the device. nullopt if NVML is missing and no context is current.
     std::optional<Bytes> free() noexcept;
 
-    // How many milliseconds ago NVML last saw one of this process's kernels run, of those less than `since_ms` ago.
-    // None: none ran, or NVML cannot tell (MIG, another pid namespace, not there). 1.5 ms on an H200.
+    // Returns how many milliseconds ago NVML last saw a kernel of this process run. nullopt if none ran within
+    // `since_ms`, or if NVML is missing or does not see the process (MIG, another pid namespace). Takes 1.5 ms on an
+    // H200.
     std::optional<std::uint64_t> last_run(std::uint64_t since_ms) noexcept;
 
-    // NVML's handle of the device; null: NVML is not there.
+    // Returns NVML's handle of the device; null if NVML is missing.
     nvmlDevice_st *device() noexcept;
 
-    // Asks NVML on the calling thread, which may hang in it. nullopt if NVML does not tell the figure.
+    // Reads a figure from NVML on the calling thread, and may hang in NVML. nullopt if NVML has no such figure.
     std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms) noexcept;
     nvml_thread::Question &question(Figure figure) noexcept { return questions_[static_cast<std::size_t>(figure)]; }
 

@@ -1,8 +1,8 @@
-// Bytes of a device that the program has freed in streams and the books have credited, where NVML cannot tell when the
-// driver has them back. The driver gives them back at a synchronisation, so until curb has synchronised they are no
-// room for others.
+// Bytes that the program freed in streams and the ledger has credited, on a device where NVML cannot show when the
+// driver returns them. The driver returns them at a synchronisation, so until curb has synchronised no request may use
+// them.
 //
-// Thread-safe, without a lock.
+// Thread-safe. Takes no lock.
 #pragma once
 
 #include <atomic>
@@ -15,20 +15,20 @@ class ReturnedAtSync {
   public:
     using Bytes = policy::Bytes;
 
-    // Whether there has been any, of any device.
+    // True if add() was ever called, for any device.
     static bool ever() noexcept { return ever_.load(std::memory_order_acquire); }
 
-    // After the free, before its bytes are credited.
+    // Call it after the free and before the credit.
     void add(Bytes bytes) noexcept {
         ever_.store(true, std::memory_order_release);
         added_.fetch_add(bytes, std::memory_order_acq_rel);
     }
     [[nodiscard]] Bytes now() const noexcept {
-        // In this order: what is added in between makes the sum too high, and never wraps it.
+        // In this order, an addition in between makes the result too high but never wraps it.
         const Bytes synchronised = synchronised_.load(std::memory_order_acquire);
         return added_.load(std::memory_order_acquire) - synchronised;
     }
-    // All that had been added at a moment. A synchronisation that began after it ends its wait.
+    // Returns a mark for all bytes added so far. Pass it to synchronised() after a synchronisation that began later.
     [[nodiscard]] Bytes mark() const noexcept { return added_.load(std::memory_order_acquire); }
     void synchronised(Bytes mark) noexcept {
         Bytes before = synchronised_.load(std::memory_order_acquire);

@@ -16,7 +16,7 @@ namespace curb::shim::wait_queue {
 
 namespace {
 
-// Those who wait, the last that began first.
+// The waiting threads, newest first.
 constinit std::mutex mutex;
 constinit Entry *first = nullptr;
 
@@ -70,11 +70,10 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
         const std::scoped_lock lock(mutex);
         entry_->request = request;
     }
-    // The attempt itself may have changed something (what it released). At least a moment, lest that become a loop that
-    // keeps a core busy.
-    constexpr std::uint64_t kMoment = 1;
+    // The attempt itself may have released memory and so count as a change. Sleep at least 1 ms to avoid a busy loop.
+    constexpr std::uint64_t kLeastMs = 1;
     std::uint64_t now = now_ms();
-    const std::uint64_t until = now + std::max(milliseconds, kMoment);
+    const std::uint64_t until = now + std::max(milliseconds, kLeastMs);
     do {  // a signal may end it early
         futex_wait(changes, entry_->seen, until - now);
         now = now_ms();

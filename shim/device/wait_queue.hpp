@@ -1,7 +1,6 @@
-// Waiting for room: a request that does not fit now may be held for a while (growth.wait). Whoever makes room says so
-// here.
+// Lets a request that does not fit wait for memory (growth.wait). Code that frees memory calls changed().
 //
-// Nobody who waits holds a lock that a free, a release or an edit needs, nor is within an operation of a ledger.
+// A waiting thread holds no lock that a free, a release or a policy edit needs, and is in no ledger operation.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +14,31 @@
 
 namespace curb::shim::wait_queue {
 
-// Memory came back, an allowance grew or the policy was edited: whoever waits looks again. Costs one load while nobody
-// waits. Thread-safe.
+// Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
+// Costs one load if none waits. Thread-safe.
 void changed() noexcept;
 
-// What a thread waits for.
+// A request that waits.
 struct Request {
     int ordinal = 0;  // of the device
     policy::Kind kind{};
     policy::Bytes bytes = 0;
-    policy::Obstacle why{};  // the limit in its way
+    policy::Obstacle why{};  // the limit that it exceeds
 };
 
-// A thread that waits, in the list of those.
+// A waiting thread's entry in the list.
 struct Entry {
     Request request;  // guarded by the list's lock
     int thread = 0;   // its id
     std::uint64_t began_ms = 0;
-    std::uint32_t seen = 0;  // changes before its latest attempt
+    std::uint32_t seen = 0;  // value of `changes` before its latest attempt
     bool is_long = false;
     Entry *next = nullptr;
 
     [[nodiscard]] std::uint64_t milliseconds() const noexcept;
 };
 
-// The time that one request waits, over all its attempts. Belongs to one thread; costs nothing until it waits.
+// The wait of one request, over all its attempts. Used by one thread. Costs nothing until it waits.
 class Wait {
   public:
     Wait() noexcept = default;
@@ -47,30 +46,31 @@ class Wait {
     Wait(const Wait &) = delete;
     Wait &operator=(const Wait &) = delete;
 
-    // Before each attempt: what changes from here on ends the sleep that may follow it.
+    // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
-    // Whether the request may be held on, if it is to be held `most` altogether.
+    // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
-    // Sleeps until something has changed since attempt(), for `milliseconds` at the most. Before it has slept, an
-    // attempt may have missed a change: the first call only begins to listen and returns at once.
+    // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and
+    // returns at once, because the attempt before it may have missed a change.
     void sleep(const Request &request, std::uint64_t milliseconds) noexcept;
-    // Whether it has been held at all, and for how long.
+    // True if it has waited at all.
     [[nodiscard]] bool began() const noexcept { return entry_.has_value(); }
+    // Returns the time since the wait began; 0 if it has not.
     [[nodiscard]] std::uint64_t milliseconds() const noexcept;
-    // True once, when it has been held for a second.
+    // True once, after it has waited for a second.
     [[nodiscard]] bool becomes_long() noexcept;
 
   private:
     std::optional<Entry> entry_;
 };
 
-// A request that waits now.
+// A waiting request, as clients see it.
 struct Waiting {
     Request request;
     int thread = 0;  // its id
     std::uint64_t milliseconds = 0;
 };
-// All that wait, the longest first. Thread-safe; may throw std::bad_alloc.
+// Returns all waiting requests, the longest wait first. Thread-safe. May throw std::bad_alloc.
 std::vector<Waiting> waiting();
 
 }  // namespace curb::shim::wait_queue

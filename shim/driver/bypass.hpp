@@ -1,5 +1,5 @@
-// Which libraries in this process reach the driver past curb: opened with RTLD_DEEPBIND, so that their references are
-// bound to libcuda's own functions, or using a second driver (dlmopen, another file). They are told of, not fought.
+// Finds libraries in this process that bypass curb: opened with RTLD_DEEPBIND, so that their references are bound to
+// libcuda's own functions, or using a second driver (dlmopen, another file). curb reports them and changes nothing.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace curb::shim {
 
-// What is so now; a library that finds its functions later is found later. Milliseconds, and for that long, object by
-// object, the loader's lock: on the control thread alone. Before the first cuInit through curb there is nothing to
-// compare with: empty. May throw std::bad_alloc.
+// Returns the libraries that bypass curb at this moment. Empty before the first cuInit through curb, which shows where
+// the driver is. Control thread only: it takes milliseconds and holds the loader's lock for one library at a time. May
+// throw std::bad_alloc.
 std::vector<control::Passed> passed();
 
 }  // namespace curb::shim

@@ -20,21 +20,21 @@ using detail::the_driver;
 
 enum class StreamForm : std::uint8_t { legacy, per_thread };
 
-// One row of the table as look-ups see it.
+// One row of entry_points.def, as look-ups use it.
 struct Row {
     const char *symbol;
     const char *base;
     int since;
     StreamForm form;
     void *(*wrapper)() noexcept;
-    void *(*slot)() noexcept;        // the driver's address, null while unknown
+    void *(*slot)() noexcept;        // the driver's address; null if unknown
     void (*adopt)(void *) noexcept;  // fills the slot
 };
 
 constexpr auto legacy = StreamForm::legacy;
 constexpr auto per_thread = StreamForm::per_thread;
 
-// Functions rather than addresses, so that the table is a constant: dlsym is called before any constructor has run.
+// Functions, not addresses, so that the table is a constant: programs call dlsym before any constructor has run.
 template <auto Export>
 void *export_address() noexcept {
     return reinterpret_cast<void *>(Export);
@@ -49,7 +49,7 @@ void fill_slot(void *address) noexcept {
     slot.store(reinterpret_cast<decltype(slot.load())>(address), std::memory_order_release);
 }
 
-// The addresses of our own exports: a wrapper without a body does not link.
+// Takes the address of every export, so a row without a wrapper does not link.
 constexpr Row kRows[] = {
 #define CURB_WRAP(symbol, base, since, stream, rule) \
     {#symbol,                                        \
@@ -63,7 +63,7 @@ constexpr Row kRows[] = {
 };
 constexpr std::size_t kRowCount = std::size(kRows);
 
-// Rows by the driver's address, for answering look-ups. Built once, when the driver is found.
+// Rows sorted by the driver's address. Built once, when the driver is found.
 struct ByAddress {
     void *address;
     void *wrapper;
@@ -71,7 +71,7 @@ struct ByAddress {
 constinit std::array<ByAddress, kRowCount> by_address{};
 constinit std::size_t by_address_count = 0;
 
-// Fills every slot. Two threads may do it at once: both store the same values.
+// Fills every slot. Two threads may run it at once: both store the same values.
 void fill(void *libcuda) noexcept {
     auto *look_up = real::dlsym();
     const auto find = [&](const char *symbol, void *wrapper) -> void * {
@@ -82,7 +82,7 @@ void fill(void *libcuda) noexcept {
     fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
 #include "entry_points.def"
-    dlerror();  // a symbol that an older driver lacks is no error of the program's
+    dlerror();  // clear the error for symbols that an older driver lacks
 
     std::array<ByAddress, kRowCount> sorted{};
     std::size_t count = 0;
@@ -97,14 +97,14 @@ void fill(void *libcuda) noexcept {
 
 }  // namespace
 
-// Only a libcuda that is loaded already: a program that calls none of its functions stays without it.
+// Never loads libcuda: a program that does not use it must stay without it.
 bool detail::find_driver() noexcept {
     if (filled.load(std::memory_order_acquire)) return true;
     const KeepErrno keep_errno;
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // it may have lacked memory for a moment
+    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // the first may have lacked memory
     if (!libcuda) dlerror();
-    // The handle is kept: closing libcuda under a program that uses it would take our slots with it.
+    // Keep the handle: if libcuda were unloaded, our slots would dangle.
     if (libcuda) fill(libcuda);
     return libcuda != nullptr;
 }
@@ -113,7 +113,7 @@ bool driver_loaded() noexcept { return detail::find_driver(); }
 
 namespace {
 
-// As the program's own stub would have opened it, if it had one.
+// Opens libcuda as a stub would.
 void load_driver() noexcept {
     const KeepErrno keep_errno;
     if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) dlerror();
@@ -122,7 +122,7 @@ void load_driver() noexcept {
 
 }  // namespace
 
-void *detail::instead_of(const void *slot) noexcept {
+void *detail::fallback_for(const void *slot) noexcept {
     const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(&the_driver);
     const auto index = static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
     if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
@@ -168,7 +168,7 @@ void *adopt(const char *name, int version, std::uint64_t flags, void *driver_add
         if (row.form == form && row.since <= version && std::strcmp(row.base, name) == 0 &&
             (!best || row.since > best->since))
             best = &row;
-    // A row that has its own address was not what the driver meant: a variant newer than this table. It passes.
+    // If the row has its own address, this one is of a variant newer than the table: return it unwrapped.
     if (!best || best->slot() != nullptr) return nullptr;
     best->adopt(driver_address);
     return best->wrapper();

@@ -1,8 +1,7 @@
-// The real driver: one slot for each row of entry_points.def, typed by its declaration, filled from the libcuda that
-// the program has loaded. A call that comes before libcuda is loaded goes to the program's own stub of the function,
-// which loads it (stubs.hpp).
+// The real driver: one typed slot for each row of entry_points.def, filled from the libcuda that the program loaded.
+// A call before libcuda is loaded goes to the program's own stub of the function, which loads libcuda (stubs.hpp).
 //
-// Thread-safe. driver() costs one atomic load once the driver is there.
+// Thread-safe. driver() costs one atomic load once the slots are filled.
 #pragma once
 
 #include <atomic>
@@ -19,13 +18,13 @@ namespace curb::shim {
 
 namespace detail {
 extern constinit std::atomic<bool> filled;
-// The program's own stub for an empty slot, if libcuda is not loaded. If the program has none, loads libcuda, which
-// fills the slot, and returns nullptr.
-void *instead_of(const void *slot) noexcept;
+// Returns the function to call for an empty slot: the program's own stub if it has one. Otherwise loads libcuda and
+// returns the slot's new address. Null if libcuda lacks the function.
+void *fallback_for(const void *slot) noexcept;
 }  // namespace detail
 
-// A driver function. If the loaded libcuda lacks it: CUDA_ERROR_NOT_INITIALIZED. If there is no libcuda:
-// CUDA_ERROR_NO_DEVICE, as on a machine without a GPU.
+// A driver function. A call returns CUDA_ERROR_NOT_INITIALIZED if the loaded libcuda lacks it, and CUDA_ERROR_NO_DEVICE
+// if there is no libcuda, as on a machine without a GPU.
 template <class F>
 class Slot;
 template <class... Args>
@@ -33,23 +32,23 @@ class Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
         auto *function = address.load(std::memory_order_relaxed);
-        return function ? function(args...) : call_instead(args..., *this);
+        return function ? function(args...) : call_fallback(args..., *this);
     }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
 
   private:
-    // The slot comes last: the arguments stay in their registers.
-    [[gnu::cold, gnu::noinline]] static CUresult call_instead(Args... args, const Slot &slot) {
+    // `slot` is the last parameter, so that the arguments stay in their registers.
+    [[gnu::cold, gnu::noinline]] static CUresult call_fallback(Args... args, const Slot &slot) {
         const stubs::Call call(&slot);
         auto *function =
-            reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::instead_of(&slot));
+            reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::fallback_for(&slot));
         if (function) return function(args...);
         return detail::filled.load(std::memory_order_acquire) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
     }
 };
 
-// The functions that curb exports come first, in the order of their rows: a slot's place tells its row.
+// Functions that curb exports come first, in the order of their rows, so a slot's position gives its row.
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
 #include "entry_points.def"
@@ -62,41 +61,40 @@ extern constinit Driver the_driver;
 bool find_driver() noexcept;
 }  // namespace detail
 
-// The driver's functions; every slot is empty while libcuda is not loaded. (Always inline: a sanitizer's runtime comes
-// by here before instrumented code can run, and must not be given another file's copy.)
+// Returns the driver's functions. Every slot is empty while libcuda is not loaded. (Always inline: a sanitizer's
+// runtime calls it before instrumented code can run, so the linker must not pick another file's copy.)
 [[gnu::always_inline]] inline const Driver &driver() noexcept {
     if (!detail::filled.load(std::memory_order_acquire)) detail::find_driver();
     return detail::the_driver;
 }
 
-// Whether the program has libcuda loaded.
+// True if the program has loaded libcuda.
 bool driver_loaded() noexcept;
 
-// The wrapper for an address that the driver gave out; null: not one of ours.
+// Returns curb's wrapper for a driver address. Null if curb does not wrap that function.
 void *wrapper_of(void *driver_address) noexcept;
-// The export that the driver has at an address; null: curb stands in front of none there.
+// Returns the name of the wrapped driver function at this address. Null if curb wraps none there.
 const char *symbol_of(void *driver_address) noexcept;
-// The wrapper exported under exactly this name; null: not in the table.
+// Returns the wrapper that curb exports under exactly this name. Null if the table has none.
 void *wrapper_named(const char *symbol) noexcept;
-// The same for the functions of NVML.
+// The same for NVML's functions.
 void *nvml_wrapper_named(const char *symbol) noexcept;
 
-// What cuGetProcAddress answers for an address that is no row's: a row whose symbol this libcuda does not export takes
-// the address for its own (name, version, flags); everything else passes as it is.
+// Returns the wrapper for an address that cuGetProcAddress returned and no slot holds. If libcuda does not export the
+// symbol of the best row for (name, version, flags), that row's slot takes the address. Otherwise returns null.
 void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
 
-// Asks the driver something whose answer the books hang on, and once more if it does not answer: most calls may return
-// an error of earlier work instead of their own. They may also have done their work then, so this is for what can be
-// done twice, and not for a free, a release or a pop.
+// Calls the driver, and once more if it fails: most calls may return an error of earlier work instead of their own.
+// The failed call may still have done its work, so use this only for calls that may run twice: no free, release or pop.
 template <class Ask>
-CUresult insist(Ask ask) noexcept {
+CUresult ask_twice(Ask ask) noexcept {
     const CUresult result = ask();
     return result == CUDA_SUCCESS ? result : ask();
 }
 
-// While it lives, calls of this thread into the driver do not break a stream capture in progress elsewhere, nor one in
-// global mode in this thread (the driver's relaxed mode; 12 ns on an H200). Even reading a pool's attribute breaks a
-// capture without it (measured on an H200: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
+// Sets the driver's relaxed capture mode for this thread (12 ns on an H200). Without it even reading a pool's attribute
+// breaks a stream capture in another thread, or a global-mode capture in this one (measured on an H200:
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
 class RelaxedCapture {
   public:
     RelaxedCapture() noexcept : relaxed_(exchange()) {}
@@ -107,7 +105,7 @@ class RelaxedCapture {
     RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
-    // Not twice if the first has exchanged the two, whatever it returned.
+    // Does not repeat a call that exchanged the modes but returned an error of earlier work.
     bool exchange() noexcept {
         const CUstreamCaptureMode before = mode_;
         const auto once = [&] {
@@ -117,7 +115,7 @@ class RelaxedCapture {
     }
 
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the program's
-    bool relaxed_;                                               // else the mode is the program's still, and stays it
+    bool relaxed_;                                               // false if the exchange failed: restore nothing
 };
 
 }  // namespace curb::shim

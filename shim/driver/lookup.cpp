@@ -1,11 +1,10 @@
-// How programs come by the driver's functions, and how each way leads to our wrappers: dlsym and dlvsym on libcuda and
-// libnvidia-ml, and cuGetProcAddress. (The third way, the exported symbols themselves, needs no code.)
+// Wraps the look-ups by which programs find driver functions: dlsym and dlvsym on libcuda and libnvidia-ml, and
+// cuGetProcAddress. (Programs that link to the driver's symbols reach curb's exports without code here.)
 //
-// glibc takes the meaning of RTLD_NEXT and RTLD_DEFAULT from the return address of the dlsym call. So whatever is not
-// ours must reach the next dlsym, glibc's or another preload's, as a tail jump, with the caller's own return address on
-// the stack: a normal call would make the dlsym of every other preload find the wrong function. C++ does not promise a
-// tail call, so the two exports are a few instructions of assembly: keep the arguments, ask choose() where to go, jump
-// there.
+// glibc interprets RTLD_NEXT and RTLD_DEFAULT by the return address of the dlsym call. So curb must forward every other
+// look-up to the next dlsym, glibc's or another preload's, by a tail jump that leaves the caller's return address on
+// the stack. With a normal call, the dlsym of every other preload would find the wrong function. C++ guarantees no tail
+// call, so both exports are assembly: save the arguments, call curb_choose_*(), jump to the result.
 
 #include <dlfcn.h>
 
@@ -19,37 +18,35 @@
 namespace curb::shim {
 namespace {
 
-// The names of the table begin with "cu" or "nvml" and a capital letter; cudnn*, cublas*, curl_* and all else go on
-// unread.
+// Every name of the table begins with "cu" or "nvml" and a capital letter. This excludes cudnn*, cublas*, curl_* etc.
 bool may_be_ours(const char *name) noexcept {
     if (name == nullptr) return false;
     const char *rest = name[0] == 'c' && name[1] == 'u' ? name + 2 : std::strncmp(name, "nvml", 4) == 0 ? name + 4 : "";
     return *rest >= 'A' && *rest <= 'Z';
 }
 
-// Our export for a name of the table; null: it is in none.
+// Returns curb's export for a name of the table; null for other names.
 void *export_named(const char *name) noexcept {
     if (!may_be_ours(name)) return nullptr;
     void *wrapper = wrapper_named(name);
     return wrapper ? wrapper : nvml_wrapper_named(name);
 }
 
-// Answers for a name of the table, by what the real look-up finds: of `handle`, and behind us. `caller` is the
-// program's code that asks.
+// Answers a look-up for a name of the table, from the real look-up's result. `caller`: the program's calling code.
 template <class LookUp>
 void *answer(const char *name, LookUp look_up, void *handle, const void *caller) noexcept {
     void *found = look_up(handle);
     void *wrapper = export_named(name);
-    // Our own export came back: the name was asked of the global scope. For the program it is there only if something
-    // behind us has it: the library may be absent, opened RTLD_LOCAL, or older than the name. Else the look-up behind
-    // us fails as the program expects, and leaves its dlerror. RTLD_DEFAULT also means what the caller depends on.
+    // The global scope was searched and found our own export. Return it only if a library behind curb defines the name:
+    // libcuda may be absent, opened RTLD_LOCAL, or too old. Otherwise the look-up behind curb fails as without curb,
+    // and sets dlerror. RTLD_DEFAULT also covers the caller's dependencies.
     if (found == wrapper) {
         const bool depends = caller && handle == RTLD_DEFAULT && stubs::definition_in_scope(name, wrapper, caller);
         return depends || look_up(RTLD_NEXT) ? wrapper : nullptr;
     }
     if (found == nullptr) return nullptr;
     if (wrapper_named(name) == nullptr) return found == nvml::loaded(name) ? wrapper : found;
-    driver();  // the slots must be there before addresses can be compared
+    driver();  // fills the slots, which wrapper_of() compares with
     void *ours = wrapper_of(found);
     return ours ? ours : found;
 }
@@ -65,8 +62,9 @@ void *answer_dlvsym(void *handle, const char *name, const char *version) {
 
 }  // namespace
 
-// Where the exports jump to. RTLD_NEXT is how a preload reaches what stands behind it: glibc answers it, with our
-// exports for a preload before us. Only a name that nothing behind us has must not be found from there either.
+// Returns the address that the exports jump to. Preloads use RTLD_NEXT to reach the library behind them. glibc answers
+// that, also with our exports for a preload before curb. We answer only if no library behind curb has the name: then
+// that preload must not find our export.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
     const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name));
     return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::next_dlsym());
@@ -122,7 +120,7 @@ CURB_TAIL_JUMP("dlvsym", "curb_choose_dlvsym");
 
 namespace {
 
-// The driver is asked first and keeps its return code and *status; only the address is replaced.
+// Replaces the address that the driver returned. Its return code and *status stay.
 void replace_address(const char *name, int version, uint64_t flags, CUresult result, void **function) noexcept {
     using namespace curb::shim;
     if (result != CUDA_SUCCESS || function == nullptr || *function == nullptr || name == nullptr) return;

@@ -18,7 +18,7 @@ constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
 bool find(Functions &functions) noexcept {
     void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
-    if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // it may have lacked memory for a moment
+    if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // the first may have lacked memory
     if (!library) {
         dlerror();
         return false;
@@ -31,7 +31,7 @@ bool find(Functions &functions) noexcept {
     look_up(functions.index, "nvmlDeviceGetIndex");
     look_up(functions.memory, "nvmlDeviceGetMemoryInfo");
     look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
-    // Drivers before 510 have the same call under its older name, with the same layout.
+    // Drivers before 510 export only _v2, with the same layout.
     if (!functions.processes) look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
     look_up(functions.utilization, "nvmlDeviceGetProcessUtilization");
     dlerror();
@@ -42,8 +42,7 @@ constinit Functions the_functions;
 constinit std::mutex publishing;
 constinit std::atomic<bool> is_loaded{false}, usable{false};
 
-// After a failure, which may be the driver's for a moment, it is tried again: after a second, then twice as long, up to
-// a minute.
+// A failure may be temporary. Retries come after 1 s, then after twice the last pause, up to 60 s.
 constexpr std::uint64_t kSoonestMs = 1000, kLatestMs = 60'000;
 constinit std::atomic<std::uint64_t> next_try_ms{0}, pause_ms{kSoonestMs};
 
@@ -57,9 +56,9 @@ void try_later() noexcept {
 
 }  // namespace
 
-// Loaded under no lock of curb's: the loader runs constructors under its own, and one that uses CUDA would wait here
-// for a thread that waits there. Two threads may load it at once; the library counts.
-bool can_be_asked() noexcept {
+// Holds no lock of curb's while loading: the loader runs constructors under its own lock, and one that uses CUDA would
+// deadlock with us. Two threads may load NVML at once; the loader counts references.
+bool ensure_loaded() noexcept {
     if (usable.load(std::memory_order_acquire)) return true;
     if (!is_due()) return false;
     if (is_loaded.load(std::memory_order_acquire)) return true;
@@ -83,7 +82,7 @@ void wait_for_loader() noexcept {
 
 const Functions *functions() noexcept {
     if (usable.load(std::memory_order_acquire)) return &the_functions;
-    if (!can_be_asked()) return nullptr;
+    if (!ensure_loaded()) return nullptr;
     if (the_functions.init() != NVML_SUCCESS) {
         try_later();
         return nullptr;
@@ -105,7 +104,7 @@ void *loaded(const char *symbol) noexcept {
     }
     void *found = real::dlsym()(library, symbol);
     if (!found) dlerror();
-    dlclose(library);  // only the reference that this look took
+    dlclose(library);  // drop the reference taken above
     return found;
 }
 

@@ -1,5 +1,5 @@
-// NVML, as curb uses it. Loaded at the first question (6 to 9 ms) and never closed; tried again after a failure.
-// Thread-safe.
+// The NVML functions that curb uses. curb loads NVML at first use (6 to 9 ms), never closes it, and retries after a
+// failure. Thread-safe.
 #pragma once
 
 #include "driver.hpp"
@@ -15,19 +15,20 @@ struct Functions {
     decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // may be missing
 };
 
-// Loads NVML, if that is not done. False if it is not there, or has just failed: it is tried again later.
-bool can_be_asked() noexcept;
+// Loads NVML if needed. False if NVML is missing or failed recently; a later call tries again.
+bool ensure_loaded() noexcept;
 
-// Returns once no other thread holds the loader's lock.
+// Waits until no other thread holds the loader's lock.
 void wait_for_loader() noexcept;
 
-// Initialises it as well. Null: NVML is not there, or does not work.
+// Loads and initialises NVML if needed. Returns null if NVML is missing or fails.
 const Functions *functions() noexcept;
 
-// The function of this name in the NVML that the program has loaded; null: it has none, or NVML lacks it.
+// Returns a function of the NVML library that the program loaded. Null if it loaded none, or if NVML lacks the
+// function.
 void *loaded(const char *symbol) noexcept;
 
-// Loads NVML for the program, as a stub of its own would.
+// Loads NVML for the program, as the program's own stub would.
 void load() noexcept;
 
 }  // namespace curb::shim::nvml

@@ -19,13 +19,13 @@ namespace {
 
 constinit thread_local const Call *innermost = nullptr;
 
-// What one pass over the loaded libraries finds. Nothing is allocated meanwhile: dl_iterate_phdr holds a lock of the
-// loader for which the program's allocator may wait.
+// The result of one pass over the loaded libraries. The pass must not allocate: dl_iterate_phdr holds a loader lock
+// that the program's allocator may wait for.
 struct Pass {
     const char *symbol;
     std::uintptr_t caller;
-    std::array<char, PATH_MAX> path{};  // of the caller's library; empty: the program itself, or unknown
-    void *defined = nullptr;            // in the first library that defines it, but for curb's
+    std::array<char, PATH_MAX> path{};  // of the caller's library; empty for the program itself, or if unknown
+    void *defined = nullptr;            // the definition in the first library except libcurb.so
 };
 
 int inspect(dl_phdr_info *info, std::size_t, void *into) {
@@ -43,8 +43,8 @@ int inspect(dl_phdr_info *info, std::size_t, void *into) {
 
 void *other_than(const void *own, void *found) noexcept { return found == own ? nullptr : found; }
 
-// In what the library depends on. Opening it again makes the loader list that, also for a library which it has loaded
-// as another's dependency.
+// Searches the library's dependencies. Reopening the library makes the loader list them, also for one that was loaded
+// only as another's dependency.
 void *in_dependencies(const char *path, const char *symbol) noexcept {
     void *library = *path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     if (!library) return nullptr;
@@ -58,7 +58,7 @@ void *find(const char *symbol, const void *own, const void *caller, bool anywher
     Pass pass{symbol, reinterpret_cast<std::uintptr_t>(caller)};
     dl_iterate_phdr(inspect, &pass);
     void *found = pass.defined ? other_than(own, in_dependencies(pass.path.data(), symbol)) : nullptr;
-    // The global scope comes first. It is asked last, for its error.
+    // The global scope wins, but we search it last, so that dlerror() has its error.
     dlerror();
     if (void *global = other_than(own, real::dlsym()(RTLD_NEXT, symbol))) return global;
     if (!found && anywhere) found = pass.defined;
@@ -66,7 +66,7 @@ void *find(const char *symbol, const void *own, const void *caller, bool anywher
     return found;
 }
 
-// The first address outside of libcurb.so.
+// The first return address outside libcurb.so.
 struct Outside {
     Range self;
     std::uintptr_t address = 0;
@@ -78,7 +78,7 @@ int find_self(dl_phdr_info *info, std::size_t, void *into) {
 }
 _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
     auto &outside = *static_cast<Outside *>(into);
-    const std::uintptr_t address = _Unwind_GetIP(context) - 1;  // within the call
+    const std::uintptr_t address = _Unwind_GetIP(context) - 1;  // inside the call instruction
     if (outside.self.has(address)) return _URC_NO_REASON;
     outside.address = address;
     return _URC_END_OF_STACK;

@@ -1,26 +1,25 @@
-// The program's own stubs of the driver: libraries that export the driver's names themselves and open libcuda on first
-// use, as TensorFlow's libtensorflow_framework.so does. A preload stands before them in the search order, so a program
-// with such a library calls curb first, while libcuda is not loaded. curb then calls the stub, which opens libcuda
-// where the program expects it (its own run path, an absolute path), fails as it fails without curb, and finds curb's
-// wrapper by dlsym.
+// The program's own driver stubs: libraries that export the driver's names and open libcuda at first use, as
+// TensorFlow's libtensorflow_framework.so does. A preload comes first in the search order, so such a program calls curb
+// while libcuda is not loaded. curb then calls the stub. The stub opens libcuda where the program expects it (its run
+// path, an absolute path), fails as without curb, and finds curb's wrapper by dlsym.
 #pragma once
 
 namespace curb::shim::stubs {
 
-// The function that code at `caller` would reach by the name `symbol` if curb did not export it as `own`: in the rest
-// of the global scope, in what the caller's library depends on, or else in any loaded library. Returns nullptr if no
-// library defines it. Thread-safe. Takes the loader's lock, as the stub does itself.
+// Returns the function that code at `caller` would reach as `symbol` if curb did not export it as `own`. Searches the
+// rest of the global scope, the dependencies of the caller's library, then every loaded library. Returns nullptr if no
+// library defines it. Thread-safe. Takes the loader's lock, as the stub does.
 void *definition(const char *symbol, const void *own, const void *caller) noexcept;
 
-// The same for dlsym(RTLD_DEFAULT): without the libraries that the caller does not depend on. Leaves the error of the
-// failed look-up to dlerror().
+// The same as dlsym(RTLD_DEFAULT) would find it: only in the global scope and the caller's dependencies. If it returns
+// nullptr, dlerror() has the look-up's error.
 void *definition_in_scope(const char *symbol, const void *own, const void *caller) noexcept;
 
-// The code outside of libcurb.so that has called it on this thread. Returns nullptr if the stack cannot be walked.
+// Returns the code outside libcurb.so that called into it on this thread; nullptr if the stack cannot be unwound.
 const void *caller() noexcept;
 
-// One call of a stub of `function` on this thread. A stub that comes back to curb without having loaded libcuda would
-// call itself for ever.
+// Guards one call of a stub on this thread. It detects a stub that calls curb again without having loaded libcuda,
+// which would recurse for ever.
 class Call {
   public:
     explicit Call(const void *function) noexcept;

@@ -67,7 +67,7 @@ Bytes ask_twin(const CUDA_ARRAY3D_DESCRIPTOR &array, Create create, Require requ
     auto handle = create(twin);
     if (!handle) handle = create(twin);
     if (!handle) return 0;
-    const bool reported = insist([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
+    const bool reported = ask_twice([&] { return require(&requirements, handle); }) == CUDA_SUCCESS;
     destroy(handle);
     return reported ? requirements.size : 0;
 }

@@ -175,7 +175,7 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
         if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {
             reports::context_refused(device, cost);
             undo();
-            device.ledger.give_back(Kind::contexts, cost);
+            device.ledger.credit(Kind::contexts, cost);
             reconcile(device);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -190,7 +190,7 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
         return CUDA_SUCCESS;
     }
     if (recorded == contexts::Made::no_memory) undo();
-    device.ledger.give_back(Kind::contexts, cost);
+    device.ledger.credit(Kind::contexts, cost);
     return recorded == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

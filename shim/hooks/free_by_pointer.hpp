@@ -34,8 +34,8 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     }
     const Ledger::Operation operation(&allocation->device->ledger);
     using allocations::Returned;
-    const bool blind = allocation->device->blind.load(std::memory_order_relaxed);
-    const Returned returned = !later ? Returned::now : blind ? Returned::at_sync : Returned::when_measured;
+    const bool has_nvml = allocation->device->has_nvml.load(std::memory_order_relaxed);
+    const Returned returned = !later ? Returned::now : has_nvml ? Returned::when_measured : Returned::at_sync;
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS) {

@@ -66,7 +66,7 @@ std::uintptr_t key_of(const void *handle) noexcept {
 Bytes stack_limit() noexcept {
     std::size_t limit = 0;
     const auto ask = [&] { return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE); };
-    return insist(ask) == CUDA_SUCCESS ? limit : 0;
+    return ask_twice(ask) == CUDA_SUCCESS ? limit : 0;
 }
 
 // Returns a kernel's local memory per thread. 0 if it needs none or the driver cannot tell.
@@ -79,7 +79,7 @@ Bytes local_bytes(CUfunction function, const Device &device) noexcept {
                    : driver().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
                                                    reinterpret_cast<CUkernel>(function), device.ordinal);
     };
-    return insist(ask) == CUDA_SUCCESS ? static_cast<Bytes>(bytes) : 0;
+    return ask_twice(ask) == CUDA_SUCCESS ? static_cast<Bytes>(bytes) : 0;
 }
 
 void trace_stack(const Device &device, CUcontext context, const contexts::StackChange &change) noexcept {
@@ -216,8 +216,8 @@ CUresult load_globals(CUlibrary library, Call call) {
     return result;
 }
 
-// A running program needs its next kernel, and one is small. So refuse it only once the process is above the cap by more
-// than kFirstKernels.
+// A running program needs its next kernel, and one is small. So refuse it only once the process is above the cap by
+// more than kFirstKernels.
 template <class Call>
 CUresult load_kernel(const void *handle, Call call) {
     return load_lazily(handle, policy::kFirstKernels, call);

@@ -45,27 +45,27 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     // Forget it first: after the call the driver may reuse the handle for another thread's pool.
     {
         const Ledger::Operation operation(device ? &device->ledger : nullptr);
-        const pools::Left left = pools::forget(pool);
+        const pools::Forgotten forgotten = pools::forget(pool);
         result = driver().cuMemPoolDestroy(pool);
         const bool destroyed = result == CUDA_SUCCESS;
-        const Kind kind = left.pool ? left.pool->kind : Kind::pools;
-        const Bytes in_use = left.pool && destroyed ? pools::ended(*left.pool, left.stays) : 0;
-        if (device && left.pool) {
+        const Kind kind = forgotten.pool ? forgotten.pool->kind : Kind::pools;
+        const Bytes in_use = forgotten.pool && destroyed ? pools::ended(*forgotten.pool, forgotten.kept_charged) : 0;
+        if (device && forgotten.pool) {
             // Without NVML we could not see the memory return, so credit it now.
-            const bool told = kind != Kind::managed && !device->blind.load(std::memory_order_relaxed);
-            const Bytes stays = destroyed && told ? left.stays : 0;
-            if (destroyed && !told) device->ledger.returned_at_sync.add(left.stays - in_use);
-            device->ledger.leave_to_overhead(kind, stays);
-            device->ledger.give_back(kind, left.charged - in_use - stays);
-            trace::books(*device, kind, -static_cast<std::int64_t>(left.charged - in_use));
-            trace::books(*device, Kind::overhead, static_cast<std::int64_t>(stays));
+            const bool has_nvml = kind != Kind::managed && device->has_nvml.load(std::memory_order_relaxed);
+            const Bytes kept = destroyed && has_nvml ? forgotten.kept_charged : 0;
+            if (destroyed && !has_nvml) device->ledger.returned_at_sync.add(forgotten.kept_charged - in_use);
+            device->ledger.leave_to_overhead(kind, kept);
+            device->ledger.credit(kind, forgotten.charged - in_use - kept);
+            trace::books(*device, kind, -static_cast<std::int64_t>(forgotten.charged - in_use));
+            trace::books(*device, Kind::overhead, static_cast<std::int64_t>(kept));
         }
-        if (left.pool && !destroyed) {
-            pools::put_back(*left.pool);
+        if (forgotten.pool && !destroyed) {
+            pools::put_back(*forgotten.pool);
             const RelaxedCapture relaxed;
-            if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*left.pool)));
+            if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*forgotten.pool)));
         }
-        if (left.charged == 0)
+        if (forgotten.charged == 0)
             return CUDA_SUCCESS;  // nothing came back; measuring would be too slow for thousands of pools
     }
     if (device && result == CUDA_SUCCESS) reconcile(*device);

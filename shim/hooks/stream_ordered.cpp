@@ -27,7 +27,7 @@ constexpr StreamCalls kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStr
 Device *query_device(const StreamCalls &calls, CUstream stream) noexcept {
     CUdevice device = -1;
     const auto ask = [&] { return (driver().*calls.stream_device)(stream, &device); };
-    if (insist(ask) == CUDA_SUCCESS) return devices::find(device);
+    if (ask_twice(ask) == CUDA_SUCCESS) return devices::find(device);
     return devices::current();
 }
 
@@ -99,7 +99,7 @@ CUresult allocate_async(const StreamCalls &calls, CUdeviceptr *pointer, Bytes by
     Device *device = device_of(calls, stream);
     CUmemoryPool handle = nullptr;
     if (!device) return call();
-    if (insist([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
+    if (ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
         // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
         const bool could_serve = query_device(calls, stream) != nullptr;
         return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();

@@ -72,7 +72,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
     if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, bytes, handle)) return result;
-    insist([&] { return driver().cuMemUnmap(address, bytes); });
+    ask_twice([&] { return driver().cuMemUnmap(address, bytes); });
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -7,7 +7,7 @@
 namespace curb::shim {
 namespace {
 
-constinit real::ClockGettime *clock_gettime_of_libc = nullptr;  // found once: every request reads the clock
+constinit real::ClockGettime *clock_gettime_of_libc = nullptr;  // cached: every request reads the clock
 
 }  // namespace
 

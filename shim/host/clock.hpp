@@ -1,16 +1,16 @@
-// The time of the machine, whatever clock another preload shows the program.
+// The kernel's monotonic clock, read through libc's own function: another preload may show the program a false clock.
 #pragma once
 
 #include <cstdint>
 
 namespace curb::shim {
 
-// Finds the clock. Once, before the first now_ms().
+// Looks up libc's clock_gettime. Call it once, before the first now_ms().
 void find_clock() noexcept;
 
-// Milliseconds of the system's monotonic clock, 4 ms coarse. Thread-safe; takes no lock.
+// Returns milliseconds, up to 4 ms coarse. Thread-safe. Takes no lock.
 std::uint64_t now_ms() noexcept;
-// Microseconds of the same clock, exact. Thread-safe; takes no lock.
+// Returns exact microseconds of the same clock. Thread-safe. Takes no lock.
 std::uint64_t now_us() noexcept;
 
 }  // namespace curb::shim

@@ -1,5 +1,5 @@
-// The one file that includes spdlog. No registry and no background thread: a host program with its own spdlog must not
-// meet ours, and a process may end at any moment.
+// The only file that includes spdlog. It uses neither spdlog's registry, which a program with its own spdlog would
+// share, nor its background thread, because the process may end at any moment.
 
 #include "log.hpp"
 
@@ -34,14 +34,13 @@ class Sink final : public spdlog::sinks::base_sink<std::mutex> {
     LogFile file_;
 };
 
-// Loggers are never destroyed: another thread may be writing through an older one, and at exit there is no moment after
-// which nobody writes.
-struct Made {
-    const Made *older;
+// Loggers are never destroyed: another thread may still write through an older one, also during exit.
+struct Configured {
+    const Configured *older;
     policy::LogPolicy policy;
     spdlog::logger logger;
 };
-constinit std::atomic<Made *> current{nullptr};
+constinit std::atomic<Configured *> current{nullptr};
 constinit std::mutex configuring;
 
 spdlog::level::level_enum level_of(policy::LogLevel level) noexcept {
@@ -61,44 +60,44 @@ std::string with_pid(std::string path) {
     return path;
 }
 
-// The lock is held.
-Made *make(const policy::LogPolicy &policy) {
+// The caller holds the lock.
+Configured *make(const policy::LogPolicy &policy) {
     const std::string file = policy.file.value_or("");
-    LogFile to;
-    std::string trouble;
+    LogFile output;
+    std::string error;
     if (!file.empty()) {
         if (auto opened = LogFile::open(with_pid(file)))
-            to = std::move(opened).value();
+            output = std::move(opened).value();
         else
-            trouble = opened.error();
+            error = opened.error();
     }
-    const bool to_stderr = file.empty() || !trouble.empty();
-    auto *made = new Made{current.load(std::memory_order_acquire), policy,
-                          spdlog::logger("curb", std::make_shared<Sink>(std::move(to)))};
+    const bool to_stderr = file.empty() || !error.empty();
+    auto *made = new Configured{current.load(std::memory_order_acquire), policy,
+                                spdlog::logger("curb", std::make_shared<Sink>(std::move(output)))};
     spdlog::logger &logger = made->logger;
     logger.set_pattern(to_stderr ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
     logger.set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
-    logger.set_error_handler([](const std::string &) {});  // a full disk is not the program's trouble
-    if (!trouble.empty()) logger.warn("log.file: {}; logging to stderr instead", trouble);
+    logger.set_error_handler([](const std::string &) {});  // ignore errors such as a full disk
+    if (!error.empty()) logger.warn("log.file: {}; logging to stderr instead", error);
     current.store(made, std::memory_order_release);
     return made;
 }
 
 spdlog::logger &logger() {
-    if (Made *made = current.load(std::memory_order_acquire)) return made->logger;
+    if (Configured *now = current.load(std::memory_order_acquire)) return now->logger;
     const std::scoped_lock lock(configuring);
-    Made *made = current.load(std::memory_order_acquire);
-    return (made ? made : make(policy::Policy().log))->logger;
+    Configured *now = current.load(std::memory_order_acquire);
+    return (now ? now : make(policy::Policy().log))->logger;
 }
 
 }  // namespace
 
 void configure(const policy::LogPolicy &policy) noexcept try {
     const std::scoped_lock lock(configuring);
-    const Made *made = current.load(std::memory_order_acquire);
-    if (!made || made->policy != policy) make(policy);
+    const Configured *now = current.load(std::memory_order_acquire);
+    if (!now || now->policy != policy) make(policy);
 } catch (...) {
-    // Out of host memory: the old logger stays.
+    // Out of host memory: keep the old logger.
 }
 
 bool enabled(policy::LogLevel level) noexcept try { return logger().should_log(level_of(level)); } catch (...) {
@@ -109,7 +108,7 @@ void write(policy::LogLevel level, std::string_view message) noexcept try {
     const KeepErrno keep_errno;
     logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
 } catch (...) {
-    // Nothing that curb has to say is worth more than the program's run.
+    // Lose the message rather than end the program.
 }
 
 }  // namespace curb::shim::log

@@ -1,5 +1,5 @@
-// What curb has to say: to stderr or to the policy's log file, never to stdout. Quiet by default (level warning).
-// Thread-safe; not for signal handlers. Leaves errno as it is and never throws.
+// curb's log. It goes to stderr or to the policy's log file, never to stdout. The default level is warning.
+// Thread-safe. Not async-signal-safe. write() keeps errno.
 #pragma once
 
 #include <string_view>

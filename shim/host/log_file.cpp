@@ -16,14 +16,14 @@
 namespace curb::shim::log {
 namespace {
 
-constexpr int kPatienceMs = 100;  // with whoever reads a pipe
+constexpr int kPipeWaitMs = 100;  // the longest wait for the reader of a full pipe
 
 constinit std::atomic<bool> has_stderr{true};
 
-// The program's SIGPIPE and SIGXFSZ are for what it writes itself.
-class Unsignalled {
+// Blocks SIGPIPE and SIGXFSZ and removes those that curb's own write raised, so that the program gets only its own.
+class BlockWriteSignals {
   public:
-    Unsignalled() noexcept {
+    BlockWriteSignals() noexcept {
         sigset_t signals, pending;
         sigemptyset(&signals);
         sigaddset(&signals, SIGPIPE);
@@ -34,15 +34,15 @@ class Unsignalled {
             if (!sigismember(&pending, signal)) sigaddset(&ours_, signal);
         pthread_sigmask(SIG_BLOCK, &signals, &before_);
     }
-    ~Unsignalled() {
+    ~BlockWriteSignals() {
         const timespec none{};
         while (raised_ && sigtimedwait(&ours_, nullptr, &none) > 0) {
         }
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
-    Unsignalled(const Unsignalled &) = delete;
-    Unsignalled &operator=(const Unsignalled &) = delete;
-    // A write has failed with this.
+    BlockWriteSignals(const BlockWriteSignals &) = delete;
+    BlockWriteSignals &operator=(const BlockWriteSignals &) = delete;
+    // Call it with the errno of a failed write.
     void note(int error) noexcept { raised_ |= error == EPIPE || error == EFBIG; }
 
   private:
@@ -50,25 +50,25 @@ class Unsignalled {
     bool raised_ = false;
 };
 
-int opened(const std::string &path) noexcept {
+int open_above_standard(const std::string &path) noexcept {
     int fd = -1;
-    // O_NONBLOCK: neither the opening of a FIFO nor a write to it waits for a reader.
+    // O_NONBLOCK: opening or writing a FIFO must not wait for a reader.
     constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     do fd = ::open(path.c_str(), kFlags, 0666);
     while (fd < 0 && errno == EINTR);
     return control::above_standard(fd);
 }
 
-bool takes_more(int fd, int patience_ms) noexcept {
+bool wait_writable(int fd, int timeout_ms) noexcept {
     pollfd polled{fd, POLLOUT, 0};
-    int ready = poll(&polled, 1, patience_ms);
-    while (ready < 0 && errno == EINTR) ready = poll(&polled, 1, 0);  // a storm of signals prolongs nothing
+    int ready = poll(&polled, 1, timeout_ms);
+    while (ready < 0 && errno == EINTR) ready = poll(&polled, 1, 0);  // signals must not prolong the wait
     return ready > 0 && (polled.revents & POLLOUT) != 0;
 }
 
 }  // namespace
 
-void look_at_stderr() noexcept {
+void check_stderr() noexcept {
     struct stat status {};
     has_stderr.store(fstat(STDERR_FILENO, &status) == 0, std::memory_order_relaxed);
 }
@@ -77,7 +77,7 @@ policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
     LogFile out;
     char folder[PATH_MAX];
     out.path_ = path.starts_with('/') || !getcwd(folder, sizeof folder) ? path : std::string(folder) + "/" + path;
-    const int fd = opened(out.path_);
+    const int fd = open_above_standard(out.path_);
     if (fd < 0) return path + ": " + (errno == ENXIO ? "nobody reads this FIFO" : std::strerror(errno));
     out.descriptor_ = control::Descriptor(fd);
     return out;
@@ -86,7 +86,7 @@ policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
 int LogFile::number() noexcept {
     if (path_.empty()) return has_stderr.load(std::memory_order_relaxed) ? STDERR_FILENO : -1;
     if (!descriptor_.ours()) {
-        descriptor_ = control::Descriptor(opened(path_));
+        descriptor_ = control::Descriptor(open_above_standard(path_));
         cut_ = false;
     }
     return descriptor_.number();
@@ -95,15 +95,15 @@ int LogFile::number() noexcept {
 void LogFile::write(std::string_view line) noexcept {
     const int fd = number();
     if (fd < 0) return;
-    Unsignalled unsignalled;
+    BlockWriteSignals signals;
     if (cut_) cut_ = ::write(fd, "\n", 1) != 1;
-    // In pieces for which a pipe that takes more has room, and only the first is waited for.
+    // Pieces of PIPE_BUF bytes fit into a pipe that poll() calls writable. Once it was full, we do not wait again.
     for (std::size_t at = 0; at < line.size();) {
-        full_ = !takes_more(fd, full_ ? 0 : kPatienceMs);
+        full_ = !wait_writable(fd, full_ ? 0 : kPipeWaitMs);
         const ssize_t wrote =
             full_ ? -1 : ::write(fd, line.data() + at, std::min<std::size_t>(line.size() - at, PIPE_BUF));
         if (wrote < 0 && !full_ && errno == EINTR) continue;
-        if (wrote < 0 && !full_) unsignalled.note(errno);
+        if (wrote < 0 && !full_) signals.note(errno);
         if (wrote <= 0) {
             cut_ = cut_ || at != 0;
             return;

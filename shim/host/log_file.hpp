@@ -1,7 +1,8 @@
-// Where lines of the log go: a file of curb's own, or the program's stderr. The process is the program's: a line that
-// cannot be written is lost, and neither ends the program by a signal (SIGPIPE, SIGXFSZ), nor holds it up (a pipe that
-// nobody reads), nor gets into what the program has opened under a number that was curb's or was not stderr's.
-// Used by one thread at a time. Throws nothing; changes errno.
+// The log's output: a file that curb opens, or the program's stderr.
+//
+// If a line cannot be written, it is lost and the program is unaffected: no SIGPIPE or SIGXFSZ, and at most 100 ms of
+// waiting for a pipe without a reader. A line never goes into a file that the program opened under curb's or stderr's
+// descriptor number. One thread at a time. Changes errno.
 #pragma once
 
 #include <string>
@@ -12,26 +13,26 @@
 
 namespace curb::shim::log {
 
-// Before main: a program that was started without stderr may open anything under 2.
-void look_at_stderr() noexcept;
+// Checks whether descriptor 2 is open. Call it before main: a program started without stderr may open any file as 2.
+void check_stderr() noexcept;
 
 class LogFile {
   public:
-    // stderr, as far as there is one.
+    // Writes to stderr, if it was open at the start.
     LogFile() noexcept = default;
-    // Made unless it is there; written at its end. Or why not. Of a FIFO it is the writing end, if somebody reads it.
+    // Opens the file for appending and creates it if needed. Returns the reason if it fails. A FIFO must have a reader.
     static policy::Result<LogFile, std::string> open(const std::string &path);
 
     void write(std::string_view line) noexcept;
 
   private:
-    // The number to write to; -1: none. A file whose number the program has closed is opened again.
+    // Returns the descriptor to write to; -1 if there is none. Reopens the file if the program closed the descriptor.
     int number() noexcept;
 
     std::string path_;  // absolute; empty: stderr
     control::Descriptor descriptor_;
-    bool full_ = false;  // the last line could not be written for want of a reader: the next one is not waited for
-    bool cut_ = false;   // the last line is there in part
+    bool full_ = false;  // the pipe was full at the last line, so the next one does not wait
+    bool cut_ = false;   // only a part of the last line was written
 };
 
 }  // namespace curb::shim::log

@@ -1,8 +1,10 @@
 // Whether curb is active in this process.
 //
-// States: asleep (a program that has not used CUDA: nothing is read, opened or started) -> active (after the first
-// successful cuInit) -> passing (a fork child of an active process: the driver refuses every call there, and the locks
-// and threads it inherited are dead, so every call goes straight on).
+// States, in this order:
+//   asleep   the program has not used CUDA; curb has read, opened and started nothing
+//   active   from the first successful cuInit
+//   passing  in a fork child of an active process. The driver refuses every call there, and curb's locks and threads
+//            are dead, so curb forwards every call unchanged.
 #pragma once
 
 #include <atomic>
@@ -10,10 +12,10 @@
 namespace curb::shim::process {
 
 enum class State : int { asleep, active, passing };
-// Constant-initialised: calls come before constructors.
+// Constant-initialised: calls may come before constructors run.
 inline constinit std::atomic<State> state{State::asleep};
 
-// Thread-safe, async-signal-safe; one load.
+// Thread-safe. Async-signal-safe. Costs one load.
 inline bool active() noexcept { return state.load(std::memory_order_acquire) == State::active; }
 
 }  // namespace curb::shim::process

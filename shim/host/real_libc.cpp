@@ -7,17 +7,16 @@
 #include <atomic>
 #include <cstdint>
 
-// How the real dlsym is found. Asking dlsym for dlsym is no way: any reference to it, versioned or not, binds to our
-// own export, because an unversioned definition answers every reference (that is what makes the interposition work for
-// callers bound to GLIBC_2.2.5 and to GLIBC_2.34 alike). So it is read out of glibc's own symbol table, and asked for
-// the next one in the search order: itself, or that of another preload behind us, which stays in the chain. Not dlvsym:
-// that passes over the definitions of preloads, which have no version.
+// How curb finds the real dlsym. Every reference to dlsym, versioned or not, binds to curb's export: an unversioned
+// definition answers all of them (so curb serves callers bound to GLIBC_2.2.5 and to GLIBC_2.34 alike). So curb reads
+// dlsym from glibc's own symbol table and asks it for the next dlsym in the search order: glibc's, or that of a preload
+// behind curb, which stays in the chain. dlvsym would not do: it skips preloads, whose definitions have no version.
 
 namespace curb::shim::real {
 namespace {
 
-// Nothing of libc is called on the way to dlsym, strcmp included: a sanitizer's runtime asks for dlsym while it sets
-// up its own interceptors, which are not ready to be called then.
+// The path to dlsym calls no libc function, not even strcmp: a sanitizer's runtime looks up dlsym while it sets up its
+// interceptors, which cannot be called yet.
 bool same(const char *a, const char *b) noexcept {
     for (; *a && *a == *b; ++a, ++b) {
     }
@@ -46,14 +45,13 @@ void *find_next(const char *name) noexcept {
 
 }  // namespace
 
-// By the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
+// Searches the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
 void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept {
     const ElfW(Sym) *symbols = nullptr;
     const char *names = nullptr;
     const std::uint32_t *gnu_hash = nullptr;
     for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; ++entry) {
-        // glibc has relocated these pointers in place, but for an object whose dynamic section cannot be written (the
-        // vDSO).
+        // glibc relocates these pointers in place, except where the dynamic section is read-only (the vDSO).
         const ElfW(Addr) address = entry->d_un.d_ptr < base ? base + entry->d_un.d_ptr : entry->d_un.d_ptr;
         const void *table = reinterpret_cast<const void *>(address);
         if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
@@ -77,8 +75,8 @@ void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) n
     return nullptr;
 }
 
-// Up to glibc 2.33 these live in libdl.so.2, since 2.34 in libc.so.6. Both stand at the head of the list of loaded
-// objects and are never unloaded, so the list can be read while other threads load libraries.
+// glibc up to 2.33 has these in libdl.so.2, since 2.34 in libc.so.6. Both are at the head of the list of loaded objects
+// and are never unloaded, so we may read the list while other threads load libraries.
 void *glibcs(const char *name) noexcept {
     for (const link_map *object = _r_debug.r_map; object; object = object->l_next) {
         const char *base = object->l_name;
@@ -94,7 +92,7 @@ void *glibcs(const char *name) noexcept {
 
 namespace {
 
-// The one in the search order where glibc's own is not found: a request may wait by it, and must not crash.
+// Falls back to the one in the search order: requests that wait call it, so it must not be null.
 void *find_clock(const char *name) noexcept {
     void *own = glibcs(name);
     return own ? own : reinterpret_cast<void *>(::clock_gettime);

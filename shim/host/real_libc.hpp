@@ -1,9 +1,8 @@
-// The libc functions that curb stands in front of, as the next library in the search order has them; of dlsym and
-// dlvsym glibc's own too, by which curb itself looks up: what another preload answers for the driver is not the
-// driver's.
+// The libc functions that curb wraps, as the next library in the search order defines them. Of dlsym and dlvsym also
+// glibc's own: curb looks up driver functions with these, because another preload might return its own instead.
 //
-// Safe from the first instruction of the process on: other libraries' constructors call dlsym and sigaction before ours
-// have run. Nothing here allocates.
+// Usable from the first instruction of the process: other libraries' constructors call dlsym and sigaction before
+// curb's have run. Nothing here allocates.
 #pragma once
 
 #include <link.h>
@@ -22,16 +21,15 @@ using Sigignore = int(int);
 using Siginterrupt = int(int, int);
 using ClockGettime = int(clockid_t, timespec *);
 
-// glibc's own function of this name, whatever is preloaded; null: it has none. Exact names of libc.so.6 or libdl.so.2.
+// Returns the function `name` of libc.so.6 or libdl.so.2 itself, whatever is preloaded. Null if they have none.
 void *glibcs(const char *name) noexcept;
 
-// The function `name` that one loaded object defines, by its base address and dynamic section. Returns nullptr if it
-// defines none.
+// Returns the function `name` that one loaded object defines, by its base address and dynamic section. Null if none.
 void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept;
 
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
-// Not another preload's, whose clocks may stand still or run backwards (libfaketime).
+// glibc's own: another preload's clock may stand still or run backwards (libfaketime).
 ClockGettime *clock_gettime() noexcept;
 Dlsym *next_dlsym() noexcept;
 Dlvsym *next_dlvsym() noexcept;

@@ -15,8 +15,9 @@ bool curb::shim::unwinder::load() noexcept { return true; }
 #include "keep_errno.hpp"
 #include "real_libc.hpp"
 
-// What libstdc++ and curb call of it, once. Defined below as a call of the real one, so that the linker takes neither
-// libgcc_s nor the archive, whose unwinder would be a second one beside that of the process and needs glibc 2.35.
+// Every unwinder function that libstdc++ and curb call. Each is defined below as a call of the real one, so that the
+// linker adds neither libgcc_s nor libgcc's archive: its unwinder would be a second one in the process and needs
+// glibc 2.35.
 #define CURB_UNWINDER(ROW)                                                                           \
     ROW(_Unwind_Reason_Code, _Unwind_RaiseException, (_Unwind_Exception * thrown), (thrown))         \
     ROW(_Unwind_Reason_Code, _Unwind_Resume_or_Rethrow, (_Unwind_Exception * thrown), (thrown))      \
@@ -51,7 +52,7 @@ bool find(void *library, const char *name, std::atomic<F> &slot) noexcept {
 
 }  // namespace
 
-// Two threads may do it at once: both store the same values. The handle is kept.
+// Two threads may run this at once: both store the same values. The library stays loaded.
 bool load() noexcept {
     if (loaded.load(std::memory_order_acquire)) return true;
     const KeepErrno keep_errno;
@@ -60,14 +61,14 @@ bool load() noexcept {
 #define CURB_FIND(result, name, parameters, arguments) found = found && find(library, #name, functions.name);
     CURB_UNWINDER(CURB_FIND)
 #undef CURB_FIND
-    if (!found) dlerror();  // no error of the program's
+    if (!found) dlerror();  // clear it: the error is not the program's
     loaded.store(found, std::memory_order_release);
     return found;
 }
 
 }  // namespace curb::shim::unwinder
 
-// Another thread's unwinding may pass curb's frames before curb is awake, when it is cancelled.
+// A cancelled thread may unwind through curb's frames before curb is active, so each function loads the library itself.
 #define CURB_FORWARD(result, name, parameters, arguments)                \
     extern "C" result name parameters {                                  \
         using namespace curb::shim::unwinder;                            \

@@ -1,13 +1,12 @@
-// libgcc_s, which walks the stack for exceptions: loaded when curb wakes, not with libcurb.so. Its constructor asks the
-// processor what it can, for which a virtual machine stops it each time: half of what a process pays for curb at its
-// start (docs/PERFORMANCE.md), and most processes never use CUDA.
+// libgcc_s, which unwinds the stack for exceptions. curb loads it when it becomes active, not with libcurb.so: its
+// constructor executes CPUID, which traps in virtual machines. That would double curb's cost at process start
+// (docs/PERFORMANCE.md), and most processes never use CUDA.
 #pragma once
 
 namespace curb::shim::unwinder {
 
-// Loads it, if it is not there. False: there is no memory or no descriptor for it now. Whoever is about to run code
-// that throws calls this first: an exception that says that memory is exhausted would find none for loading it.
-// Thread-safe; leaves errno.
+// Loads it if needed. False if it cannot be loaded now (no memory, no descriptor). Call it before code that may throw:
+// std::bad_alloc would find no memory left for loading it. Thread-safe. Keeps errno.
 bool load() noexcept;
 
 }  // namespace curb::shim::unwinder

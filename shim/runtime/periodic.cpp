@@ -46,7 +46,7 @@ Next sooner(Next a, Next b) noexcept {
 }  // namespace
 
 Next run() noexcept {
-    trace::say_trouble();
+    trace::log_error();
     if (signals::program_has_set()) process::check_signal();
     return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
 }

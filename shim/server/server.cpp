@@ -292,7 +292,7 @@ void Server::answer(Connection &client, const std::string &line, Clock::time_poi
 }
 
 Server::Immediate Server::on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now) {
-    if (!devices::are_old()) return status::now(asked);
+    if (!devices::any_stale()) return status::now(asked);
     return measured(client, now, [asked]() -> control::Reply { return status::now(asked); });
 }
 
@@ -332,7 +332,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
     }
     control::Reply reply = process::enforce(*key, asked.cap);
     auto *report = std::get_if<control::CapReport>(&reply);
-    if (!report || !devices::are_old()) return reply;
+    if (!report || !devices::any_stale()) return reply;
     return measured(client, now, [report = std::move(*report)]() mutable -> control::Reply {
         for (control::CapChange &gpu : report.gpus) gpu.held = devices::at(gpu.ordinal).ledger.held();
         return report;

@@ -53,7 +53,7 @@ const char *environment(const char *name) noexcept {
 // curb's only constructor, for what must happen before main.
 __attribute__((constructor)) void at_load() {
     const KeepErrno keep_errno;
-    log::look_at_stderr();
+    log::check_stderr();
     last_thread::watch();
     note_relative_policy();
     before_main::set_environment(environment);

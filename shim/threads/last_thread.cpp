@@ -15,21 +15,21 @@
 namespace curb::shim::last_thread {
 namespace {
 
-constexpr std::uint64_t kBetweenLooksMs = 50;
+constexpr std::uint64_t kPollMs = 50;
 
-constinit std::atomic<bool> left{false};
-constinit std::atomic<int> ours{0};
+constinit std::atomic<bool> main_exited{false};
+constinit std::atomic<int> own_threads{0};
 constinit std::atomic<bool> has_key{false};
 constinit pthread_key_t key{};
 
-// Run by pthread_exit, and not by exit or a return from main. The thread is not gone yet.
-void on_leaving(void * /*set*/) {
-    left.store(true, std::memory_order_seq_cst);
+// pthread_exit runs this; exit and a return from main do not. The thread still exists.
+void on_main_exit(void * /*set*/) {
+    main_exited.store(true, std::memory_order_seq_cst);
     worker::wake_up();
 }
 
-// Its threads, the first one included, as /proc counts them in the links of a folder: without a descriptor, because
-// this is asked for as long as the others go on.
+// Returns the number of threads, main included, from the link count of a /proc folder; 0 if unknown. This needs no
+// descriptor, as it may be polled for the rest of the process's life.
 std::size_t threads() noexcept {
     struct stat status {};
     constexpr nlink_t kOwnLinks = 2;
@@ -42,31 +42,30 @@ std::size_t threads() noexcept {
 void watch() noexcept {
     if (syscall(SYS_gettid) != getpid()) return;
     if (!has_key.load(std::memory_order_acquire)) {
-        if (pthread_key_create(&key, on_leaving) != 0) return;
+        if (pthread_key_create(&key, on_main_exit) != 0) return;
         has_key.store(true, std::memory_order_release);
     }
     pthread_setspecific(key, &key);
 }
 
 std::optional<std::uint64_t> poll() noexcept {
-    if (!left.load(std::memory_order_seq_cst)) return std::nullopt;
-    return kBetweenLooksMs;
+    return main_exited.load(std::memory_order_seq_cst) ? std::optional(kPollMs) : std::nullopt;
 }
 
 void end_if_alone() noexcept {
-    const auto own = static_cast<std::size_t>(ours.load(std::memory_order_seq_cst));
+    const auto own = static_cast<std::size_t>(own_threads.load(std::memory_order_seq_cst));
     if (!poll() || threads() != own + 1) return;
-    // The first thread may still be at its destructors.
+    // The main thread may still run its destructors.
     if (!control::first_thread_has_ended(getpid())) return;
-    // As it would be in a thread of the program's: what exit runs may wait for signals.
+    // Unblock signals, as in the program's own threads: exit handlers may wait for one.
     sigset_t none;
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);
     exit(0);
 }
 
-// Counted only while the thread is there: one too few of ours delays the end, one too many would bring it too early.
-Ours::Ours() noexcept { ours.fetch_add(1, std::memory_order_seq_cst); }
-Ours::~Ours() { ours.fetch_sub(1, std::memory_order_seq_cst); }
+// The thread counts itself, so the count is never too high: that would end the process too early.
+OwnThreadGuard::OwnThreadGuard() noexcept { own_threads.fetch_add(1, std::memory_order_seq_cst); }
+OwnThreadGuard::~OwnThreadGuard() { own_threads.fetch_sub(1, std::memory_order_seq_cst); }
 
 }  // namespace curb::shim::last_thread

@@ -1,5 +1,5 @@
-// The end of a process whose first thread has left the others to go on: pthread_exit in main. Such a process ends with
-// its last thread, and glibc counts ours among them, which never end. So once there are no others, ours end it.
+// Ends a process whose main thread called pthread_exit. Such a process ends with its last thread, but glibc counts
+// curb's threads too, and these never end. So curb ends the process when only its own threads are left.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace curb::shim::last_thread {
 
-// Of the process's first thread, if that is the calling one: what it leaves is noticed. Allocates nothing.
+// Watches for pthread_exit of the main thread. Has an effect only if the main thread calls it. Allocates nothing.
 void watch() noexcept;
 
-// How soon end_if_alone() is to be called again, in milliseconds; none: the first thread has not left.
+// Returns in how many milliseconds to call end_if_alone() again; nullopt if the main thread has not exited.
 std::optional<std::uint64_t> poll() noexcept;
 
-// On the worker. Ends the process by exit(0), as its last thread would, if all but ours have ended.
+// Calls exit(0), as glibc does after a last thread, if only curb's threads are left. Worker thread only.
 void end_if_alone() noexcept;
 
-// One of our threads, for as long as it lives.
-class Ours {
+// Counts the calling thread as one of curb's during the guard's lifetime.
+class OwnThreadGuard {
   public:
-    Ours() noexcept;
-    ~Ours();
-    Ours(const Ours &) = delete;
-    Ours &operator=(const Ours &) = delete;
+    OwnThreadGuard() noexcept;
+    ~OwnThreadGuard();
+    OwnThreadGuard(const OwnThreadGuard &) = delete;
+    OwnThreadGuard &operator=(const OwnThreadGuard &) = delete;
 };
 
 }  // namespace curb::shim::last_thread

@@ -13,14 +13,15 @@
 namespace curb::shim {
 namespace {
 
-// What is open, for a fork child to read, whenever the fork happens: a number is there only while the rest is right.
-constexpr int kFree = -1, kTaken = -2;  // taken: about to be filled
+// The open sockets, for a fork child to close. A slot holds a descriptor only while its other fields are valid, so a
+// fork may happen at any moment.
+constexpr int kFree = -1, kTaken = -2;  // taken: being filled
 struct Slot {
     std::atomic<int> fd{kFree};
     std::atomic<dev_t> device{0};
     std::atomic<ino_t> inode{0};
 };
-constinit std::array<Slot, 32> slots{};  // the listening one, two to wake each of two threads, one a client
+constinit std::array<Slot, 32> slots{};  // the listener, one pair for each of two threads, one per client
 
 }  // namespace
 
@@ -72,7 +73,7 @@ bool OwnSocket::pair(OwnSocket &woken, OwnSocket &waker) noexcept {
 }
 
 void OwnSocket::wake() const noexcept {
-    // A full one has woken it already.
+    // If the socket is full, the thread has been woken already.
     if (ours() && send(number(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 
@@ -84,8 +85,8 @@ bool OwnSocket::drain() const noexcept {
     return got != 0;
 }
 
-// By system calls: a preload that stands in front of fstat or close may take a lock there, as libfaketime does, and one
-// that a thread of the parent held when it forked is never given back here.
+// Uses raw system calls: a preload that wraps fstat or close may take a lock, as libfaketime does. If a thread of the
+// parent held that lock during fork, it is never unlocked here.
 void OwnSocket::close_in_fork_child() noexcept {
     for (Slot &slot : slots) {
         const int fd = slot.fd.exchange(kFree, std::memory_order_acquire);

@@ -1,6 +1,5 @@
-// The sockets of curb's threads, which each make and use their own. A fork child inherits them, and closes them at
-// once: as long as it had them open, whoever asks its dead parent would wait for an answer. (exec closes them by
-// itself.)
+// A socket of one of curb's threads. A fork child closes its inherited copies at once: while it had them open, clients
+// of its dead parent would wait for an answer. (exec closes them.)
 #pragma once
 
 #include "control/descriptor.hpp"
@@ -9,11 +8,11 @@ namespace curb::shim {
 
 class OwnSocket {
   public:
-    // False: the process may have so few descriptors that none is kept of them.
+    // False if the process's descriptor limit is below 64: then curb leaves all of them to the program.
     static bool may_be_opened() noexcept;
 
     OwnSocket() noexcept = default;
-    // Takes a socket that has just been opened; less than 0, or more than there is room for: none.
+    // Takes ownership of an open socket. The object is empty if fd < 0 or if all 32 slots are in use.
     explicit OwnSocket(int fd) noexcept;
     OwnSocket(OwnSocket &&other) noexcept;
     OwnSocket &operator=(OwnSocket &&other) noexcept;
@@ -24,14 +23,14 @@ class OwnSocket {
     [[nodiscard]] bool ours() const noexcept { return descriptor_.ours(); }
     explicit operator bool() const noexcept { return slot_ >= 0; }
 
-    // Two connected ones, with which one thread wakes another that sleeps in poll. False: errno says why not.
+    // Makes a connected pair, by which one thread wakes another that sleeps in poll. False if that fails (errno).
     static bool pair(OwnSocket &woken, OwnSocket &waker) noexcept;
-    // Wakes whoever sleeps on the other end, unless the program has closed this one. Async-signal-safe.
+    // Wakes the thread on the other end. Does nothing if the program has closed this socket. Async-signal-safe.
     void wake() const noexcept;
-    // Takes what has woken it. False: the program has closed the other end, and this one would wake for ever.
+    // Reads all wake-up bytes. False if the program has closed the other end: poll would then return at once for ever.
     [[nodiscard]] bool drain() const noexcept;
 
-    // In a fork child: closes those that the parent has open. Async-signal-safe.
+    // In a fork child: closes every socket that the parent has open. Async-signal-safe.
     static void close_in_fork_child() noexcept;
 
   private:

@@ -16,27 +16,28 @@
 namespace curb::shim::own_thread {
 namespace {
 
-constinit std::atomic<bool> said{false};
+constinit std::atomic<bool> has_warned{false};
 
-// Where one thread is too many the next is, too: once is enough.
-void say_that_none_is_left(const char *name) noexcept try {
-    log::write(said.exchange(true, std::memory_order_relaxed) ? policy::LogLevel::info : policy::LogLevel::warning,
-               std::string("no thread could be started for ") + name +
-                   ": caps hold, but releases, edits of the policy, traces and what the curb command asks may not be "
-                   "served in this process. Its limit of processes (ulimit -u) or of address space may be too low");
+// Warns once; further failures have the same cause and are logged as info.
+void log_no_thread(const char *name) noexcept try {
+    log::write(
+        has_warned.exchange(true, std::memory_order_relaxed) ? policy::LogLevel::info : policy::LogLevel::warning,
+        std::string("no thread could be started for ") + name +
+            ": caps hold, but this process may not serve releases, policy edits, traces and curb commands. Its "
+            "limit of processes (ulimit -u) or of address space may be too low");
 } catch (...) {
-    // Out of host memory, too.
+    // Out of host memory.
 }
 
 constinit std::atomic<int> awake{0};
 constinit std::atomic<bool> ending{false};
-constinit std::atomic<pid_t> runs_in{0};  // a child that was forked has none of the threads, and their number
+constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a fork child inherits only their count
 
-// Bounded: a thread may be waiting for a lock that the one that exits holds.
-void let_them_rest() {
+// Bounded to 200 ms: a thread may wait for a lock that the exiting thread holds.
+void wait_until_all_sleep() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
     ending.store(true, std::memory_order_seq_cst);
-    for (int looks = 0; looks < 200 && awake.load(std::memory_order_seq_cst) > 0; ++looks) {
+    for (int polls = 0; polls < 200 && awake.load(std::memory_order_seq_cst) > 0; ++polls) {
         const timespec moment{0, 1'000'000};
         nanosleep(&moment, nullptr);
     }
@@ -59,16 +60,16 @@ Asleep::Asleep() noexcept { end(); }
 Asleep::~Asleep() { begin(); }
 
 bool start(void (*body)(), const char *name) noexcept {
-    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(let_them_rest);
+    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(wait_until_all_sleep);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool started = false;
-    constexpr int kTries = 5;  // the system may lack memory, or the user threads, for a moment
+    constexpr int kTries = 5;  // a lack of memory or threads may be over in a millisecond
     for (int tries = 0; tries < kTries && !started; ++tries) {
         try {
             std::thread thread([body] {
-                const last_thread::Ours ours;
+                const last_thread::OwnThreadGuard guard;
                 body();
             });
             pthread_setname_np(thread.native_handle(), name);
@@ -80,7 +81,7 @@ bool start(void (*body)(), const char *name) noexcept {
         }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (!started) say_that_none_is_left(name);
+    if (!started) log_no_thread(name);
     return started;
 }
 

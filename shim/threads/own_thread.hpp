@@ -1,15 +1,14 @@
-// A thread of curb's own within the program.
+// Starts curb's own threads inside the program.
 #pragma once
 
 namespace curb::shim::own_thread {
 
-// Runs `body` in a thread that is never joined: signals are the program's threads' business, so all are blocked. False:
-// there is none, which is logged.
+// Runs `body` in a detached thread with all signals blocked. Logs and returns false if no thread can be started.
 bool start(void (*body)(), const char *name) noexcept;
 
-// What such a thread does besides waiting. exit() waits for it, for a moment, before it runs the destructors of other
-// libraries, which may be preloads that stand in front of what is called here; once it has, this never returns. Not
-// nested.
+// Marks the time in which such a thread works. exit() waits up to 0.2 s for that to end before it runs the destructors
+// of other libraries: these may be preloads that wrap functions we call here. After that, the constructor never
+// returns. Does not nest.
 class Awake {
   public:
     Awake() noexcept;
@@ -18,7 +17,7 @@ class Awake {
     Awake &operator=(const Awake &) = delete;
 };
 
-// Within an Awake: a wait.
+// Marks a wait within an Awake.
 class Asleep {
   public:
     Asleep() noexcept;

@@ -1,7 +1,7 @@
-// What the program believes to be in force for a signal.
+// The program's own action for a signal, which curb's handler hides.
 //
-// Read in signal handlers, and in fork children whose writer is gone, so a reader waits for nobody: the newer of two
-// copies is always whole. One writer at a time.
+// Signal handlers read it, and so do fork children whose writing thread does not exist. So readers never wait: the
+// newer of two copies is always complete. One writer at a time.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace curb::shim {
 using Action = struct sigaction;
 
 inline bool has_handler(const Action &action) noexcept {
-    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;  // whatever SA_SIGINFO says, as in the kernel
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;  // the kernel ignores SA_SIGINFO here, too
 }
 
 class ProgramAction {
@@ -24,7 +24,8 @@ class ProgramAction {
         for (;;) {
             const unsigned version = version_.load(std::memory_order_acquire);
             Words copy{};
-            // acquire and, below, release: a word of a later version is not seen before that version's number.
+            // acquire here, release in write(): a reader that sees a word of a later version sees that version's
+            // number.
             for (std::size_t i = 0; i < copy.size(); ++i)
                 copy[i] = copies_[version % 2][i].load(std::memory_order_acquire);
             if (version != version_.load(std::memory_order_relaxed)) continue;

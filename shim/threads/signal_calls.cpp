@@ -1,8 +1,8 @@
-// The ways to set what a signal does. For the signal that curb has taken the program's wish stands behind curb's
-// handler; for the others, and in children that share our memory, libc is asked. glibc sets actions by an internal name
-// in all of these, so each has to be stood in front of.
+// Wraps every libc function that sets a signal's action. For the release signal, curb stores the program's action and
+// keeps its own handler in front. For all other signals, and in children that share our memory, the call goes to libc.
+// Each function needs its own wrapper, because glibc calls its internal sigaction from all of them.
 //
-// Async-signal-safe, as they are without us.
+// Async-signal-safe, as without curb.
 
 #include "signals.hpp"
 
@@ -22,27 +22,27 @@ Action simple(Handler handler, int flags) noexcept {
     return action;
 }
 
-// In glibc's struct sa_handler and sa_sigaction are the same field.
-Handler hidden(int signal, Handler told) noexcept {
-    Action action = simple(told, 0);
+// In glibc's struct, sa_handler and sa_sigaction are the same field.
+Handler hidden(int signal, Handler handler) noexcept {
+    Action action = simple(handler, 0);
     signals::hide(signal, action);
     return action.sa_handler;
 }
 
-// For the functions that give back a handler: what was in force before, by curb or else by `libc`.
+// Sets the handler through curb, or else by calling `libc`. Returns the former handler.
 template <class Libc>
 Handler set_handler(int signal, const Action &wanted, Libc libc) noexcept {
     Action before{};
     if (wanted.sa_handler != SIG_ERR && signals::set(signal, wanted, before)) return before.sa_handler;
-    const Handler told = libc();
-    if (told == SIG_ERR) return told;
+    const Handler former = libc();
+    if (former == SIG_ERR) return former;
     signals::was_set(signal);
-    return hidden(signal, told);
+    return hidden(signal, former);
 }
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The handler stays, and system calls restart unless siginterrupt has said otherwise.
+// BSD semantics: the handler stays installed, and system calls restart unless siginterrupt() turned that off.
 Handler set_bsd(int signal, Handler handler) noexcept {
     const bool known = signal > 0 && signal <= 64;
     Action action = simple(handler, known && signals::interrupting(signal) ? 0 : SA_RESTART);
@@ -50,7 +50,7 @@ Handler set_bsd(int signal, Handler handler) noexcept {
     return set_handler(signal, action, [=] { return real::signal()(signal, handler); });
 }
 
-// The handler is for one delivery, and does not defer the next.
+// System V semantics: the handler runs once, and the signal is not blocked while it runs.
 Handler set_sysv(int signal, Handler handler) noexcept {
     const Action action = simple(handler, static_cast<int>(static_cast<unsigned>(SA_RESETHAND) | SA_NODEFER));
     return set_handler(signal, action, [=] { return real::sysv_signal()(signal, handler); });
@@ -58,7 +58,7 @@ Handler set_sysv(int signal, Handler handler) noexcept {
 
 int set_action(int signal, const Action *action, Action *old) noexcept {
     if (action) {
-        Action before{};  // `old` may be the same object as `action`
+        Action before{};  // `old` and `action` may be the same object
         if (signals::set(signal, *action, before)) {
             if (old) *old = before;
             return 0;
@@ -84,19 +84,19 @@ EXPORT sighandler_t signal(int signal, sighandler_t handler) noexcept { return s
 EXPORT sighandler_t bsd_signal(int signal, sighandler_t handler) noexcept { return set_bsd(signal, handler); }
 EXPORT sighandler_t ssignal(int signal, sighandler_t handler) noexcept { return set_bsd(signal, handler); }
 
-// What signal() is in programs compiled for strict X/Open.
+// Programs compiled for strict X/Open call these for signal().
 EXPORT sighandler_t sysv_signal(int signal, sighandler_t handler) noexcept { return set_sysv(signal, handler); }
 EXPORT sighandler_t __sysv_signal(int signal, sighandler_t handler) noexcept { return set_sysv(signal, handler); }
 
-// With SIG_HOLD the mask alone is set, which is libc's business. Else the signal is unblocked too, and SIG_HOLD is what
-// it was if it was blocked.
+// SIG_HOLD only blocks the signal, so libc does that. Otherwise sigset also unblocks the signal, and returns SIG_HOLD
+// if it was blocked.
 EXPORT sighandler_t sigset(int signal, sighandler_t handler) noexcept {
     Action before{};
     if (handler == SIG_HOLD || !signals::set(signal, simple(handler, 0), before)) {
-        const Handler told = real::sigset()(signal, handler);
-        if (told == SIG_ERR || told == SIG_HOLD) return told;
+        const Handler former = real::sigset()(signal, handler);
+        if (former == SIG_ERR || former == SIG_HOLD) return former;
         if (handler != SIG_HOLD) signals::was_set(signal);
-        return hidden(signal, told);
+        return hidden(signal, former);
     }
     sigset_t alone, mask;
     sigemptyset(&alone);

@@ -1,5 +1,5 @@
-// on_signal runs in a signal handler: no allocation, no locks but one that is only held with all signals blocked, errno
-// kept. It may be left by siglongjmp, so it holds nothing while the program's handler runs.
+// on_signal runs as a signal handler: it does not allocate, keeps errno, and takes only one lock, which every thread
+// holds with all signals blocked. The program's handler may leave it by siglongjmp, so it holds nothing meanwhile.
 
 #include "signals.hpp"
 
@@ -21,49 +21,49 @@ constexpr int kSignals = 65;  // 1 to 64
 
 constinit std::atomic<int> taken{0};
 constinit std::atomic<pid_t> taken_by{0};
-// By signal: a handler that runs late, after the policy has moved to another signal, still finds its own.
+// One per signal: a handler that runs late, after the policy named another signal, still finds its action.
 constinit std::array<ProgramAction, kSignals> program{};
-// A bit for each signal. Interrupting: what glibc's signal() is to leave SA_RESTART out for. Left alone: what the
-// program took past us; taken again, its handler and ours might call each other for ever.
+// One bit per signal. interrupting_signals: glibc's signal() leaves out SA_RESTART. left_alone: the program replaced
+// curb's handler by a system call. Installing ours again could make the two handlers call each other for ever.
 constinit std::atomic<std::uint64_t> interrupting_signals{0}, left_alone{0};
 
-// The program has set an action, which the worker looks at: this may be a signal handler, where nothing can be logged.
+// The program has set an action. The worker handles that, because we may be in a signal handler and cannot log.
 constinit std::atomic<bool> has_set{false};
-void tell_worker() noexcept {
+void notify_worker() noexcept {
     has_set.store(true, std::memory_order_relaxed);
     worker::wake_up();
 }
 
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }
 
-// A change of the program's action and of the kernel's, as one. All signals are blocked meanwhile, so no handler ever
-// waits for the thread that it interrupted. A futex, because a yielding thread of real-time priority never lets a
-// lesser one go on.
-constinit std::atomic<int> changing{0};  // 0: nobody, 1: somebody, 2: and others wait
-class Change {
+// A lock for changing the program's action and the kernel's together. All signals are blocked meanwhile, so a handler
+// never waits for the thread it interrupted. Waiters sleep on a futex: a real-time thread that yields would keep a
+// thread of lower priority from running.
+constinit std::atomic<int> changing{0};  // 0: unlocked, 1: locked, 2: locked and threads wait
+class ChangeLock {
   public:
-    Change() noexcept {
+    ChangeLock() noexcept {
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before_);
-        int nobody = 0;
-        if (changing.compare_exchange_strong(nobody, 1, std::memory_order_acquire)) return;
+        int unlocked = 0;
+        if (changing.compare_exchange_strong(unlocked, 1, std::memory_order_acquire)) return;
         const KeepErrno keep_errno;
         while (changing.exchange(2, std::memory_order_acquire) != 0) syscall(SYS_futex, &changing, FUTEX_WAIT, 2, 0);
     }
-    ~Change() {
+    ~ChangeLock() {
         const KeepErrno keep_errno;
         if (changing.exchange(0, std::memory_order_release) == 2) syscall(SYS_futex, &changing, FUTEX_WAKE, 1);
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
-    Change(const Change &) = delete;
-    Change &operator=(const Change &) = delete;
+    ChangeLock(const ChangeLock &) = delete;
+    ChangeLock &operator=(const ChangeLock &) = delete;
 
   private:
     sigset_t before_;
 };
 
-// False in the children of vfork, _Fork and clone as well, for which no fork handler of ours has run.
+// Also false in children of vfork, _Fork and clone, which run no fork handlers.
 bool is_our_process() noexcept { return getpid() == taken_by.load(std::memory_order_relaxed); }
 
 bool is_taken(int signal) noexcept {
@@ -80,20 +80,19 @@ Action in_kernel(int signal) noexcept {
     return action;
 }
 
-// Our handler under the mask and flags that the program's handler asked for, so that it runs as it would without us.
-// Where the program has none, interrupted system calls restart: without a handler nothing would have interrupted them.
-// A signal that the program ignores stays ignored: exec keeps that, but turns a handler into the default action, and
-// what the program starts would die of a signal that it was to ignore.
-// Gives back what was in the kernel.
-Action install(int signal, const Action &behind) noexcept {
+// Installs curb's handler with the mask and flags of the program's handler, so that the latter runs as without curb. If
+// the program has none, system calls restart: without a handler nothing would interrupt them. If the program ignores
+// the signal, it stays ignored: exec keeps that but resets a handler to the default action, and a program it starts
+// would die of the signal. Returns the kernel's former action.
+Action install(int signal, const Action &own) noexcept {
     Action action{}, before{};
-    if (behind.sa_handler == SIG_IGN) {
-        action = behind;
+    if (own.sa_handler == SIG_IGN) {
+        action = own;
     } else {
         action.sa_sigaction = on_signal;
-        if (has_handler(behind)) {
-            action.sa_mask = behind.sa_mask;
-            action.sa_flags = static_cast<int>(static_cast<unsigned>(behind.sa_flags) & ~SA_RESETHAND);
+        if (has_handler(own)) {
+            action.sa_mask = own.sa_mask;
+            action.sa_flags = static_cast<int>(static_cast<unsigned>(own.sa_flags) & ~SA_RESETHAND);
         } else {
             action.sa_flags = SA_RESTART | SA_ONSTACK;
         }
@@ -103,9 +102,9 @@ Action install(int signal, const Action &behind) noexcept {
     return before;
 }
 
-// The action that this delivery runs. One with SA_RESETHAND is good for one delivery, as in the kernel: also when two
-// threads get the signal at once.
-Action due(int signal, bool our_process) noexcept {
+// Returns the program's action for this delivery. An action with SA_RESETHAND runs once, as in the kernel, even if two
+// threads get the signal at the same time.
+Action action_to_run(int signal, bool our_process) noexcept {
     Action action = program[static_cast<std::size_t>(signal)].read();
     if (!has_handler(action) || !(action.sa_flags & SA_RESETHAND)) return action;
     Action reset = action;
@@ -114,7 +113,7 @@ Action due(int signal, bool our_process) noexcept {
         real::sigaction()(signal, &reset, nullptr);
         return action;
     }
-    const Change change;
+    const ChangeLock lock;
     action = reset = program[static_cast<std::size_t>(signal)].read();
     if (!has_handler(action) || !(action.sa_flags & SA_RESETHAND)) return action;
     reset.sa_handler = SIG_DFL;
@@ -123,7 +122,7 @@ Action due(int signal, bool our_process) noexcept {
     return action;
 }
 
-// In a child that has not got rid of our handler: what happens there without us.
+// For a child that still has curb's handler: does what the signal would do without it.
 void default_action(int signal) noexcept {
     const Action action{};
     real::sigaction()(signal, &action, nullptr);
@@ -134,7 +133,7 @@ void on_signal(int signal, siginfo_t *info, void *context) {
     const int saved_errno = errno;
     const bool our_process = is_our_process();
     if (our_process && signal == taken.load(std::memory_order_seq_cst)) worker::wake();
-    const Action action = due(signal, our_process);
+    const Action action = action_to_run(signal, our_process);
     if (!our_process && action.sa_handler == SIG_DFL) default_action(signal);
     errno = saved_errno;
     if (!has_handler(action)) return;
@@ -144,11 +143,11 @@ void on_signal(int signal, siginfo_t *info, void *context) {
         action.sa_handler(signal);
 }
 
-// The rest runs within a Change.
+// The rest runs under the ChangeLock.
 
-// Puts our handler before an action that the program has set by itself. Another that it sets in the meantime is found
-// in the kernel by our own setting.
-void stand_before(int signal, const Action &own) noexcept {
+// Stores the program's action and installs curb's handler. If the program sets another action meanwhile, install()
+// returns it, and we store that one.
+void install_before(int signal, const Action &own) noexcept {
     program[static_cast<std::size_t>(signal)].write(own);
     const Action before = install(signal, own);
     if (is_ours(before) || before.sa_handler == own.sa_handler) return;
@@ -161,16 +160,16 @@ void take(int signal) noexcept {
     Action own{};
     if (real::sigaction()(signal, nullptr, &own) != 0) return;
     taken_by.store(getpid(), std::memory_order_relaxed);
-    // The order is was_set()'s: whoever sets an action before it sees the signal taken is seen by us.
+    // This order matches was_set(): if a thread's libc call does not see `taken` yet, we find its action in the kernel.
     program[static_cast<std::size_t>(signal)].write(own);
     taken.store(signal, std::memory_order_seq_cst);
-    stand_before(signal, own);
+    install_before(signal, own);
 }
 
-void give_back(int signal) noexcept {
-    const Action own = program[static_cast<std::size_t>(signal)].read(), there = in_kernel(signal);
-    if (is_ours(there) || there.sa_handler == own.sa_handler) {
-        // What signal() is to do from now on, which glibc keeps beside the kernel's action; it changes that too.
+void restore(int signal) noexcept {
+    const Action own = program[static_cast<std::size_t>(signal)].read(), current = in_kernel(signal);
+    if (is_ours(current) || current.sa_handler == own.sa_handler) {
+        // glibc's signal() uses a flag that only siginterrupt() sets. That also changes the action, so set it first.
         real::siginterrupt()(signal, interrupting(signal));
         real::sigaction()(signal, &own, nullptr);
     } else {
@@ -183,26 +182,26 @@ Standing standing(int signal) noexcept {
     if (signal == 0) return Standing::none;
     if (left_alone.load(std::memory_order_relaxed) & bit(signal)) return Standing::replaced;
     if (taken.load(std::memory_order_relaxed) != signal) return Standing::refused;
-    const Action there = in_kernel(signal);
-    if (is_ours(there)) return Standing::in_force;
+    const Action current = in_kernel(signal);
+    if (is_ours(current)) return Standing::in_force;
     const bool ignores = program[static_cast<std::size_t>(signal)].read().sa_handler == SIG_IGN;
-    return ignores && there.sa_handler == SIG_IGN ? Standing::ignored : Standing::replaced;
+    return ignores && current.sa_handler == SIG_IGN ? Standing::ignored : Standing::replaced;
 }
 
 }  // namespace
 
 Standing use(int signal) noexcept {
-    const Change change;
+    const ChangeLock lock;
     const int before = taken.load(std::memory_order_relaxed);
     if (signal != before) {
-        if (before != 0) give_back(before);
+        if (before != 0) restore(before);
         if (signal != 0) take(signal);
     }
     return standing(signal);
 }
 
 Standing stands(int signal) noexcept {
-    const Change change;
+    const ChangeLock lock;
     return standing(signal);
 }
 
@@ -211,30 +210,30 @@ bool program_has_set() noexcept {
 }
 
 void restore_program_action() noexcept {
-    // Whoever held it is not in this process, and left nothing half done that is read here.
+    // The thread that held the lock is not in this process; nothing read here can be half written.
     changing.store(0, std::memory_order_relaxed);
-    const Change change;
-    if (const int signal = taken.load(std::memory_order_relaxed)) give_back(signal);
+    const ChangeLock lock;
+    if (const int signal = taken.load(std::memory_order_relaxed)) restore(signal);
 }
 
 bool set(int signal, const Action &wanted, Action &before) noexcept {
     if (!is_taken(signal)) return false;
-    const Change change;
+    const ChangeLock lock;
     if (!is_taken(signal)) return false;
     ProgramAction &own = program[static_cast<std::size_t>(signal)];
     before = own.read();
-    // Ours, which the program has seen past us: it is there already.
-    const Action &behind = is_ours(wanted) ? before : wanted;
-    own.write(behind);
-    const Action there = install(signal, behind);
-    if (!is_ours(there)) before = there;  // ignored, or set past us
-    tell_worker();
+    // The program may have read curb's handler by a system call and sets it again: keep the program's former action.
+    const Action &action = is_ours(wanted) ? before : wanted;
+    own.write(action);
+    const Action current = install(signal, action);
+    if (!is_ours(current)) before = current;  // ignored, or replaced by a system call
+    notify_worker();
     return true;
 }
 
 bool set_interrupting(int signal, bool interrupting) noexcept {
     if (!is_taken(signal)) return false;
-    const Change change;
+    const ChangeLock lock;
     if (!is_taken(signal)) return false;
     note_interrupting(signal, interrupting);
     ProgramAction &own = program[static_cast<std::size_t>(signal)];
@@ -257,15 +256,15 @@ bool interrupting(int signal) noexcept { return interrupting_signals.load(std::m
 
 void was_set(int signal) noexcept {
     if (!is_taken(signal)) return;
-    const Change change;
+    const ChangeLock lock;
     if (!is_taken(signal)) return;
-    const Action there = in_kernel(signal);
-    if (!is_ours(there)) stand_before(signal, there);
-    tell_worker();
+    const Action current = in_kernel(signal);
+    if (!is_ours(current)) install_before(signal, current);
+    notify_worker();
 }
 
-void hide(int signal, Action &told) noexcept {
-    if (is_ours(told)) told = program[static_cast<std::size_t>(signal)].read();
+void hide(int signal, Action &action) noexcept {
+    if (is_ours(action)) action = program[static_cast<std::size_t>(signal)].read();
 }
 
 }  // namespace curb::shim::signals

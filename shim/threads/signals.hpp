@@ -1,49 +1,49 @@
-// The release signal. The handler wakes the worker by one post of a futex, then calls the program's own handler, if
-// it has one. The program sees its own actions only: what it sets for this signal stands behind ours (hooks/signals.cpp
-// has the ways to set it).
+// The release signal. curb's handler wakes the worker by one futex post, then calls the program's handler if it has
+// one. The program sees only its own actions: the action it sets for this signal runs after curb's handler
+// (signal_calls.cpp wraps the functions that set one).
 //
-// Async-signal-safe but for use(): programs call sigaction in their handlers.
+// All functions except use() are async-signal-safe, because programs call sigaction in their handlers.
 #pragma once
 
 #include "program_action.hpp"
 
 namespace curb::shim::signals {
 
-// How the signal stands. Only `in_force` asks for releases.
+// The state of the release signal. Only with `in_force` does the signal start releases.
 enum class Standing {
     none,
     in_force,
-    ignored,   // by the program, or by what started it
-    replaced,  // past us, by a system call of the program's own; left to it
+    ignored,   // by the program, or by its parent before exec
+    replaced,  // the program installed its own handler by a system call; curb leaves it alone
     refused,   // by the system
 };
 
-// Takes the signal (0: none) and gives back the one taken before. For the signal that is taken already: how it stands.
+// Installs curb's handler for `signal` (0: for none) and restores the signal used before. Returns the resulting state.
 Standing use(int signal) noexcept;
 
-// How a signal stands that use() was called with last.
+// Returns the state of the signal of the last use().
 Standing stands(int signal) noexcept;
 
-// True once after the program has set an action for the signal that is taken.
+// True once after the program has set an action for the release signal.
 bool program_has_set() noexcept;
 
-// In a fork child: the program's own action is all that is left.
+// In a fork child: installs the program's own action instead of curb's handler.
 void restore_program_action() noexcept;
 
-// What the program sets for the signal that is taken. False: it is not taken, or not in this process (vfork children
-// share our memory, but have signal actions of their own); libc is to be asked.
+// Sets the program's action for the release signal and returns the former one in `before`. False if `signal` is not the
+// release signal, or not in this process (vfork children share our memory but have their own actions): call libc then.
 bool set(int signal, const Action &wanted, Action &before) noexcept;
 
-// Whether the program wants system calls interrupted by the signal: as set(), for the flag alone.
+// Sets whether the signal interrupts system calls. Returns as set().
 bool set_interrupting(int signal, bool interrupting) noexcept;
-// The same for signals that are not taken, once libc knows it.
+// Records it for other signals, after libc has set it.
 void note_interrupting(int signal, bool interrupting) noexcept;
 [[nodiscard]] bool interrupting(int signal) noexcept;
 
-// After libc has set an action: if the signal was taken in that moment, the action goes behind ours.
+// Call it after libc has set an action. If use() ran meanwhile, installs curb's handler before that action.
 void was_set(int signal) noexcept;
 
-// Our handler is the program's own for everybody else.
-void hide(int signal, Action &told) noexcept;
+// Replaces curb's handler in `action` by the program's own action.
+void hide(int signal, Action &action) noexcept;
 
 }  // namespace curb::shim::signals

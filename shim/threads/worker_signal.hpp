@@ -5,16 +5,16 @@
 
 namespace curb::shim::worker {
 
-// The release signal came. Async-signal-safe: posts a futex and nothing else. Leaves errno.
+// Wakes the worker because the release signal came. Async-signal-safe. Keeps errno.
 void wake() noexcept;
-// Something may be due now, or sooner than before. Async-signal-safe. Leaves errno.
+// Wakes the worker to check what is due. Async-signal-safe. Keeps errno.
 void wake_up() noexcept;
 
-// For the worker. Sleeps until it is woken, at most `milliseconds`.
+// The rest is for the worker. Sleeps until it is woken, at most `milliseconds`.
 void sleep(std::uint64_t milliseconds) noexcept;
-// For the worker. Whether the release signal came since signal_served().
+// True if the release signal came since the last signal_served().
 bool signal_came() noexcept;
-// True if it came since the last call: it is served now.
+// The same, and marks it as served.
 bool signal_served() noexcept;
 
 }  // namespace curb::shim::worker

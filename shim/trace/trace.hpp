@@ -83,7 +83,7 @@ void follow(const policy::TracePolicy &policy, const std::string &command) noexc
 // None: the policy names no file.
 std::optional<control::TraceStatus> status();
 // Logs why nothing is written any more, once. Not on curb-trace, which has no descriptor to log to.
-void say_trouble() noexcept;
+void log_error() noexcept;
 
 // In a fork child, whose parent goes on writing. Async-signal-safe.
 void in_fork_child() noexcept;

@@ -67,7 +67,7 @@ void fail(std::uint64_t number, const std::string &why) {
 // because those run after handlers and after the program's static objects; _exit, quick_exit and a crash leave at most
 // the last 20 ms out.
 __attribute__((destructor)) void at_end() {
-    if (writer::flush()) say_trouble();
+    if (writer::flush()) log_error();
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ std::optional<control::TraceStatus> status() {
                                 state().dropped.load(std::memory_order_relaxed), state().error};
 }
 
-void say_trouble() noexcept try {
+void log_error() noexcept try {
     std::string error;
     {
         const std::scoped_lock lock(state().mutex);

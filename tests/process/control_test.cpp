@@ -130,6 +130,7 @@ TEST_CASE("curb release of a shell asks the program that it started, through wha
     CHECK(shell("pool") == "ok");
     std::string program;
     const auto has_socket = [&] {
+        if (!fs::exists(runtime / "curb")) return false;  // the program makes it with its socket
         for (const auto &entry : fs::directory_iterator(runtime / "curb"))
             if (entry.path().extension() == ".sock") program = entry.path().stem();
         program = program.substr(0, program.find('-'));
