@@ -29,8 +29,8 @@ bool leave_programs_descriptors() noexcept {
 #else
     if (close_range(0, ~0U, CLOSE_RANGE_UNSHARE) == 0) return true;
     if (unshare(CLONE_FILES) != 0) return false;
-    // What is open in our copy of the table would keep the program's pipes and sockets open after the program closed
-    // them. (The folder itself is among the entries, and closed by closedir.)
+    // Close all descriptors in our copy: they would keep the program's pipes and sockets open after the program has
+    // closed them. (closedir closes the folder's own.)
     DIR *folder = opendir("/proc/thread-self/fd");
     if (!folder) return true;
     while (const dirent *entry = readdir(folder)) {
@@ -87,7 +87,7 @@ File::Appended File::append(std::string_view lines) {
     const std::size_t newline = lines.substr(0, written).rfind('\n');
     const std::size_t whole = newline == std::string_view::npos ? 0 : newline + 1;
     bytes_ += whole;
-    // A file that cannot even be cut ends in a piece of a line, and nothing may follow that.
+    // If the file cannot be truncated, it ends with a part of a line, and nothing may follow that.
     const bool cut = written == whole || ftruncate(descriptor_.number(), static_cast<off_t>(bytes_)) == 0;
     return {whole, named(path_) + ": " + std::strerror(error) + "; events are dropped until it can be written again",
             !cut};

@@ -1,8 +1,7 @@
-// The file of a trace, in whole lines, within a program that knows nothing of it: whatever happens to the file, the
-// program does not notice.
+// A trace's file, written in whole lines. No problem with the file may affect the program.
 //
-// Written by write(2), never mapped: a full disk, or a file that somebody truncates, would be a SIGBUS in the program.
-// Used by one thread, with all signals blocked: SIGXFSZ, which goes to the thread that writes, stays pending there.
+// Uses write(2), not mmap: a full disk or a truncated file would raise SIGBUS in the program. One thread uses it, with
+// all signals blocked, so that SIGXFSZ, which goes to the writing thread, stays pending there.
 #pragma once
 
 #include <cstddef>
@@ -15,28 +14,27 @@
 
 namespace curb::shim::trace {
 
-// Gives the calling thread a table of descriptors of its own, without any in it: the program can neither close its
-// descriptors nor find its own under their numbers, a fork child inherits none, and none counts against its limit.
-// False: the kernel does not let us (before Linux 5.9, or in a sandbox); then the table stays the program's.
+// Gives the calling thread its own empty descriptor table. The program then cannot close the thread's descriptors or
+// get the same numbers, fork children inherit none, and none counts against the program's limit. False if the kernel
+// forbids it (before Linux 5.9, or in a sandbox): the thread then shares the program's table.
 bool leave_programs_descriptors() noexcept;
 
 class File {
   public:
     File() noexcept = default;
-    // A new file, empty. What stands at `path` is replaced if it is a regular file: it is unlinked, and made anew as
-    // one that is not there, so no symbolic link is followed and nobody's file is truncated or written to; a link, a
-    // pipe or a device is refused. The error says why there is none, and what to do. May throw std::bad_alloc.
+    // Creates an empty file. A regular file at `path` is unlinked first and never truncated or written to. A link, a
+    // pipe or a device at `path` is an error, so no symbolic link is followed. The error gives the reason and the
+    // remedy. May throw std::bad_alloc.
     static policy::Result<File, std::string> make(const std::string &path);
 
     explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
 
     struct Appended {
-        std::size_t bytes = 0;  // of `lines` that are in the file now, as whole lines
-        std::string error;      // why that is not all of them
-        bool ended = false;     // and there is no use in trying again
+        std::size_t bytes = 0;  // of `lines` written, as whole lines
+        std::string error;      // the reason if not all were written
+        bool ended = false;     // true if another attempt is useless
     };
-    // Looks first whether the file is as it was left: one that others have removed, truncated or written to is not
-    // written to again. May throw std::bad_alloc.
+    // Appends lines. Fails if others have removed, truncated or written to the file. May throw std::bad_alloc.
     Appended append(std::string_view lines);
 
   private:

@@ -12,8 +12,8 @@ constexpr std::uint64_t kBetweenCounters = 1'000'000;
 
 }  // namespace
 
-// A free of a pool's block gets what its allocation had. Of several at one address it is the newest of those that are
-// older than the free: the record of the free may come behind that of the next allocation there.
+// Completes a pool free with its allocation's data. If an address has several allocations, takes the newest one before
+// the free: the record of the free may come after that of the next allocation at the address.
 bool Lines::complete(Record &record) {
     const auto [first, last] = pool_blocks_.equal_range(record.pointer);
     auto found = last;
@@ -38,7 +38,7 @@ void Lines::whole(Add add) {
     try {
         add();
     } catch (...) {
-        text_.resize(before);  // lest a piece of a line stays
+        text_.resize(before);  // remove a partial line
         throw;
     }
 }

@@ -1,5 +1,5 @@
-// Records as lines of a trace (control/trace.hpp), in the order of the ring: what a line says beyond its own record is
-// known from those before it. Used by one thread; may throw std::bad_alloc.
+// Formats records as lines of a trace (control/trace.hpp), in the order of the ring. Some lines need data of earlier
+// records. Used by one thread. May throw std::bad_alloc.
 #pragma once
 
 #include <array>
@@ -17,21 +17,21 @@ class Lines {
   public:
     static constexpr std::size_t kDevices = 64;
 
-    // `began`: the moment that lines count from.
+    // `began`: the time at which the lines' clock is 0.
     Lines(int pid, std::uint64_t began) noexcept : pid_(pid), began_(began) {}
 
-    // Appends the record's line, and with it counters for the viewers, once a millisecond and device. A pool's block of
-    // which nothing is known, for it was allocated before the trace began, gets none.
+    // Appends the record's line, and counters for viewers at most once a millisecond per device. Appends nothing for
+    // the free of a pool's block that was allocated before the trace began.
     void add(const Record &record);
-    // That so many events are missing.
+    // Appends a line that so many events are missing.
     void add_dropped(std::uint64_t ns, std::uint64_t events);
-    // The counters that are still owed.
+    // Appends the counters that are due.
     void add_counters();
 
-    // What has been appended since the last clear().
+    // Returns the text since the last clear().
     [[nodiscard]] const std::string &text() const noexcept { return text_; }
     void clear() noexcept { text_.clear(); }
-    // What the lines say is held of each kind.
+    // Returns the bytes held of each kind, as the lines so far show them.
     [[nodiscard]] const policy::ByKind &said(int gpu) const noexcept {
         return gpus_[static_cast<std::size_t>(gpu)].kinds;
     }
@@ -40,8 +40,8 @@ class Lines {
     struct Gpu {
         policy::ByKind kinds{};
         policy::Bytes held = 0;
-        std::uint64_t changed_ns = 0;  // the newest of the events that counters do not show yet
-        std::uint64_t counted_ns = 0;  // of the last counters
+        std::uint64_t changed_ns = 0;  // time of the newest event that the counters lack
+        std::uint64_t counted_ns = 0;  // time of the last counters
         bool owed = false;
     };
     struct Block {
@@ -52,7 +52,7 @@ class Lines {
     };
 
     [[nodiscard]] std::uint64_t since_began(std::uint64_t ns) const noexcept { return ns > began_ ? ns - began_ : 0; }
-    // Adds to the text, or throws and leaves it as it was.
+    // Runs `add`; if it throws, restores the text and rethrows.
     template <class Add>
     void whole(Add add);
     void add_line(Record record);
@@ -66,7 +66,7 @@ class Lines {
     std::unordered_multimap<std::uint64_t, Block> pool_blocks_;
 };
 
-// How many of these lines are events of the program's: all but counters, and those that say what is missing.
+// Returns the number of lines that are events of the program: all except counters and `dropped` lines.
 std::uint64_t events_in(std::string_view lines) noexcept;
 
 }  // namespace curb::shim::trace

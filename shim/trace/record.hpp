@@ -1,4 +1,4 @@
-// What stands in the ring: an event as plain values, and the marks between which a file gets them.
+// The entry type of the ring: an event as plain values, or a mark that begins or ends a trace file.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace curb::shim::trace {
 struct Record {
     enum class Mark : std::uint8_t {
         event,
-        pool_free,  // of which only the pointer is known
-        begin,      // from here on in the file that `text` names
-        end,        // of the trace
+        pool_free,  // a free of which only the pointer is known
+        begin,      // later events go to the file named in `text`
+        end,        // ends the trace
     };
     Mark mark{};
     control::trace::What what{};
@@ -39,18 +39,18 @@ struct Record {
     std::string *text = nullptr;  // owned by the record; null: none
 };
 
-// Whether events of this name say what is held of their kind.
+// True if events of this name carry the bytes held of their kind.
 constexpr bool tells_of_kind(control::trace::What what) noexcept {
     using control::trace::What;
     return what == What::alloc || what == What::free || what == What::books;
 }
 
-// 3 MiB, and what 20 ms bring at more than a million events a second.
+// 3 MiB. Enough for the writer's pause of 20 ms at more than a million events a second.
 inline constexpr std::size_t kRecords = std::size_t{1} << 15;
 extern constinit Ring<Record, kRecords> ring;
 
-// Puts a record into the ring, with the calling thread's number and, where there is a device, what its books say then.
-// False: the ring is full.
+// Puts a record into the ring, with the thread's id and, if `device` is not null, its ledger's figures. False if the
+// ring is full.
 bool try_put(Record record, const Device *device) noexcept;
 
 }  // namespace curb::shim::trace

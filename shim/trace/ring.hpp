@@ -1,11 +1,9 @@
-// Records on their way from the program's threads to the thread that writes them: a bounded queue without locks, for
-// many producers and one consumer.
+// A bounded lock-free queue of records, from many producers to one consumer.
 //
-// A producer takes a place first and fills it then, so what it reads while it fills includes whatever the producers of
-// earlier places had done before: of two events about the same figure, the later one has the newer figure. A producer
-// that finds the ring full goes on without.
+// A producer takes a place first and then fills it. So it reads its figures after the producers of earlier places took
+// theirs: of two events about one figure, the later one has the newer figure. If the ring is full, put() fails.
 //
-// Source of the method: places with turns, as in D. Vyukov's bounded queue. Thread-safe; nothing here waits.
+// Source: D. Vyukov's bounded queue. Thread-safe. Never waits.
 #pragma once
 
 #include <atomic>
@@ -25,8 +23,8 @@ class Ring {
   public:
     constexpr Ring() noexcept = default;
 
-    // Gets the memory, once, before anybody uses it; the kernel gives it page by page, as it is used. Never given back:
-    // a producer may be about to use it. False: there is none.
+    // Allocates the memory. Call it before any other function; later calls do nothing. The kernel maps pages at first
+    // use. Never freed, as a producer may be about to use it. False if host memory is exhausted.
     bool make() noexcept {
         if (!places_) places_ = static_cast<Place *>(std::calloc(kSize, sizeof(Place)));
         return places_ != nullptr;
@@ -34,7 +32,7 @@ class Ring {
 
     [[nodiscard]] bool made() const noexcept { return places_; }
 
-    // The number of the record's place. None: the ring is full.
+    // Has `fill` write a record. Returns the number of its place; nullopt if the ring is full.
     template <class Fill>
     std::optional<std::uint64_t> put(Fill fill) noexcept {
         std::uint64_t number = next_.load(std::memory_order_acquire);
@@ -56,7 +54,7 @@ class Ring {
         }
     }
 
-    // Hands the oldest record to `use`. False: there is none. One thread alone.
+    // Calls `use` with the oldest record. False if the ring is empty. Consumer thread only.
     template <class Use>
     bool take(Use use) {
         Place &place = places_[taken_ % kSize];
@@ -68,7 +66,7 @@ class Ring {
         return true;
     }
 
-    // Records that found no place, and that their producers gave up.
+    // Counts records that were lost because the ring was full.
     void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
     [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
 

@@ -1,5 +1,4 @@
-// What is known of the trace that the policy names: shared by those who put policies in force, the thread that writes
-// and those who ask.
+// The state of the trace, shared by the policy watcher, the writer thread and the status reply.
 #pragma once
 
 #include <atomic>
@@ -11,14 +10,14 @@ namespace curb::shim::trace {
 
 struct State {
     std::mutex mutex;
-    std::string asked;        // as the policy has it; empty: it names none
-    std::string file;         // the same, absolute and with the pid in it
-    std::string error;        // why nothing is written any more; empty: it is
-    bool ended = false;       // by that error
-    bool unsaid = false;      // the error has not been logged yet
-    std::uint64_t begun = 0;  // how many traces there have been
+    std::string asked;        // trace.file as in the policy; empty if it names none
+    std::string file;         // the same, absolute and with the pid
+    std::string error;        // why events are not written; empty if they are
+    bool ended = false;       // true if that error ended the trace
+    bool unsaid = false;      // true until the error is logged
+    std::uint64_t begun = 0;  // number of traces so far
 
-    // Of the trace that is written; without the lock.
+    // Of the current trace; not under the lock.
     std::atomic<std::uint64_t> events{0};
     std::atomic<std::uint64_t> dropped{0};
 };

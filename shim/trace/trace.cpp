@@ -26,12 +26,12 @@ int this_thread() noexcept {
     return known;
 }
 
-// Programs probe with sizes that no device has.
+// Clamps: programs probe for memory with sizes larger than any device.
 std::int64_t signed_bytes(Bytes bytes) noexcept {
     return static_cast<std::int64_t>(std::min<Bytes>(bytes, std::numeric_limits<std::int64_t>::max()));
 }
 
-// An event that finds no place is missing from the trace, and counted.
+// If the ring is full, the event is lost and counted.
 void put(const Record &record, const Device *device) noexcept {
     if (!try_put(record, device)) ring.drop();
 }
@@ -72,7 +72,7 @@ Record books_record(Kind kind, std::int64_t change) noexcept {
 bool try_put(Record record, const Device *device) noexcept {
     record.thread = this_thread();
     const auto number = ring.put([&](Record &place) {
-        // Not before the place was taken, so of two records the later has the newer figures (ring.hpp).
+        // Read after the place was taken, so that of two records the later one has the newer figures (ring.hpp).
         if (device) {
             record.gpu = static_cast<std::int16_t>(device->ordinal);
             if (tells_of_kind(record.what)) record.of_kind = device->ledger.of(record.kind);
@@ -80,7 +80,7 @@ bool try_put(Record record, const Device *device) noexcept {
         }
         place = record;
     });
-    // The writer comes by itself in time for less than that.
+    // Wake the writer each time a quarter of the ring has been filled; for less, its pause of 20 ms is short enough.
     if (number && *number % (kRecords / 4) == 0) writer::wake();
     return number.has_value();
 }
@@ -104,7 +104,7 @@ void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, B
 void detail::freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes credit, std::uint64_t at,
                    bool reused) noexcept {
     Record record = about(What::free, kind);
-    if (at != 0) record.ns = at;  // else the trace has begun only since then
+    if (at != 0) record.ns = at;  // 0 if the trace began after moment()
     record.pointer = pointer;
     record.bytes = signed_bytes(bytes);
     record.charge = -static_cast<std::int64_t>(credit);
@@ -152,7 +152,7 @@ void step(const control::StepReport &step, const std::string &trigger) noexcept 
     record.duration_ns = static_cast<std::uint64_t>(step.milliseconds * 1e6);
     put(record, nullptr, trigger);
 } catch (...) {
-    // Out of host memory: the step was taken, and the trace lacks it.
+    // Out of host memory: the trace lacks this step.
 }
 
 void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, const std::string &text) noexcept try {

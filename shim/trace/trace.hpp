@@ -1,10 +1,9 @@
-// The trace: what becomes of this process's memory, recorded while the policy names a file for it (trace.file).
+// Records memory events of this process while the policy names a trace file (trace.file).
 //
-// Each function here is one event of control/trace_events.def, called where the books have just changed. While there is
-// no trace it costs one load. While there is one, the program's thread writes a plain record into a ring
-// (trace/ring.hpp) and goes on; a thread of our own, curb-trace, makes lines of the records (trace/writer.hpp). Nothing
-// here waits, takes a lock, allocates or touches a file, but for the rare events that carry text. Thread-safe; leaves
-// errno.
+// Each function is one event of control/trace_events.def. Call it right after the ledger has changed. Without a trace
+// it costs one load. With one, it puts a record into a ring (ring.hpp), and the thread curb-trace writes the lines
+// (writer.hpp). Nothing here waits, takes a lock, allocates or touches a file, except for the rare events with text.
+// Thread-safe. Keeps errno.
 #pragma once
 
 #include <atomic>
@@ -27,40 +26,40 @@ void freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, 
            bool reused) noexcept;
 void freed_to_pool(std::uint64_t pointer) noexcept;
 void books(const Device &device, Kind kind, std::int64_t change) noexcept;
-// For the writer, where events are missing: what is held of this kind. False: there is no place for it now.
+// Records the bytes held of this kind, for the writer after events were lost. False if the ring is full.
 bool say_held(const Device &device, Kind kind) noexcept;
 void allowance(const Device &device, Bytes bytes) noexcept;
 }  // namespace detail
 
 inline bool on() noexcept { return detail::recording.load(std::memory_order_relaxed); }
 
-// Before a call of the driver that frees: afterwards another thread may be given the same address, and its allocation
-// must not seem to be the older one. 0 while there is no trace.
+// Returns the time; 0 if there is no trace. Call it before the driver frees memory: afterwards another thread may get
+// the same address, and its allocation must have the later time.
 inline std::uint64_t moment() noexcept { return on() ? detail::now_ns() : 0; }
 
-// Memory was given to the program, which asked for `bytes`; the device is charged `charge` more for it. `pointer`: the
-// address or handle; 0: there is none. `reused`: it is a block that curb had kept.
+// The program allocated `bytes`, for which the device is charged `charge` more. `pointer`: the address or handle; 0 if
+// none. `reused`: a kept block served the request.
 inline void allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge,
                       bool reused = false) noexcept {
     if (on()) detail::allocated(device, kind, pointer, bytes, charge, reused);
 }
-// The program freed it, or it went with its context; the device was credited `credit`. `at`: moment() before the
-// driver was called. `reused`: curb keeps the block.
+// The program freed it, or its context ended, and the device was credited `credit`. `at`: moment() before the driver
+// call. `reused`: curb keeps the block for reuse.
 inline void freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes credit, std::uint64_t at,
                   bool reused = false) noexcept {
     if (on()) detail::freed(device, kind, pointer, bytes, credit, at, reused);
 }
-// The program is about to free a pointer that the books do not know: a pool's, whose charge stays as it is. What it was
-// the writer knows, who has seen it being allocated.
+// The program is about to free a pool's pointer, which has no record of its own and does not change the pool's charge.
+// The writer adds the size from the record of its allocation.
 inline void freed_to_pool(std::uint64_t pointer) noexcept {
     if (on()) detail::freed_to_pool(pointer);
 }
-// What is held of this kind has changed by so much, without a request of the program's.
+// The bytes held of this kind have changed by `change` without a request of the program.
 inline void books(const Device &device, Kind kind, std::int64_t change) noexcept {
     if (on() && change != 0) detail::books(device, kind, change);
 }
 
-// A request that was not granted, and the limit that it met (0: none of the policy's).
+// The limit that a request exceeded; `limit` 0 if it is not one of the policy.
 struct Met {
     policy::Obstacle why{};
     Bytes limit = 0;
@@ -68,24 +67,24 @@ struct Met {
 void refused(const Device &device, Kind kind, Bytes bytes, Met met) noexcept;
 void waiting(const Device &device, Kind kind, Bytes bytes, Met met) noexcept;
 void granted(const Device &device, Kind kind, Bytes bytes, std::uint64_t waited_ms) noexcept;
-// What the allowance has become; policy::kUnbounded: there is none.
+// The allowance is now `bytes`; policy::kUnbounded if there is none.
 inline void allowance(const Device &device, Bytes bytes) noexcept {
     if (on()) detail::allowance(device, bytes);
 }
-// A step of a release has just ended.
+// A step of a release has ended.
 void step(const control::StepReport &step, const std::string &trigger) noexcept;
-// A policy is in force from here on. `text`: its file and rule.
+// A new policy is in force. `text`: its file and rule.
 void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, const std::string &text) noexcept;
 
-// What the policy in force says of the trace: begins one, ends it, or goes on in another file. One that has come to its
-// end by some trouble is begun again. Used by whoever puts a policy in force, one at a time.
+// Applies the policy's trace setting: begins a trace, ends it, or changes its file. Restarts a trace that an error
+// ended. One thread at a time.
 void follow(const policy::TracePolicy &policy, const std::string &command) noexcept;
-// None: the policy names no file.
+// Returns the trace's status; nullopt if the policy names no file.
 std::optional<control::TraceStatus> status();
-// Logs why nothing is written any more, once. Not on curb-trace, which has no descriptor to log to.
+// Logs the error that stopped the trace, once. Not for curb-trace, which has no descriptor to log to.
 void log_error() noexcept;
 
-// In a fork child, whose parent goes on writing. Async-signal-safe.
+// Stops recording in a fork child; the parent goes on. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::trace

@@ -1,4 +1,4 @@
-// Which trace there is: as the policy says, until the process ends.
+// Starts and ends traces as the policy says.
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ State &state() noexcept { return leaked<State>(); }
 
 namespace {
 
-// A mark finds its place: whoever puts a policy in force can wait for the writer, the program's threads need not.
+// Puts a mark into the ring, and waits up to 1 s for room: only the thread that applies a policy calls it.
 bool put_mark(Record::Mark mark, std::uint64_t number, const std::string &text) {
     auto owned = std::make_unique<std::string>(text);
     Record record;
@@ -39,7 +39,7 @@ bool put_mark(Record::Mark mark, std::uint64_t number, const std::string &text) 
     return false;
 }
 
-// As the policy means it: %p is the pid, and a relative path is one from where the process is now.
+// Replaces %p by the pid and makes the path absolute, from the current directory.
 std::string path_of(std::string file) {
     if (const auto at = file.find("%p"); at != std::string::npos) file.replace(at, 2, std::to_string(getpid()));
     char folder[4096];
@@ -47,7 +47,7 @@ std::string path_of(std::string file) {
     return std::string(folder) + "/" + file;
 }
 
-void say_all_that_is_held() noexcept {
+void record_all_held() noexcept {
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         const Device &device = devices::at(ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
@@ -63,9 +63,8 @@ void fail(std::uint64_t number, const std::string &why) {
     state().ended = state().unsaid = true;
 }
 
-// At the normal end: what the program's own exit handlers still free is in the file too. A destructor of the library,
-// because those run after handlers and after the program's static objects; _exit, quick_exit and a crash leave at most
-// the last 20 ms out.
+// Flushes the trace at exit. A library destructor runs after exit handlers and the program's static objects, so their
+// frees are in the file, too. _exit, quick_exit and a crash lose at most the last 20 ms.
 __attribute__((destructor)) void at_end() {
     if (writer::flush()) log_error();
 }
@@ -81,7 +80,7 @@ void follow(const policy::TracePolicy &policy, const std::string &command) noexc
         const std::scoped_lock lock(state().mutex);
         if (asked == state().asked && !state().ended) return;
         number = ++state().begun;
-        // A relative path is meant from where the process was when it was asked for.
+        // A relative path counts from the directory at the time the policy first named it.
         if (asked != state().asked) state().file = path_of(asked);
         state().asked = asked;
         file = state().file;
@@ -95,12 +94,12 @@ void follow(const policy::TracePolicy &policy, const std::string &command) noexc
     }
     if (!ring.make()) return fail(number, "there is no host memory for a trace");
     if (!writer::start()) return fail(number, "no thread could be started for the trace");
-    // In the order of the ring: what comes before the mark belongs to the trace before, or to none. Recording begins
-    // before it, for behind it the writer may have found already that it must not.
+    // Events before the mark belong to the previous trace, or to none. Start recording before the mark: after it, the
+    // writer may already have failed and stopped the recording.
     detail::recording.store(true, std::memory_order_relaxed);
     if (!put_mark(Record::Mark::begin, number, file + '\0' + command))
         return fail(number, "the trace before this one does not end");
-    say_all_that_is_held();
+    record_all_held();
 } catch (...) {
     detail::recording.store(false, std::memory_order_relaxed);  // out of host memory
 }
@@ -122,7 +121,7 @@ void log_error() noexcept try {
     }
     log::write(policy::LogLevel::warning, error);
 } catch (...) {
-    // Out of host memory: status() still has it.
+    // Out of host memory: status() still returns the error.
 }
 
 }  // namespace curb::shim::trace

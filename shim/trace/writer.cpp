@@ -25,19 +25,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kBetweenLooksMs = 20;
+constexpr std::uint64_t kPollMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
-constexpr std::chrono::seconds kBetweenTries{1};        // of a disk that was full
+constexpr std::chrono::seconds kBetweenTries{1};        // retry pause, e.g. for a full disk
 
 constinit FutexEvent woken;
-constinit std::atomic<pid_t> runs_in{0};  // the process that the thread belongs to; 0: there is none
+constinit std::atomic<pid_t> runs_in{0};  // the process with the thread; 0 if none
 constinit std::atomic<std::uint64_t> flushes_asked{0};
 constinit std::atomic<std::uint64_t> flushes_done{0};
 
-// Which trace of this process a mark begins.
+// Returns the number of the trace that a mark begins.
 std::uint64_t number_of(const Record &begin) noexcept { return static_cast<std::uint64_t>(begin.bytes); }
 
-// Of an older trace than the one that has begun meanwhile nobody wants to know.
+// Stores a trace's error, unless a newer trace has begun.
 void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
     {
         const std::scoped_lock lock(state().mutex);
@@ -50,7 +50,7 @@ void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
     worker::wake_up();
 }
 
-// The trace that is being written.
+// The trace being written.
 class Current {
   public:
     Current(File file, const Record &begin)
@@ -59,11 +59,11 @@ class Current {
         state().dropped.store(0, std::memory_order_relaxed);
     }
 
-    // False: nothing more is to be written.
+    // False if the trace has ended by an error.
     bool write_header(const Record &begin);
     void take(const Record &record);
-    // After all that was in the ring. True: there is more now, of the writer's own.
-    bool finish_look();
+    // Writes what is pending, after the ring was read. True if it put records into the ring itself.
+    bool finish_pass();
     void lose() noexcept { ++lost_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
 
@@ -71,18 +71,17 @@ class Current {
     void write_out();
     bool append(std::string_view text);
     void trouble(const std::string &error, bool ended);
-    bool say_what_is_held() noexcept;
+    bool record_held() noexcept;
 
     File file_;
     std::uint64_t number_;  // of State::begun
     Lines lines_;
-    std::uint64_t said_;      // of what the ring has dropped, what the file tells or is not of this trace
-    std::uint64_t lost_ = 0;  // that could not be written, and the file does not tell yet
-    std::uint64_t told_ = 0;  // what it does tell
-    std::optional<Clock::time_point>
-        retry_;                // set: the file could not be written, and not before then is it tried again
-    bool owes_books_ = false;  // the file's figures of some kinds are old
-    bool unwritten_ = false;   // and not those that the lines had last
+    std::uint64_t said_;      // value of ring.dropped() up to which drops are reported or belong to earlier traces
+    std::uint64_t lost_ = 0;  // events that could not be written and are not reported yet
+    std::uint64_t told_ = 0;  // missing events reported in the file
+    std::optional<Clock::time_point> retry_;  // set after a failed write: the time of the next attempt
+    bool owes_books_ = false;                 // some figures in the file are out of date
+    bool unwritten_ = false;                  // lines_.said() has figures that are not in the file
     bool ended_ = false;
 };
 
@@ -104,7 +103,7 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
 }
 
 bool Current::write_header(const Record &begin) {
-    // The record's text is the command behind the path, which ends with a NUL.
+    // The record's text is the path, a NUL and the command.
     const std::string text = control::trace::text(header_for(begin, begin.text->c_str() + begin.text->find('\0') + 1));
     const File::Appended appended = file_.append(text);
     if (appended.bytes == text.size()) return true;
@@ -121,7 +120,7 @@ void Current::take(const Record &record) {
     if (lines_.text().size() >= kChunk) write_out();
 }
 
-bool Current::finish_look() {
+bool Current::finish_pass() {
     if (ended_) return false;
     if (!retry_ || Clock::now() >= *retry_) {
         lines_.add_counters();
@@ -136,13 +135,13 @@ bool Current::finish_look() {
         }
     }
     const bool owed = owes_books_ && !ended_;
-    if (owed) owes_books_ = !say_what_is_held();
+    if (owed) owes_books_ = !record_held();
     state().dropped.store(told_ + ring.dropped() - said_ + lost_, std::memory_order_relaxed);
     return owed;
 }
 
-// Where events are missing the figures of their kinds are old: the same as at the beginning of a trace.
-bool Current::say_what_is_held() noexcept {
+// Missing events leave figures out of date, so record the held bytes again, as at the start of a trace.
+bool Current::record_held() noexcept {
     bool all = true;
     for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
         const Device &device = devices::at(ordinal);
@@ -177,7 +176,7 @@ void Current::trouble(const std::string &error, bool ended) {
     note_trouble(number_, error, ended);
 }
 
-// The thread's own; never destroyed, for the thread is never joined.
+// Only the thread uses it. Never destroyed, because the thread is never joined.
 constinit std::optional<Current> *writing = nullptr;
 
 void begin(const Record &record) {
@@ -193,7 +192,7 @@ void take(const Record &record) {
     const bool is_mark = record.mark == Record::Mark::begin || record.mark == Record::Mark::end;
     try {
         if (is_mark && *writing) {
-            (*writing)->finish_look();
+            (*writing)->finish_pass();
             *writing = {};
         }
         if (record.mark == Record::Mark::begin)
@@ -208,31 +207,31 @@ void take(const Record &record) {
     }
 }
 
-// What is in the ring now; what comes meanwhile may wait for the next look. True: that is wanted at once.
-bool look() noexcept {
+// Processes at most one ring of records; later ones wait for the next call. True if it should run again at once.
+bool drain_ring() noexcept {
     for (std::size_t taken = 0; taken < kRecords && ring.take(take); ++taken) {
     }
     if (!*writing) return false;
     try {
-        const bool more = (*writing)->finish_look();
+        const bool more = (*writing)->finish_pass();
         if ((*writing)->ended()) *writing = {};
         return more;
     } catch (...) {
-        return false;  // out of host memory: the next look may have more
+        return false;  // out of host memory: try again next time
     }
 }
 
-// For 20 ms, or until woken; while nothing is written, until woken.
+// Sleeps 20 ms or until woken; without a trace, until woken.
 void sleep() noexcept {
     constexpr std::uint64_t kDayMs = 86'400'000;
-    woken.wait(*writing ? kBetweenLooksMs : kDayMs);
+    woken.wait(*writing ? kPollMs : kDayMs);
 }
 
 void run() {
     leave_programs_descriptors();
     for (;;) {
         const std::uint64_t asked = flushes_asked.load(std::memory_order_seq_cst);
-        if (look()) look();
+        if (drain_ring()) drain_ring();
         flushes_done.store(asked, std::memory_order_seq_cst);
         sleep();
     }
@@ -258,9 +257,9 @@ bool flush() noexcept {
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     wake();
     const auto until = Clock::now() + std::chrono::milliseconds(500);
-    // Not by the clock alone, which may be another preload's.
-    for (int looks = 0; looks < 5000 && flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until;
-         ++looks) {
+    // Count the rounds, too: another preload may shift the clock.
+    for (int polls = 0; polls < 5000 && flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until;
+         ++polls) {
         const timespec moment{0, 100'000};
         nanosleep(&moment, nullptr);
     }

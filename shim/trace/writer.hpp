@@ -1,19 +1,18 @@
-// The thread that makes lines of the records and writes them: curb-trace. It runs from the first trace on, with all
-// signals blocked, looks into the ring every 20 ms and sooner when that fills, and is never joined.
+// The thread curb-trace, which formats and writes the records. It runs from the first trace on, with all signals
+// blocked. It polls the ring every 20 ms, and is woken sooner if the ring fills.
 #pragma once
 
 #include "record.hpp"
 
 namespace curb::shim::trace::writer {
 
-// Starts the thread, once. False: it could not be.
+// Starts the thread if needed. False if that fails.
 bool start() noexcept;
-// The thread looks now. Leaves errno.
+// Wakes the thread. Keeps errno.
 void wake() noexcept;
-// Waits until what was in the ring is in the file, but not longer than half a second. False: no thread of ours runs in
-// this process.
+// Waits until the ring's present records are in the file, at most 0.5 s. False if this process has no such thread.
 bool flush() noexcept;
-// In a fork child, which has no such thread. Async-signal-safe.
+// Notes that a fork child has no such thread. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::trace::writer
