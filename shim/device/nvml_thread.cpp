@@ -15,6 +15,7 @@
 #include "log.hpp"
 #include "nvml.hpp"
 #include "own_thread.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::nvml_thread {
 namespace {
@@ -64,6 +65,7 @@ std::uint64_t wait_slice(std::atomic<std::uint32_t> &word, std::uint32_t value) 
 // NVML's exit handlers must not run during a call. Waits up to 200 ms, because NVML may hang.
 void at_exit() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    worker::stop_at_exit();  // what it measures must be answered
     const KeepErrno keep_errno;
     ending.store(true, std::memory_order_seq_cst);
     for (int polls = 0; polls < 200; ++polls) {

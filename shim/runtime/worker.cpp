@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <ctime>
 #include <mutex>
@@ -16,7 +15,6 @@
 #include "cache.hpp"
 #include "caller_match.hpp"
 #include "devices.hpp"
-#include "keep_errno.hpp"
 #include "last_thread.hpp"
 #include "leaked.hpp"
 #include "log.hpp"
@@ -30,10 +28,6 @@
 
 namespace curb::shim::worker {
 namespace {
-
-constinit std::atomic<bool> exiting{false};
-constinit std::atomic<bool> busy{false};
-constinit std::atomic<pid_t> runs_in{0};  // the process whose worker runs; 0: none
 
 // Work queued by other threads. Never destroyed: they may queue until the process ends.
 struct Asked {
@@ -60,15 +54,6 @@ void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
     sleep(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
-void at_exit();
-
-// Called after NVML is loaded, by the first measurement: exit functions run in reverse order, so at_exit() now waits
-// for the worker before NVML's own exit functions run.
-void end_before_nvml() noexcept {
-    static const int asked = atexit(at_exit);
-    static_cast<void>(asked);
-}
-
 // Runs the work that other threads have queued. False if there was none.
 bool do_what_is_due() {
     std::vector<std::string> lines;
@@ -88,7 +73,6 @@ bool do_what_is_due() {
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
         if ((!measured && !soon) || !devices::in_use(device)) continue;
         reconcile(device);
-        end_before_nvml();
     }
     if (measured) measured();
     return apply_with_driver || measured || !lines.empty();
@@ -96,8 +80,7 @@ bool do_what_is_due() {
 
 // Runs the queued work, or sleeps until there is some. False if the process is ending.
 bool run_once(std::vector<release::Request> &waiting) {
-    busy.store(true, std::memory_order_seq_cst);
-    if (exiting.load(std::memory_order_seq_cst)) return false;
+    if (!begin_work()) return false;
     take_requests(waiting);
     if (!waiting.empty()) {
         release::run(waiting, take_requests);
@@ -105,7 +88,7 @@ bool run_once(std::vector<release::Request> &waiting) {
     }
     if (do_what_is_due()) return true;
     const auto next = periodic::run();
-    busy.store(false, std::memory_order_seq_cst);
+    end_work();
     last_thread::end_if_alone();
     sleep_for(next);
     return true;
@@ -119,40 +102,23 @@ void run_releases() {
             goes_on = run_once(waiting);
         } catch (...) {
             // Out of host memory: try again later.
-            busy.store(false, std::memory_order_seq_cst);
+            end_work();
             constexpr timespec kPause{0, 50'000'000};
             nanosleep(&kPause, nullptr);
         }
     }
 }
 
-// A release must not run during the program's static destructors: at exit none starts, and a running one gets 200 ms to
-// finish. Not longer, because it may wait for a lock that the exiting thread holds. Fork children run this function too
-// but have no worker.
-void at_exit() {
-    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    const KeepErrno keep_errno;
-    exiting.store(true, std::memory_order_seq_cst);
-    // Not by sleep_for, which starts again after each signal: many of them would keep us here. And not by the clock
-    // alone, which another preload may replace.
-    using Clock = std::chrono::steady_clock;
-    const auto until = Clock::now() + std::chrono::milliseconds(200);
-    for (int looks = 0; looks < 200 && busy.load(std::memory_order_seq_cst) && Clock::now() < until; ++looks) {
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
-    }
-}
-
 }  // namespace
 
 void start() noexcept {
-    runs_in.store(getpid(), std::memory_order_relaxed);
-    atexit(at_exit);
+    set_process(getpid());
+    atexit(stop_at_exit);
     cache::on_first_kept(wake_up);
     own_thread::start(run_releases, "curb-worker");
 }
 
-void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
+void in_fork_child() noexcept { set_process(0); }
 
 void apply_with_driver(bool measure_if_stale) noexcept {
     {

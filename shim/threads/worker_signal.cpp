@@ -1,14 +1,21 @@
 #include "worker_signal.hpp"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
+#include <ctime>
 
 #include "futex_event.hpp"
+#include "keep_errno.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
 constinit FutexEvent woken;
 constinit std::atomic<bool> signalled{false};
+constinit std::atomic<bool> exiting{false}, busy{false};
+constinit std::atomic<pid_t> runs_in{0};
 
 }  // namespace
 
@@ -24,5 +31,28 @@ void sleep(std::uint64_t milliseconds) noexcept { woken.wait(milliseconds); }
 bool signal_came() noexcept { return signalled.load(std::memory_order_seq_cst); }
 
 bool signal_served() noexcept { return signalled.exchange(false, std::memory_order_seq_cst); }
+
+void set_process(int pid) noexcept { runs_in.store(pid, std::memory_order_relaxed); }
+
+bool begin_work() noexcept {
+    busy.store(true, std::memory_order_seq_cst);
+    return !exiting.load(std::memory_order_seq_cst);
+}
+
+void end_work() noexcept { busy.store(false, std::memory_order_seq_cst); }
+
+void stop_at_exit() noexcept {
+    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    const KeepErrno keep_errno;
+    exiting.store(true, std::memory_order_seq_cst);
+    // Not by sleep_for, which starts again after each signal: many of them would keep us here. And not by the clock
+    // alone, which another preload may replace.
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::milliseconds(200);
+    for (int polls = 0; polls < 200 && busy.load(std::memory_order_seq_cst) && Clock::now() < until; ++polls) {
+        const timespec moment{0, 1'000'000};
+        nanosleep(&moment, nullptr);
+    }
+}
 
 }  // namespace curb::shim::worker

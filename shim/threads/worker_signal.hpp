@@ -17,4 +17,15 @@ bool signal_came() noexcept;
 // The same, and marks it as served.
 bool signal_served() noexcept;
 
+// For the worker. The process whose worker runs; 0 in a fork child, which has none. Async-signal-safe.
+void set_process(int pid) noexcept;
+// For the worker. Marks it busy until end_work(). False if the process is ending.
+bool begin_work() noexcept;
+void end_work() noexcept;
+
+// For exit functions. A release must not run during the program's static destructors, nor NVML's: the worker starts
+// nothing more, and a running release gets 200 ms to finish. Not longer, because it may wait for a lock that the
+// exiting thread holds. Returns at once in a fork child. Leaves errno.
+void stop_at_exit() noexcept;
+
 }  // namespace curb::shim::worker
