@@ -1,5 +1,5 @@
-// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash read the
-// result.
+// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash read
+// the result.
 #pragma once
 
 #include <CLI/CLI.hpp>
