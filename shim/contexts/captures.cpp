@@ -71,8 +71,10 @@ bool beginning(Origin &origin) noexcept try {
     }
     in_progress.fetch_add(1);
     // A thread of curb that is just about to enter the driver's synchronisation would break this capture, so wait for
-    // it, 2 ms at most. (A synchronisation already inside the driver does no harm: measured on an H200.)
-    synchronising.wait(2);
+    // it. It may be preempted at that moment, for longer than 2 ms where cores are few. (A synchronisation already
+    // inside the driver does no harm (measured on an H200), but looks the same from here: hence the limit.)
+    constexpr unsigned kMostMs = 50;
+    synchronising.wait(kMostMs);
     return true;
 } catch (...) {
     return false;
