@@ -316,8 +316,7 @@ extern const Command kReplay{
     .name = "replay",
     .line = "Say what another policy would have done to a recorded run",
     .help = R"(
-Each recorded request is held against the policy as libcurb.so would: what it would have refused, held for room or released
-first, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
+Applies the policy to each recorded request as libcurb.so would: which it would have refused, made to wait or served after a release, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
 is then not there, and its free is passed over; the program is taken to go on as it did. What others hold of the GPU, what
 frameworks cache, and curb's own cache are not known from a trace. Rules match by the recorded command.
 

@@ -139,8 +139,8 @@ extern const Command kPolicyExplain{
     .name = "explain",
     .line = "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
     .help = R"(
-The command is not run. It is taken as the kernel would take it: found in PATH, symbolic links followed, of a script the
-interpreter. Every rule is held against it, and what comes of the policy is shown as by curb policy show, with the
+Does not run the command. Finds it as the kernel would: in PATH, through symbolic links, of a script the
+interpreter. Compares every rule with it, and prints the resulting policy as curb policy show does, with the
 environment variables that would be set. Without FILE: as curb policy show. Exit status as of curb policy check.
 
 Examples:

@@ -160,7 +160,7 @@ own books, NVML the driver's figure for it; a process that is not under curb has
 that one alone. CAP none: it is watched, but not capped. A narrow terminal loses
 columns, never processes. What is out of the ordinary is said underneath:
 refused requests, a process that is stopped or does not answer, one above its
-cap. It takes 0.3 s at the most, whatever the processes do.
+cap. It answers within 0.3 s, also if processes are stuck.
 
 With PID: its policy, what it holds by kind, pools, its last refusals and
 releases, calls that pass by curb. Processes under curb are those of this user

@@ -6,22 +6,20 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "policy/granule.hpp"
 #include "policy/obstacle.hpp"
 
 namespace curb::cli {
 namespace {
 
 using policy::Bytes;
+using policy::kGranule;
+using policy::kPoolUnit;
+using policy::round_up;
 using policy::Verdict;
 
-// The sizes that libcurb.so charges before the driver reports what it takes.
-constexpr Bytes kGranule = 2 * policy::MiB;    // of cuMemAlloc
-constexpr Bytes kPoolUnit = 32 * policy::MiB;  // of stream-ordered pools
 constexpr std::uint64_t kMillisecond = 1'000'000;
 
-constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
-    return bytes > policy::kUnbounded - unit ? policy::kUnbounded : (bytes + unit - 1) / unit * unit;
-}
 constexpr Bytes positive(std::int64_t value) noexcept { return value > 0 ? static_cast<Bytes>(value) : 0; }
 constexpr Bytes less(Bytes a, std::int64_t b) noexcept {
     if (b < 0) return policy::added(a, Bytes{0} - static_cast<Bytes>(b));
