@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "signal_ways.hpp"
 
@@ -64,6 +65,18 @@ SCENARIO_NAMED(usr1_trims_what_pools_keep) {
     start();
     send_and_see_the_release();
     EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
+}
+
+SCENARIO_NAMED(ends_while_a_release_trims_a_pool) {
+    start();
+    leave_memory_in_the_pool();
+    curb_sim_hold_return("cuMemPoolTrimTo");
+    kill(getpid(), release_signal());
+    EXPECT(within(std::chrono::seconds(5), [] { return curb_sim_calls("cuMemPoolTrimTo") > 0; }));
+    std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the main thread is in exit() by then
+        curb_sim_hold_return(nullptr);
+    }).detach();
 }
 
 SCENARIO_NAMED(bad_wishes_fail_as_without_curb) {
