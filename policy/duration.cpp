@@ -18,7 +18,7 @@ struct Unit {
 };
 constexpr std::array<Unit, 5> kUnits{{{"d", 86'400'000}, {"h", 3'600'000}, {"m", 60'000}, {"s", 1'000}, {"ms", 1}}};
 
-// What people also write for a unit, in small letters.
+// Other spellings of units, in lower case.
 struct Alias {
     std::string_view word;
     std::string_view meant;
@@ -51,14 +51,14 @@ const Unit *unit_named(std::string_view name) {
     return nullptr;
 }
 
-// Of digits alone; none: longer than kLongest in that unit.
+// Reads digits. Returns nullopt if the duration is longer than kLongest in that unit.
 std::optional<Duration> duration(std::string_view digits, const Unit &unit) {
     const auto amount = parse_number<std::int64_t>(digits);
     if (!amount || *amount > kLongest.count() / unit.milliseconds) return std::nullopt;
     return Duration(*amount * unit.milliseconds);
 }
 
-// What a text that is no duration was probably meant to be; empty: no idea.
+// Returns the duration that an invalid text probably means; empty if unknown.
 std::string meant(std::string_view digits, std::string_view rest) {
     std::string word = lower_case(rest.substr(std::min(rest.find_first_not_of(' '), rest.size())));
     if (rest.empty()) word = "s";

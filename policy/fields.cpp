@@ -25,7 +25,7 @@ const Field *field_of(std::string_view pointer) {
     return std::find_if(kFields.begin(), kFields.end(), [&](const Field &field) { return field.pointer == pointer; });
 }
 
-// `pointer` with the key in place of its "*".
+// Replaces the "*" of `pointer` by the key.
 std::string with_key(std::string_view pointer, std::string_view key) {
     const std::size_t star = pointer.find('*');
     std::string out(pointer.substr(0, star));

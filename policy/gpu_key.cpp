@@ -24,7 +24,7 @@ std::optional<unsigned> hex(std::string_view digits, std::size_t width, unsigned
     return value && *value <= most ? value : std::nullopt;
 }
 
-// What stands after the last `mark` of `text`, which is cut off with it; without a mark all of it.
+// Cuts off and returns the text after the last `mark`; all of it if there is none.
 std::string_view cut_last(std::string_view &text, char mark) {
     const std::size_t at = text.rfind(mark);
     const std::string_view last = text.substr(at + 1);  // npos + 1 is 0
@@ -32,7 +32,7 @@ std::string_view cut_last(std::string_view &text, char mark) {
     return last;
 }
 
-// [domain:]bus:device.function in the spelling of keys; empty: it is none.
+// Normalizes [domain:]bus:device.function. Empty if the text is none.
 std::string pci_id(std::string_view text) {
     if (text.starts_with(':')) return {};
     const auto function = hex(cut_last(text, '.'), 1, 7);
@@ -47,7 +47,7 @@ std::string pci_id(std::string_view text) {
 
 // ---- UUIDs ----
 
-// Digits as UUIDs group them, 8-4-4-4-12: "8f3a1b2c7" -> "8f3a1b2c-7".
+// Groups digits as UUIDs do, 8-4-4-4-12: "8f3a1b2c7" -> "8f3a1b2c-7".
 std::string grouped(std::string_view digits) {
     std::string out;
     for (std::size_t i = 0; i < digits.size(); ++i) {
@@ -57,22 +57,22 @@ std::string grouped(std::string_view digits) {
     return out;
 }
 
-// The digits of what may be a UUID or its beginning, wherever its dashes stand; empty: it is none.
+// Returns the digits of a UUID or its prefix, wherever its dashes are. Empty if the text is none.
 std::string uuid_digits(std::string_view text) {
     std::string digits = lower_case(text);
     std::erase(digits, '-');
     return digits.size() > kUuidDigits || digits.find_first_not_of(kHex) != std::string::npos ? "" : digits;
 }
 
-// A key of what stands after "GPU-" or "MIG-".
+// Makes a key of the text after "GPU-" or "MIG-".
 std::optional<GpuKey> uuid_key(GpuKey::Kind kind, std::string_view prefix, std::string_view text) {
     const std::string digits = uuid_digits(text);
-    // With one digit more, "8f3a1b2c-" is a beginning as well: of the same UUIDs as "8f3a1b2c".
+    // "8f3a1b2c-" is a prefix of the same UUIDs as "8f3a1b2c".
     if (digits.empty() || !grouped(digits + "0").starts_with(lower_case(text))) return std::nullopt;
     return GpuKey{kind, 0, std::string(prefix) + grouped(digits)};
 }
 
-// What is wrong with a key that begins as UUIDs do.
+// Returns the error text for a bad key that begins as UUIDs do.
 std::string uuid_fault(std::string_view key) {
     const std::string_view text = key.substr(kGpu.size());
     const std::string shown = quote(key, '"');
@@ -88,21 +88,21 @@ std::string uuid_fault(std::string_view key) {
            " a hexadecimal digit is expected";
 }
 
-// ---- slips ----
+// ---- suggestions ----
 
-// After a word like "cuda", in "cuda-0" and the like.
+// Separators after a word like "cuda": "cuda-0".
 std::string_view without_mark(std::string_view text) {
     if (!text.empty() && std::string_view(":-_=#").find(text.front()) != std::string_view::npos) text.remove_prefix(1);
     return text;
 }
 
-// "00" -> "0"; empty: no number, or more than machines have devices.
+// "00" -> "0". Empty if it is no number, or larger than any device index.
 std::string_view device_number(std::string_view digits) {
     while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
     return digits.size() <= 2 && whole_number(digits) ? digits : std::string_view();
 }
 
-// The key that was probably meant; empty: none is near.
+// Returns the key that an invalid one probably means; empty if unknown.
 std::string meant(std::string_view key) {
     std::string text = lower_case(key);
     std::erase(text, ' ');

@@ -17,8 +17,7 @@ struct Signal {
     int number;
 };
 
-// Signals that a program can do without: their default action is to do nothing, to end a program that did not ask for
-// them, or to reload. The rest mean a fault, a job's end or a child's, and would be taken from the program.
+// The signals that curb may use. All others report a fault, the end of a job or of a child, and belong to the program.
 constexpr std::array<Signal, 8> kSignals{{{"SIGUSR1", SIGUSR1},
                                           {"SIGUSR2", SIGUSR2},
                                           {"SIGHUP", SIGHUP},
@@ -44,7 +43,7 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
     return message + "; write one of " + joined(candidates, ", ", [](std::string_view one) { return quote(one, '"'); });
 }
 
-// The one of `count` values that `name_of` calls so.
+// Returns the value, of `count`, with that name by `name_of`.
 template <class Enum>
 Result<Enum, std::string> parse_named(std::string_view what, std::string_view name, std::size_t count,
                                       const char *(*name_of)(Enum) noexcept) {
@@ -103,7 +102,7 @@ Result<int, std::string> parse_signal(std::string_view name) {
     for (const Signal &signal : kSignals) {
         if (name == signal.name.substr(3)) near = signal.name;  // "USR1"
     }
-    if (name == "SIGPOLL") near = "SIGIO";  // one signal of two names
+    if (name == "SIGPOLL") near = "SIGIO";  // two names of one signal
     if (!near.empty()) return quote(name) + " is not a signal; did you mean " + quote(near, '"') + "?";
     return quote(name) + " is not a signal; write " + std::string(kSignalRight);
 }

@@ -60,7 +60,7 @@ void lay_over(GpuPolicy &under, const GpuPolicy &over) {
 
 // ---- a ceiling ----
 
-// Sizes in the bytes of one device, so that two of them can be held against each other.
+// Sizes in bytes of one device, so that they can be compared.
 template <class Value>
 Value on_device(const Value &value, Bytes /*total*/) {
     return value;
@@ -73,7 +73,7 @@ bool below(const Value &a, const Value &b) {
     return a < b;
 }
 
-// What holds of the user's own value and the ceiling's; what one leaves out is as the other has it.
+// Returns the value in force of the user's and the ceiling's; if one is unset, the other.
 template <class Value>
 std::optional<Value> within(Holds holds, const std::optional<Value> &own, const std::optional<Value> &bound) {
     if (!own || !bound) return own ? own : bound;
@@ -88,7 +88,7 @@ std::optional<Value> on_device(const std::optional<Value> &value, Bytes total) {
     return value ? std::optional<Value>(on_device(*value, total)) : std::nullopt;
 }
 
-// One device's policy within its ceiling, sizes in bytes, fallbacks filled in.
+// Returns the policy of one device limited by its ceiling, with sizes in bytes and defaults filled in.
 GpuPolicy within(const GpuPolicy &own, const GpuPolicy &bound, Bytes total) {
     GpuPolicy out;
 #define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc)                           \
@@ -108,8 +108,7 @@ std::string listed(const Gpus &gpus) {
     return " (" + joined(gpus, "; ", [](const GpuIdentity *gpu) { return describe(*gpu); }) + ")";
 }
 
-// Whether a key is the beginning of several UUIDs. MIG instances of one GPU share its UUID: a key for it is for them
-// all.
+// True if a key is a prefix of several UUIDs. MIG instances of one GPU share its UUID: a key for it names them all.
 bool ambiguous(const GpuKey &key, const Gpus &named) {
     if (key.kind < GpuKey::Kind::gpu_uuid) return false;
     const auto uuid = key.kind == GpuKey::Kind::gpu_uuid ? &GpuIdentity::gpu_uuid : &GpuIdentity::mig_uuid;
@@ -239,7 +238,7 @@ std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
         if (!is_every) lay_over(merged, rule.policy);
         const GrowthPolicy &growth = merged.growth;
         const auto complain = [&](const char *field, std::string message) {
-            // What "*" says wrong it says for every device; once is enough.
+            // A conflict in "*" holds for every device; report it once.
             const bool said = std::any_of(out.begin(), out.end(), [&](const Conflict &one) {
                 return one.key.kind == GpuKey::Kind::every && one.field == field && one.message == message;
             });
@@ -248,7 +247,7 @@ std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
         if (growth.start && !growth.step && !growth.factor)
             complain("growth/start",
                      R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
-        // What "*" says may be meant for the devices whose own keys say where to start, and is then no other's fault.
+        // "*" may be meant for devices whose own keys set `start`, so it is not a fault of the others.
         if (!growth.start && !(is_every && some_start)) {
             constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
             const GrowthPolicy &own = rule.policy.growth;

@@ -7,8 +7,8 @@
 namespace curb::policy {
 namespace {
 
-// The set "[…]" that begins at `at`, held against `c`. `end`: after its "]". None: it is never closed, which the last
-// ']' of the pattern tells without a look at the rest for each byte of the text.
+// Matches `c` with the set "[…]" at `at`; `end` is set after its "]". Returns nullopt if the set has no "]": the
+// position of the pattern's last ']' tells without a search for each byte of the text.
 struct InSet {
     bool yes;
     std::size_t end;
@@ -17,7 +17,7 @@ std::optional<InSet> in_set(std::string_view pattern, std::size_t at, std::size_
     std::size_t i = at + 1;
     const bool negated = i < pattern.size() && pattern[i] == '!';
     if (negated) ++i;
-    if (last_close == std::string_view::npos || last_close <= i) return std::nullopt;  // a first ']' stands for itself
+    if (last_close == std::string_view::npos || last_close <= i) return std::nullopt;  // a first ']' matches itself
     bool found = false;
     for (bool first = true; i < pattern.size() && (first || pattern[i] != ']'); first = false) {
         char low = pattern[i++], high = low;
@@ -31,7 +31,7 @@ std::optional<InSet> in_set(std::string_view pattern, std::size_t at, std::size_
     return InSet{found != negated, i + 1};
 }
 
-// Whether the pattern's element at `at`, other than '*', stands for `c`; where it ends, or none.
+// Matches `c` with the pattern's element at `at`, which is not '*'. Returns its end, or nullopt if it does not match.
 std::optional<std::size_t> one(std::string_view pattern, std::size_t at, std::size_t last_close, char c) noexcept {
     const auto after = [](bool matches, std::size_t end) { return matches ? std::optional(end) : std::nullopt; };
     switch (pattern[at]) {
@@ -54,8 +54,8 @@ std::string said(std::string_view what, std::string_view is, std::string_view pa
 
 }  // namespace
 
-// At the last '*' a mismatch is taken up again one byte further on; earlier ones need not be, since a later '*' takes
-// whatever they could. So the time is that of the two lengths multiplied, not more.
+// After a mismatch the match continues at the last '*', one byte further on. Earlier '*' need no second try, because a
+// later one matches all that they could. So the time is at most the product of both lengths.
 bool glob(std::string_view pattern, std::string_view text) noexcept {
     const std::size_t last_close = pattern.rfind(']');
     std::size_t at = 0, i = 0, star = std::string_view::npos, taken = 0;

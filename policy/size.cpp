@@ -1,4 +1,4 @@
-// Whole numbers throughout: a cap that floating point had rounded would not be the one that was asked for.
+// Integers only: floating point could round a cap.
 #include "policy/size.hpp"
 
 #include <algorithm>
@@ -22,14 +22,14 @@ constexpr std::string_view kRight = R"(write a number and a unit, as in "8GiB", 
 
 struct Unit {
     std::string_view name;   // as it is printed
-    std::string_view brief;  // as it may be shortened
+    std::string_view brief;  // its short form
     unsigned shift;          // bytes of it: 1 << shift
 };
 constexpr std::array<Unit, 5> kUnits{
     {{"TiB", "T", 40}, {"GiB", "G", 30}, {"MiB", "M", 20}, {"KiB", "K", 10}, {"B", "B", 0}}};
 
-// What people also write for a unit, in small letters. It is suggested, not taken: "8GB" is 7% less than "8GiB" to
-// some.
+// Other spellings of units, in lower case. curb suggests the unit but does not accept these: to some, "8GB" is 7% less
+// than "8GiB".
 struct Alias {
     std::string_view word;
     std::string_view meant;
@@ -40,7 +40,7 @@ constexpr std::array<Alias, 22> kAliases{
      {"k", "KiB"},   {"kb", "KiB"},  {"ki", "KiB"},    {"kib", "KiB"},      {"b", "B"},    {"byte", "B"},
      {"bytes", "B"}, {"%", "%"},     {"percent", "%"}, {"gigabytes", "GiB"}}};
 
-// A text taken apart: "12.5 GiB" is 12, "5" and "GiB".
+// The parts of a text: "12.5 GiB" is 12, "5" and "GiB".
 struct Parts {
     std::string_view whole;
     std::string_view decimals;
@@ -48,7 +48,7 @@ struct Parts {
     bool point = false;
 };
 
-// None: it does not begin like a number.
+// Returns nullopt if the text does not begin with a number.
 std::optional<Parts> take_apart(std::string_view text) {
     Parts parts;
     std::size_t at = 0;
@@ -67,7 +67,7 @@ std::optional<Parts> take_apart(std::string_view text) {
     return parts;
 }
 
-// The whole part of 0.DECIMALS * 2^shift, exactly: a bit at a time. At most kDecimals digits.
+// Returns the integer part of 0.DECIMALS * 2^shift, computed exactly bit by bit. At most kDecimals digits.
 std::uint64_t binary_fraction(std::string_view decimals, unsigned shift) {
     std::uint64_t rest = 0;
     std::uint64_t one = 1;
@@ -121,7 +121,7 @@ Parsed bytes(std::string_view text, const Parts &parts, unsigned shift) {
     return Size{Size::Unit::bytes, (*whole << shift) + fraction};
 }
 
-// None: the unit is not one of ours.
+// Returns nullopt if the unit is unknown.
 std::optional<Parsed> in_known_unit(std::string_view text, const Parts &parts) {
     if (parts.unit == "%") return percentage(text, parts);
     for (const Unit &unit : kUnits) {
@@ -130,7 +130,7 @@ std::optional<Parsed> in_known_unit(std::string_view text, const Parts &parts) {
     return std::nullopt;
 }
 
-// "1,5" is 1.5; of "1,000" nobody knows.
+// "1,5" means 1.5; "1,000" is ambiguous.
 std::string with_points(std::string_view text) {
     std::string out(text);
     const std::size_t comma = out.find(',');
@@ -140,7 +140,7 @@ std::string with_points(std::string_view text) {
     return out;
 }
 
-// The size that a bare number was probably meant to be. GPUs have less than 512 GiB, and no cap is below a MiB.
+// Returns the size that a number without a unit probably means. GPUs have less than 512 GiB, and no cap is below a MiB.
 std::string with_unit(const Parts &parts) {
     std::string number(parts.whole);
     if (parts.point) number.append(".").append(parts.decimals);
@@ -150,7 +150,7 @@ std::string with_unit(const Parts &parts) {
     return number + (*whole < 512 ? "GiB" : "MiB");
 }
 
-// What a text that is no size was probably meant to be; empty: no idea.
+// Returns the size that an invalid text probably means; empty if unknown.
 std::string meant(std::string_view text) {
     std::string tidy = with_points(trimmed(text));
     if (!tidy.empty() && tidy.front() == '.') tidy.insert(0, 1, '0');
@@ -180,7 +180,7 @@ Parsed parse(std::string_view text) {
     return wrong + (guess.empty() ? std::string(kRight) : "did you mean \"" + guess + "\"?");
 }
 
-// amount/100 with as many of two decimals as it needs.
+// Writes amount/100 with at most two decimals.
 std::string hundredths(std::uint64_t amount) {
     std::string out = std::to_string(amount / 100);
     const auto rest = static_cast<unsigned>(amount % 100);
@@ -243,7 +243,7 @@ std::string format_human(Bytes bytes) {
         const Bytes one = Bytes{1} << kUnits[i].shift;
         if (bytes < one && one != 1) continue;
         std::uint64_t rounded = bytes / one * 100 + (bytes % one * 100 + one / 2) / one;
-        // 1023.999 MiB is 1 GiB to the eye.
+        // 1023.999 MiB would print as 1024 MiB: print 1 GiB.
         if (i > 0 && rounded >= 102'400) {
             --i;
             rounded = 100;

@@ -7,8 +7,8 @@
 namespace curb::policy {
 namespace {
 
-constexpr std::size_t kShown = 60;        // bytes of a text in a message
-constexpr std::size_t kLongestWord = 40;  // longer words are no slip of a key of ours
+constexpr std::size_t kShown = 60;        // bytes of a text that a message shows
+constexpr std::size_t kLongestWord = 40;  // longer than any key of ours
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -16,8 +16,8 @@ bool equal_but_for_case(std::string_view a, std::string_view b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that make one word of the other (optimal string
-// alignment), without regard to case.
+// Returns the number of insertions, deletions, replacements and swaps of neighbours between two words (optimal string
+// alignment), ignoring case.
 std::size_t edits(std::string_view a, std::string_view b) {
     if (a.size() > kLongestWord || b.size() > kLongestWord) return kLongestWord;
     std::array<std::array<std::size_t, kLongestWord + 1>, 3> rows{};  // the row before the last, the last, this one
@@ -37,7 +37,7 @@ std::size_t edits(std::string_view a, std::string_view b) {
     return rows[1][b.size()];
 }
 
-// How far `word` is from `candidate`; kLongestWord: too far to have meant it.
+// Returns the distance of `word` from `candidate`; kLongestWord if it is too far for a suggestion.
 std::size_t distance(std::string_view word, std::string_view candidate) {
     if (equal_but_for_case(word, candidate)) return 0;
     const std::size_t apart = edits(word, candidate);
@@ -85,7 +85,7 @@ std::size_t character(std::string_view text, std::size_t i) {
     if (lead < 0x80) return 1;
     const std::size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : 4;
     if (lead < 0xC2 || lead > 0xF4) return 0;
-    // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+    // The second byte excludes overlong forms, surrogates and code points beyond U+10FFFF.
     const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
     if (byte(i + 1) < low || byte(i + 1) > high) return 0;

@@ -70,10 +70,10 @@ std::optional<std::uint64_t> poll() noexcept try {
     }
     if (!state) state.emplace();
     state->poll(*after);
-    return policy::IdlePeriod::between_looks_ms(*after);
+    return policy::IdlePeriod::poll_interval_ms(*after);
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: no release for this idle period");
-    return policy::IdlePeriod::between_looks_ms(policy::Duration::max());
+    return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
 
 }  // namespace curb::shim::idle

@@ -42,8 +42,8 @@ TEST_CASE("A clock that stands before the last use is no idle time") {
 }
 
 TEST_CASE("Looks are so frequent that a period is seen to end in time, and no more than needed") {
-    CHECK(IdlePeriod::between_looks_ms(1ms) == 10);
-    CHECK(IdlePeriod::between_looks_ms(800ms) == 100);
-    CHECK(IdlePeriod::between_looks_ms(10min) == 5000);
-    CHECK(IdlePeriod::between_looks_ms(Duration::max()) == 5000);
+    CHECK(IdlePeriod::poll_interval_ms(1ms) == 10);
+    CHECK(IdlePeriod::poll_interval_ms(800ms) == 100);
+    CHECK(IdlePeriod::poll_interval_ms(10min) == 5000);
+    CHECK(IdlePeriod::poll_interval_ms(Duration::max()) == 5000);
 }

@@ -1,4 +1,4 @@
-// Whether a request for device memory is granted. Pure: what is held and what is asked come in, a verdict comes out.
+// Decides whether to grant a request for device memory. Pure: callers pass the books, and get a verdict.
 #pragma once
 
 #include <algorithm>
@@ -10,36 +10,35 @@
 
 namespace curb::policy {
 
-// The terms under which one request is judged.
+// The limits of one request.
 struct Terms {
-    std::optional<Bytes> cap{};         // ceiling of held memory on the device; none: no ceiling
-    Bytes allowance = kUnbounded;       // how much of it may be held before the next growth step
-    Bytes kept_for_driver = 0;          // room under both that requests do not get
-    Bytes beside_others = kUnbounded;   // the most that may be held while the device keeps what is to stay free of it
-    Bytes ever = kUnbounded;            // the most that the device could give if nobody else held anything of it
-    bool refuse_everything = false;     // the policy that was named cannot be used
-    bool release_before_growth = true;  // a release comes before a growth step
-    bool step_due = false;              // the next growth step may be taken now
-    bool may_wait = false;              // there is time left in which room may appear
-    bool released = false;              // what could be released for this request has been
+    std::optional<Bytes> cap{};         // limit of held memory on the device; nullopt: no cap
+    Bytes allowance = kUnbounded;       // the part of the cap that growth has opened
+    Bytes kept_for_driver = 0;          // reserved under both for the driver's own code
+    Bytes beside_others = kUnbounded;   // limit of held memory that leaves keep_free free on the device
+    Bytes ever = kUnbounded;            // limit of a single request: the device, if it were empty
+    bool refuse_everything = false;     // the policy file is invalid
+    bool release_before_growth = true;  // try a release before a growth step
+    bool step_due = false;              // a growth step is allowed now
+    bool may_wait = false;              // the request has time left to wait
+    bool released = false;              // a release has already run for this request
 };
 
 enum class Verdict : std::uint8_t {
     grant,
-    release_first,  // no room, but releasing may make some: release, then ask again with Terms::released
-    grow,           // take the growth step that is due, then ask again
-    wait,           // no room now: ask again when something has changed
+    release_first,  // release, then decide again with Terms::released
+    grow,           // take the growth step that is due, then decide again
+    wait,           // decide again when memory has been freed
     refuse,
 };
 
-// Room that is kept for what the driver takes by itself, at moments that no request shows: code that it loads at a
-// kernel's first launch, the heap of kernels that call malloc. `grown`: what it has taken so already. `heap`: how much
-// more than by default the program has asked to have for the heap.
+// Returns the bytes to keep for memory that the driver takes outside of requests: code that it loads at a kernel's
+// first launch, the heap of kernels that call malloc. `grown`: bytes already taken so. `heap`: bytes of heap that the
+// program has asked for beyond the default.
 //
-// The first kernels take most of it (measured on an H200: 64 MiB for a module that prints, 138 for one that allocates,
-// 92 for PyTorch's first kernel, 232 for its first training step), so as much is kept until it has been taken. Later
-// ones come in small steps; but a program that had filled its cap to the last byte would still be pushed over it by its
-// next new kernel (JAX, by 10 MiB).
+// The first kernels take most of it (on an H200: 64 MiB for a module that prints, 138 for one that allocates, 92 for
+// PyTorch's first kernel, 232 for its first training step). Later kernels take small steps, which would still push a
+// program over its cap that has filled it to the last byte (JAX: by 10 MiB).
 inline constexpr Bytes kFirstKernels = 160 * MiB;
 constexpr Bytes driver_reserve(Bytes cap, Bytes grown, Bytes heap) noexcept {
     constexpr Bytes kLater = 32 * MiB;
@@ -50,19 +49,19 @@ constexpr Bytes driver_reserve(Bytes cap, Bytes grown, Bytes heap) noexcept {
     return kept < cap ? kept : cap;
 }
 
-// What is left for requests under the cap.
+// Returns the bytes that requests may still take under the cap.
 constexpr Bytes room(Bytes cap, Bytes kept_for_driver, Bytes held) noexcept {
     const Bytes usable = cap - std::min(cap, kept_for_driver);
     return held < usable ? usable - held : 0;
 }
 
-// The ceiling of held memory at this moment; kUnbounded: none.
+// Returns the limit of held memory now; kUnbounded if there is none.
 constexpr Bytes limit(std::optional<Bytes> cap, Bytes allowance) noexcept {
     return std::min(allowance, cap.value_or(kUnbounded));
 }
 constexpr Bytes limit(const Terms &terms) noexcept { return limit(terms.cap, terms.allowance); }
 
-// Whether `bytes` more fit under `limit`, kept room left out.
+// True if `bytes` more fit under `limit` beside what is kept for the driver.
 constexpr bool fits(const Terms &terms, Bytes limit, Bytes held, Bytes bytes) noexcept {
     return limit == kUnbounded || bytes <= room(limit, terms.kept_for_driver, held);
 }
@@ -74,7 +73,7 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     const bool under_cap = fits(terms, cap, held, bytes);
     const bool beside_others = terms.beside_others == kUnbounded || added(held, bytes) <= terms.beside_others;
     if (under_cap && beside_others && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
-    // More than an empty device would have room for: nothing that is released, grows or ends would serve it.
+    // It would not fit an empty device, so no release, growth or wait can help.
     if (!fits(terms, cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
     const bool may_grow = under_cap && beside_others && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
@@ -82,11 +81,11 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     return terms.may_wait ? Verdict::wait : Verdict::refuse;
 }
 
-// How old the device's own figure may be for a decision that would leave `room` bytes under the cap. Asking costs 11 us
-// (NVML, H200) and more while others ask it too or make contexts, so far from the cap it is asked ten times a second at
-// the most, and by another thread, unless that one does not come to it; within `kNear` of it at any change a program
-// can notice, and for the last bytes always. What the driver takes for itself (code, stacks) grows in steps of up to 92
-// MiB between our calls, so without a cap in sight the books would drift.
+// How old NVML's figure may be for a decision that would leave `room` bytes under the cap. A question costs 11 us
+// (H200), and more while other processes ask or make contexts. So far from the cap curb asks at most ten times a
+// second, on its worker, or on the calling thread if the worker is late; within kNear of the cap after each change; for
+// the last kLast bytes always. The driver takes memory of its own (code, stacks) in steps of up to 92 MiB between our
+// calls, so without these questions the books would drift.
 struct Staleness {
     static constexpr Bytes kNear = 512 * MiB;
     static constexpr Bytes kLast = 64 * MiB;
@@ -95,7 +94,7 @@ struct Staleness {
     static constexpr std::uint64_t kNearMs = 2;
 };
 enum class Measure { not_yet, soon, now };
-// `changed`: something was done since in which the driver may take memory of its own.
+// `changed`: since the last measurement the program did something for which the driver may take memory of its own.
 constexpr Measure measure_again(Bytes room, std::uint64_t age_ms, bool changed) noexcept {
     if (room < Staleness::kLast || (changed && room < Staleness::kNear)) return Measure::now;
     if (room < Staleness::kNear) return age_ms >= Staleness::kNearMs ? Measure::now : Measure::not_yet;
@@ -103,9 +102,9 @@ constexpr Measure measure_again(Bytes room, std::uint64_t age_ms, bool changed) 
     return age_ms < Staleness::kFarthestMs ? Measure::soon : Measure::now;
 }
 
-// How old the figure of what is free of the device may be for a request of `bytes` that would leave `room` until others
-// have less than is kept for them. What others do shows in nothing else, so far from it is asked as often as near; only
-// small requests (of a pool: 1 us each on the bare driver) go by an earlier look.
+// True if the device's free bytes must be measured again for a request of `bytes` that would leave `room` bytes above
+// keep_free. Only a measurement shows what other processes do, so the distance does not matter; only small requests (1
+// us each from a pool) use an earlier figure.
 constexpr bool measure_reach_again(Bytes room, Bytes bytes, std::uint64_t age_ms) noexcept {
     return room < Staleness::kLast || bytes >= Staleness::kLast || age_ms >= Staleness::kNearMs;
 }

@@ -1,4 +1,4 @@
-// The table of a policy file's fields (fields.def) as a constant to walk over, and what one layer says field by field.
+// The fields of a policy file (fields.def) as a table, and the values of a layer by field.
 #pragma once
 
 #include <span>
@@ -28,14 +28,14 @@ enum class FieldType : std::uint8_t {
     patterns,     // { "NAME": "glob" }
 };
 
-// Where a ceiling and the user's policy both say something, what holds.
+// Which value is in force if the ceiling and the user's policy both set one.
 enum class Holds : std::uint8_t { own, lower, higher };
 
 struct Field {
     std::string_view pointer;
     FieldType type;
-    std::string_view least;     // as the file writes it; empty: none
-    std::string (*fallback)();  // the JSON text that means the same as leaving the field out; empty: there is none
+    std::string_view least;     // as a file writes it; empty: no minimum
+    std::string (*fallback)();  // the default as JSON text; empty if there is none
     Holds holds;
     std::string_view doc;
 };
@@ -43,19 +43,19 @@ struct Field {
 // In the order of the table.
 std::span<const Field> fields() noexcept;
 
-// One thing that a layer says: the field and its JSON text.
+// A field that a layer sets, with its value as JSON text.
 struct Setting {
     std::string pointer;  // with the key in place of "*": "/gpu/cuda:0/cap"
     std::string value;
     const Field *field;
 };
-// All that the layer says, devices in its order, within them and after them in the order of the table.
+// Returns all fields that the layer sets: devices in its order, then the others; each in the order of the table.
 std::vector<Setting> settings(const Layer &layer);
 
-// What differs, a line each: `/gpu/*/cap: "8GiB" -> "4GiB"`, `/release/idle: not set -> "10m"`.
+// Returns a line for each field that differs: `/gpu/*/cap: "8GiB" -> "4GiB"`, `/release/idle: not set -> "10m"`.
 std::vector<std::string> differences(const Layer &before, const Layer &after);
 
-// Values as a file writes them.
+// Write values as a file does.
 std::string json_text(const Size &value);
 std::string json_text(double value);  // a factor: not negative, to six decimals
 std::string json_text(Duration value);

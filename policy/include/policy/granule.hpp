@@ -1,4 +1,4 @@
-// The units in which the driver takes memory of the device (measured on H100 and H200: docs/results/driver.md).
+// The units in which the driver allocates device memory (measured on H100 and H200: docs/results/driver.md).
 #pragma once
 
 #include "policy/size.hpp"
@@ -11,7 +11,7 @@ inline constexpr Bytes kLargestShared = 1 * MiB;
 // Memory pools.
 inline constexpr Bytes kPoolUnit = 32 * MiB;
 
-// `bytes` in whole units; the largest multiple there is where that would overflow.
+// Rounds up to whole units. Saturates instead of overflowing.
 constexpr Bytes round_up(Bytes bytes, Bytes unit) noexcept {
     return bytes > ~Bytes{0} - (unit - 1) ? ~Bytes{0} - (unit - 1) : (bytes + unit - 1) / unit * unit;
 }

@@ -1,8 +1,7 @@
-// How the allowance of a process on one device grows, and falls back. Pure: time, books and device come in from
-// outside.
+// How the allowance of a process on one device grows and shrinks. Pure: callers pass the time and the books.
 //
-// The allowance is how much may be held before the cap is reached. It begins at `start`, grows by steps when requests
-// need more, and falls back to what is held when memory was released.
+// The allowance is the part of the cap that growth has opened. It begins at `start`, grows by steps when requests need
+// more, and shrinks to the held memory after a release.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +16,9 @@ namespace curb::policy {
 inline constexpr Bytes kUnbounded = ~Bytes{0};
 
 struct Growth {
-    std::optional<Bytes> start{};  // none: there is no allowance below the cap
-    Bytes step = 0;                // 0: by the factor
-    double factor = 0;  // 0: by the step. Both: whichever grows less (a ceiling may say one, the user the other)
+    std::optional<Bytes> start{};  // nullopt: the allowance is the cap
+    Bytes step = 0;                // 0: grow by the factor
+    double factor = 0;             // 0: grow by the step. If both are set (one by a ceiling), the smaller growth holds
     Duration every{0};
     Bytes keep_free = 0;
     Duration wait{0};
@@ -28,10 +27,10 @@ struct Growth {
 
 constexpr Bytes added(Bytes a, Bytes b) noexcept { return a > kUnbounded - b ? kUnbounded : a + b; }
 
-// The allowance of a process that has just begun.
+// Returns the allowance of a new process.
 constexpr Bytes first_allowance(const Growth &growth) noexcept { return growth.start.value_or(kUnbounded); }
 
-// The allowance after one step more. Whole megabytes of a factor, and at least one: a step that changes nothing would
+// Returns the allowance after one more step. A factor gives whole MiB, at least one: a step that changes nothing would
 // be taken for ever.
 constexpr Bytes after_step(const Growth &growth, Bytes allowance) noexcept {
     if (!growth.start) return kUnbounded;
@@ -46,8 +45,8 @@ constexpr Bytes after_step(const Growth &growth, Bytes allowance) noexcept {
     return next;
 }
 
-// Where the allowance falls back to after a release: to what is held, rounded up to a step, and at least to `start`;
-// never to more than it was.
+// Returns the allowance after a release: the held bytes rounded up to a step, at least `start`, at most the allowance
+// before.
 constexpr Bytes fallen_back(const Growth &growth, Bytes allowance, Bytes held) noexcept {
     if (!growth.start) return kUnbounded;
     Bytes covering = *growth.start;
@@ -62,22 +61,22 @@ constexpr Bytes fallen_back(const Growth &growth, Bytes allowance, Bytes held) n
     return std::min(allowance, covering);
 }
 
-// The allowance under a policy that was edited: as much as there was, and at least the new start. Without an allowance
-// before (kUnbounded), as if memory had just been released.
+// Returns the allowance after an edit of the policy: the one before, at least the new start. If there was none
+// (kUnbounded), as after a release.
 constexpr Bytes after_edit(const Growth &growth, Bytes allowance, Bytes held) noexcept {
     if (!growth.start) return kUnbounded;
     return allowance == kUnbounded ? fallen_back(growth, kUnbounded, held) : std::max(allowance, *growth.start);
 }
 
-// Milliseconds until the next step is due; 0: it is. Times are of one clock that never goes back.
+// Returns the milliseconds until the next step is allowed; 0: now. Both times are of one monotonic clock.
 constexpr std::uint64_t until_step(const Growth &growth, std::uint64_t now_ms, std::uint64_t last_step_ms) noexcept {
     const auto every = static_cast<std::uint64_t>(growth.every.count());
     const std::uint64_t passed = now_ms - std::min(now_ms, last_step_ms);
     return passed >= every ? 0 : every - passed;
 }
 
-// The most that may be held while `keep_free` of the device stays free. `within_reach`: what this process holds of it
-// and what is free, as the device itself says at one moment.
+// Returns the limit of held memory that leaves `keep_free` free on the device. `within_reach`: the bytes that this
+// process holds plus the free bytes, both measured at one moment.
 constexpr Bytes held_beside(Bytes keep_free, Bytes within_reach) noexcept {
     return within_reach - std::min(within_reach, keep_free);
 }

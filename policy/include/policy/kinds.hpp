@@ -1,4 +1,4 @@
-// What held memory is for.
+// The kinds of held memory.
 #pragma once
 
 #include <array>
@@ -11,9 +11,8 @@
 
 namespace curb::policy {
 
-// `contexts` and `stack` are what the driver takes for a context and for the local memory of its threads: as much as
-// was measured, or is known, before it is taken. `overhead` is not charged but measured: what the device's own figure
-// for the process has beyond the charges.
+// `contexts` and `stack` are the driver's memory for a context and for the local memory of its threads, charged by
+// earlier measurements. `overhead` is not charged: it is NVML's figure for the process minus the charges.
 enum class Kind : std::uint8_t {
 #define CURB_KIND(name, text) name,
 #include "policy/kinds.def"
@@ -25,11 +24,11 @@ inline constexpr std::size_t kKinds = 0
 // Bytes of each kind, in their order.
 using ByKind = std::array<Bytes, kKinds>;
 
-// "plain"; as traces and JSON answers spell it.
+// Returns the name in traces and JSON answers: "plain".
 const char *kind_name(Kind kind) noexcept;
-// "allocations"; as people are told.
+// Returns the name in messages: "allocations".
 const char *kind_text(Kind kind) noexcept;
-// None: there is no such kind.
+// Returns nullopt if there is no such kind.
 std::optional<Kind> parse_kind(std::string_view name) noexcept;
 
 }  // namespace curb::policy

@@ -1,5 +1,5 @@
-// Caps that are set from outside while a process runs, each for the devices that a key names, in the place of those of
-// its policy. Pure; may throw std::bad_alloc, and is then as it was.
+// Caps that `curb cap` sets while a process runs, each for the devices that a key names. They replace those of the
+// policy. Pure. May throw std::bad_alloc, and is then unchanged.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ namespace curb::policy {
 
 class LiveCaps {
   public:
-    // Sets the cap for the devices that the key names; none: takes away whatever was set for these, by any key. `gpus`:
-    // all of the process, in their order, the same ones each time. Returns which the key names, as indexes into `gpus`.
-    // The error says why it names none, and which there are.
+    // Sets the cap of the devices that the key names; nullopt removes all that any key has set for them. `gpus`: all
+    // GPUs of the process, the same list in each call. Returns the indexes of the named ones. The error says why the
+    // key names none and lists the GPUs.
     Result<std::vector<std::size_t>, std::string> set(const GpuKey &key, std::optional<Size> cap,
                                                       std::span<const GpuIdentity> gpus);
 
-    // Of this device, that of the most specific key, as in policies. None: the policy's holds.
+    // Returns the live cap of a device, by the most specific key. nullopt if none is set.
     [[nodiscard]] std::optional<Size> of(std::size_t index, const GpuIdentity &gpu) const;
 
   private:

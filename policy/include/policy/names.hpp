@@ -1,5 +1,5 @@
-// The names that a policy file uses for signals, steps, levels and reports, and back. Errors are sentences that say
-// what is wrong and what would be right. Thread-safe; may throw std::bad_alloc, which callers catch.
+// Names of signals, steps, levels and reports in a policy file. Errors name the fault and a correct name. Thread-safe.
+// May throw std::bad_alloc.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace curb::policy {
 
-// "SIGUSR1", "SIGRTMIN+3", "none" (0): the signals that may ask for a release.
+// Reads "SIGUSR1", "SIGRTMIN+3" or "none" (0): the signals that may request a release.
 Result<int, std::string> parse_signal(std::string_view name);
-// "SIGUSR1", "SIGRTMIN+3", "none"; for other numbers "signal 9".
+// Returns "SIGUSR1", "SIGRTMIN+3" or "none"; "signal 9" for other numbers.
 std::string signal_name(int signal);
 
 Result<Step, std::string> parse_step(std::string_view name);

@@ -1,4 +1,4 @@
-// What stands in the way of a request.
+// The limits that a request can hit.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline constexpr std::size_t kObstacles = 0
 #include "policy/obstacles.def"
     ;
 
-// Which limit a request of `bytes` meets that was not granted; `device`: none of the policy's.
+// Returns the limit that refused a request of `bytes`; `device` if it was none of the policy's.
 constexpr Obstacle obstacle_to(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Obstacle::policy;
     if (terms.cap && !fits(terms, *terms.cap, held, bytes)) return Obstacle::cap;
@@ -28,11 +28,11 @@ constexpr Obstacle obstacle_to(const Terms &terms, Bytes held, Bytes bytes) noex
     return Obstacle::device;
 }
 
-// "keep_free"; as traces and JSON answers spell it.
+// Returns the name in traces and JSON answers: "keep_free".
 const char *obstacle_name(Obstacle obstacle) noexcept;
-// "what others are to have free"; as people are told.
+// Returns the name in messages: "what others are to have free".
 const char *obstacle_text(Obstacle obstacle) noexcept;
-// None: there is no such obstacle.
+// Returns nullopt if there is no such limit.
 std::optional<Obstacle> parse_obstacle(std::string_view name) noexcept;
 
 }  // namespace curb::policy

@@ -1,4 +1,4 @@
-// What policies say, as plain values. config/ makes them from JSON; shim/ asks about each device.
+// Policies as plain values. config/ reads them from JSON; shim/ applies them to each device.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@
 
 namespace curb::policy {
 
-// The size of a device that programs are told.
+// The size of a device that programs see.
 enum class Report : std::uint8_t { cap, device };
 
-// A member that a file leaves out has no value; what that means says the table of fields (fields.def).
+// A field that the file does not set is nullopt; fields.def has its default.
 struct GrowthPolicy {
     std::optional<Size> start{};
     std::optional<Size> step{};
@@ -44,7 +44,7 @@ struct GpuPolicy {
     friend bool operator==(const GpuPolicy &, const GpuPolicy &) = default;
 };
 
-// What holds for the devices that a key names.
+// The policy of the devices that a key names.
 struct GpuRule {
     GpuKey key;
     GpuPolicy policy;
@@ -96,7 +96,7 @@ struct TracePolicy {
     friend bool operator==(const TracePolicy &, const TracePolicy &) = default;
 };
 
-// What one place says: a file without its rules, or what a rule lays over it.
+// The settings of one source: a file without its rules, or one rule.
 struct Layer {
     std::vector<GpuRule> gpu;
     ReleasePolicy release;
@@ -106,8 +106,7 @@ struct Layer {
     friend bool operator==(const Layer &, const Layer &) = default;
 };
 
-// The policy in force in one process: every member with a fallback has a value, but for those of `gpu`, which become
-// terms_for() a device.
+// The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
 struct Policy : Layer {
     Policy();                       // no caps
     std::vector<GpuRule> ceiling;   // what the machine's ceiling says of devices
@@ -121,56 +120,56 @@ struct Policy : Layer {
 // factor and the other way round.
 void lay_over(Layer &under, const Layer &over);
 
-// The policy in force: `own` within `ceiling`, field by field as the table says which holds. What `own` leaves out is
-// as the ceiling has it.
+// Returns the policy in force: `own` limited by `ceiling`, field by field as fields.def says. A field that `own` does
+// not set has the ceiling's value.
 Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to);
 
-// The rules that name a device, the most specific key last ("*" before "cuda:0", a shorter beginning of a UUID before a
-// longer one; equals as they stand). They point into `rules`.
+// Returns pointers to the rules that name a device, the most specific key last ("*" before "cuda:0", a shorter prefix
+// of a UUID before a longer one; equal keys in the order of `rules`).
 std::vector<const GpuRule *> rules_naming(std::span<const GpuRule> rules, const GpuIdentity &gpu);
 
-// What these rules say of a device: those that name it laid over each other, in that order.
+// Merges the rules that name a device, in that order.
 GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu);
 
-// Freed blocks that are kept for reuse, of one device.
+// The limits of kept blocks on one device.
 struct Cache {
-    Bytes max = 0;     // 0: none are kept
-    Duration idle{0};  // how long one may lie unused
+    Bytes max = 0;     // 0: no cache
+    Duration idle{0};  // how long a kept block may stay unused
     friend bool operator==(const Cache &, const Cache &) = default;
 };
 
-// What holds for one device, in its bytes.
+// The limits in force on one device, in bytes.
 struct GpuTerms {
-    std::optional<Bytes> cap;  // none: no cap
+    std::optional<Bytes> cap;  // nullopt: no cap
     Growth growth;
     Cache cache{};
     Report report = Report::cap;
-    bool ceiling = false;  // the cap is the machine's ceiling's: the process's own would be higher, or there is none
+    bool ceiling = false;  // the cap comes from the machine's ceiling, because the process's own is higher or unset
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
-// `live_cap`: in the place of the cap that the policy's files and CURB_CAP say, within the ceiling all the same.
+// `live_cap` replaces the cap of the policy file and CURB_CAP; the ceiling still limits it.
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
                    std::optional<Size> live_cap = std::nullopt);
 
-// Rules held against all devices of a process, before they are asked about each.
+// The rules of a policy, checked against all devices of a process.
 struct Matched {
-    std::vector<GpuRule> rules;          // those that can be applied
-    std::vector<std::string> ambiguous;  // of each other, why: its beginning of a UUID is that of several GPUs
-    std::vector<std::string> unmatched;  // of each rule for none of these devices, which they are. Not an error: one
-                                         // file may serve processes that see different devices
+    std::vector<GpuRule> rules;          // that can be applied
+    std::vector<std::string> ambiguous;  // why each other one cannot: its prefix of a UUID names several GPUs
+    std::vector<std::string> unmatched;  // for each rule that names no device, a list of the devices. Not an error:
+                                         // one file may serve processes that see different devices
 };
 Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus);
 
-// Whether a key asks for nvidia-smi's index, which only NVML knows.
+// True if a key uses nvidia-smi's index, which only NVML knows.
 bool needs_nvml_index(const Policy &policy);
 
-// Something that fields say against each other.
+// Two fields that contradict each other.
 struct Conflict {
     GpuKey key;
-    std::string field;    // "growth/start"; which of them to look at
-    std::string message;  // what is wrong and what would be right
+    std::string field;    // "growth/start"; the one to point at
+    std::string message;  // the fault and a correct value
 };
-// Of these rules, each laid over those for "*".
+// Returns the conflicts of these rules, each merged with those for "*".
 std::vector<Conflict> conflicts(std::span<const GpuRule> rules);
 
 }  // namespace curb::policy

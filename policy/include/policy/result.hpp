@@ -1,4 +1,4 @@
-// A value or the error that stands in its place. Errors are values inside curb; no exception crosses a layer.
+// A value, or an error instead. Errors are values in curb; no exception crosses a layer.
 #pragma once
 
 #include <utility>

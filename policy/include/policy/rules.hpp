@@ -1,4 +1,4 @@
-// The rules of a policy file: for which processes each is. Pure and thread-safe; may throw std::bad_alloc.
+// The rules of a policy file, which select processes. Pure. Thread-safe. May throw std::bad_alloc.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@
 
 namespace curb::policy {
 
-// Whether `text` as a whole is what `pattern` describes: '*' stands for any bytes, also none and '/', '?' for one,
-// "[a-z]" for one of a set, "[!a-z]" for one outside it, "\*" for itself. A '[' that is never closed stands for itself.
+// True if `pattern` matches the whole `text`. '*' matches any bytes, also none and '/'; '?' one byte; "[a-z]" one of a
+// set,
+// "[!a-z]" one outside it; "\*" itself. A '[' without its ']' matches itself.
 bool glob(std::string_view pattern, std::string_view text) noexcept;
 
 struct Match {
@@ -30,32 +31,32 @@ struct Rule {
     friend bool operator==(const Rule &, const Rule &) = default;
 };
 
-// What a policy file says, whole.
+// A whole policy file.
 struct File {
     Layer base;
-    std::vector<Rule> rules;  // the first that matches is laid over the base
+    std::vector<Rule> rules;  // the first that matches overrides the base
     friend bool operator==(const File &, const File &) = default;
 };
 
-// A process as rules see it.
+// The properties of a process that rules can match.
 struct Subject {
-    std::string exe;                 // absolute path of the program's file, symbolic links followed; empty: not known
+    std::string exe;                 // absolute path of the program's file, symbolic links followed; empty: unknown
     std::string args;                // its arguments joined by blanks, without the program itself
     std::vector<std::string> users;  // the user's name, if known, and number
-    std::function<const char *(const char *)> environment;  // looks one variable up; null: unset
+    std::function<const char *(const char *)> environment;  // the value of a variable; null if unset
 };
 
-// Why the rule is not for this process, as in `args: 'train.py' is not '*bert*'`; none: it is.
+// Returns nullopt if the rule matches the process, else the reason: `args: 'train.py' is not '*bert*'`.
 std::optional<std::string> mismatch(const Match &match, const Subject &subject);
-// The first that is for this process; null: none is.
+// Returns the first rule that matches the process. Null if none does.
 const Rule *first_match(const File &file, const Subject &subject);
-// "rule 2 \"bert\""; the number is that of the array, from 1.
+// Returns `rule 2 "bert"`; the number counts from 1.
 std::string rule_name(const File &file, const Rule &rule);
 
-// Whether a rule asks for the user, whose name may have to be looked up.
+// True if a rule matches by user, whose name must then be looked up.
 bool asks_for_user(const File &file);
 
-// The base with one of its rules laid over it; null: none.
+// Returns the base merged with `rule`; null: no rule.
 Layer with_rule(const File &file, const Rule *rule);
 
 }  // namespace curb::policy

@@ -1,4 +1,4 @@
-// The environment variables that a policy sets before a program's main: so that TensorFlow can use a cap, and so that
+// The environment variables that a policy sets before a program's main, so that TensorFlow can use a cap, and
 // frameworks take memory as they need it and can give it back.
 #pragma once
 
@@ -24,15 +24,15 @@ struct Preset {
     SteerWhen when;
     const char *name;
     const char *value;
-    const char *unless;  // set too: leave this one; "": none
+    const char *unless;  // if this one is set, do not set `name`; "": none
 };
 std::span<const Preset> presets() noexcept;
 
 // True if the policy caps a device, by its own rules, the ceiling's or CURB_CAP. Pure.
 bool has_cap(const Policy &policy) noexcept;
 
-// Returns the variables to set, in the order of the policy's own, then those of steer.def. None that `environment` has
-// already (null: unset). Pure; may throw std::bad_alloc.
+// Returns the variables to set: those of the policy, then those of steer.def, without those that `environment` has
+// (it returns null for an unset one). Pure; may throw std::bad_alloc.
 std::vector<std::pair<std::string, std::string>> variables_to_set(
     const Policy &policy, const std::function<const char *(const char *)> &environment);
 
