@@ -24,7 +24,11 @@ void reconcile(Device &device, int attempts) noexcept {
     const bool measured = device.ledger.reconcile(
         [&]() noexcept {
             pools::reconcile(device);
-            return device.meter.held_by_process();
+            const auto figure = device.meter.held_by_process();
+            // NVML does not list a process whose last context has ended.
+            const bool holds_nothing =
+                device.has_nvml.load(std::memory_order_relaxed) && device.contexts.load(std::memory_order_relaxed) == 0;
+            return figure || !holds_nothing ? figure : std::optional<Bytes>(0);
         },
         [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);
     if (measured)

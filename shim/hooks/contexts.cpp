@@ -116,26 +116,39 @@ CUresult call_or_wait(Device &device, Call call) {
     return result;
 }
 
-// Credits a destroyed context and everything in it.
-void credit_context(Device *device, CUcontext context) noexcept {
+// Credits a destroyed context and everything in it. Returns the device to reconcile, which must not happen within an
+// operation; null if there is nothing to measure.
+Device *credit_context(Device *device, CUcontext context) noexcept {
     captures::drop_context(context);
     kernels::forget();
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
-    if (!contexts::gone(context) || !device) return;
+    if (!contexts::gone(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
         // The driver's own memory was freed with the last context. If some remains, NVML will show it.
         device->heap.store(0, std::memory_order_relaxed);
         trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
-    if (device->limited.load(std::memory_order_relaxed)) reconcile(*device);
+    return device->limited.load(std::memory_order_relaxed) ? device : nullptr;
 }
 
-// Credits a destroyed context, unless a thread that got the same handle again has already done so. `id` 0: not
-// recorded.
-void context_ended(Device *device, CUcontext context, contexts::Id id) noexcept {
-    if (id == 0 || contexts::ends(context, id)) credit_context(device, context);
+// Calls the driver, which may destroy a context, and credits it if `has_ended(result)`. One operation of the ledger:
+// else a measurement that began before the call would count the context's memory as overhead after it.
+template <class Call, class HasEnded>
+CUresult destroy_context(Device *device, CUcontext context, Call call, HasEnded has_ended) {
+    const contexts::DestroyGuard guard(context);
+    CUresult result = CUDA_SUCCESS;
+    Device *to_measure = nullptr;
+    {
+        const Ledger::Operation operation(device ? &device->ledger : nullptr);
+        result = call();
+        // A thread that got the same handle again may have credited it already. An id of 0 was not recorded.
+        if (has_ended(result) && (guard.id() == 0 || contexts::ends(context, guard.id())))
+            to_measure = credit_context(device, context);
+    }
+    if (to_measure) reconcile(*to_measure);
+    return result;
 }
 
 // Records a new context. The driver may reuse a handle before the thread that destroyed the old context has credited
@@ -144,7 +157,8 @@ contexts::Made record(Device &device, const contexts::New &made) noexcept {
     for (;;) {
         const contexts::Made recorded = contexts::made(device, made);
         if (recorded != contexts::Made::ended) return recorded;
-        if (contexts::ends(made.context)) credit_context(&device, made.context);
+        if (!contexts::ends(made.context)) continue;
+        if (Device *measured = credit_context(&device, made.context)) reconcile(*measured);
     }
 }
 
@@ -152,6 +166,11 @@ contexts::Made record(Device &device, const contexts::New &made) noexcept {
 template <class Call, class Context, class Undo>
 CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
     Bytes &cost = made.cost;
+    const auto destroy_again = [&] {
+        const Ledger::Operation operation(&device.ledger);
+        undo();
+        device.ledger.credit(Kind::contexts, cost);
+    };
     CUresult result = CUDA_SUCCESS;
     const Bytes known = device.context_cost.load(std::memory_order_relaxed);
     if (!device.limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
@@ -168,14 +187,16 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     } else {
         result = call_or_wait(device, [&] {
             const ContextCost first(device);
-            const CUresult one = call();
+            const CUresult one = [&] {
+                const Ledger::Operation operation(&device.ledger);
+                return call();
+            }();
             if (one == CUDA_SUCCESS) cost = first.measure();
             return one;
         });
         if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {
             reports::context_refused(device, cost);
-            undo();
-            device.ledger.credit(Kind::contexts, cost);
+            destroy_again();
             reconcile(device);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -189,9 +210,12 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
         trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
         return CUDA_SUCCESS;
     }
-    if (recorded == contexts::Made::no_memory) undo();
+    if (recorded == contexts::Made::no_memory) {
+        destroy_again();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     device.ledger.credit(Kind::contexts, cost);
-    return recorded == contexts::Made::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 template <class Call>
@@ -249,23 +273,19 @@ CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
     Device *device = devices::find(ordinal);
     CUcontext context = device ? contexts::recorded_primary(*device) : nullptr;
     if (device && !context) context = contexts::primary_of(*device);
-    const contexts::DestroyGuard guard(context);
-    const CUresult result = call();
-    if (context &&
-        ((ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true)))
-        context_ended(device, context, guard.id());
-    return result;
+    return destroy_context(device, context, call, [&](CUresult result) {
+        if (!context) return false;
+        return (ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true);
+    });
 }
 
 // `call` destroys a context or, if `detaches`, drops one of its references.
 template <class Call>
 CUresult destroy(CUcontext context, bool detaches, Call call) {
-    Device *device = process::active() ? contexts::device_of(context) : nullptr;
-    const contexts::DestroyGuard guard(process::active() ? context : nullptr);
-    const CUresult result = call();
-    if (result == CUDA_SUCCESS && process::active() && (!detaches || contexts::detached(context)))
-        context_ended(device, context, guard.id());
-    return result;
+    if (!process::active()) return call();
+    return destroy_context(contexts::device_of(context), context, call, [&](CUresult result) {
+        return result == CUDA_SUCCESS && (!detaches || contexts::detached(context));
+    });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <csignal>
 #include <fstream>
 
 #include "memory.hpp"
@@ -93,6 +94,27 @@ SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);
+}
+
+SCENARIO_NAMED(a_context_that_ends_while_its_device_is_measured_is_not_held) {
+    const CUcontext context = start();
+    fill_with_blocks();  // near the cap each request measures the device
+    const unsigned lists = curb_sim_process_lists();
+    curb_sim_set_nvml_hangs(1);
+    std::thread measures([=] {
+        MUST(cuCtxSetCurrent(context));
+        CUdeviceptr block = 0;
+        cuMemAlloc_v2(&block, 512 * MiB);
+    });
+    EXPECT(within(std::chrono::seconds(5), [=] { return curb_sim_process_lists() > lists; }));
+    std::thread answers([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the reset has ended the context
+        curb_sim_set_nvml_hangs(0);
+    });
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    answers.join();
+    measures.join();
+    start();  // the cap has no room for two contexts
 }
 
 SCENARIO_NAMED(a_kernel_is_looked_at_again_when_its_context_has_ended) {

@@ -40,6 +40,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
 
 TEST_CASE("what has ended is not charged, and what has its handle is") {
     const std::string scenario = GENERATE(
+        "a_context_that_ends_while_its_device_is_measured_is_not_held",
         "a_kernel_is_looked_at_again_when_its_context_has_ended",
         "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
         "a_pool_that_could_not_be_destroyed_is_as_it_was", "records_of_destroyed_pools_are_used_again",

@@ -293,9 +293,10 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                  nvmlProcessInfo_t *out) {
+    const nvmlReturn_t result = list(handle, count, out, true);
     process_lists.fetch_add(1, std::memory_order_relaxed);
     may_hang("processes");
-    return list(handle, count, out, true);
+    return result;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
