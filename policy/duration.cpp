@@ -94,4 +94,14 @@ std::string format(Duration duration) {
     return "0s";
 }
 
+std::string format_human(Duration left) {
+    using namespace std::chrono_literals;
+    const auto tenths = std::chrono::ceil<std::chrono::duration<std::int64_t, std::deci>>(left).count();
+    if (left < 10s && tenths % 10 != 0) return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "s";
+    if (left <= 2min) return format(std::chrono::ceil<std::chrono::seconds>(left));
+    const auto minutes = std::chrono::ceil<std::chrono::minutes>(left);
+    return minutes <= 2h ? std::to_string(minutes.count()) + "m"
+                         : std::to_string(std::chrono::ceil<std::chrono::hours>(left).count()) + "h";
+}
+
 }  // namespace curb::policy

@@ -98,6 +98,17 @@ TEST_CASE("Messages about durations stay on one line and short, whatever was wri
     }
 }
 
+TEST_CASE("Time left is rounded up to what a reader needs") {
+    CHECK(format_human(1ms) == "0.1s");
+    CHECK(format_human(4'130ms) == "4.2s");
+    CHECK(format_human(5s) == "5s");
+    CHECK(format_human(9'990ms) == "10s");
+    CHECK(format_human(94'100ms) == "95s");
+    CHECK(format_human(121s) == "3m");
+    CHECK(format_human(3'598'980ms) == "60m");
+    CHECK(format_human(121min) == "3h");
+}
+
 TEST_CASE("A duration is written in the largest unit that leaves a whole number") {
     CHECK(format(0ms) == "0s");
     CHECK(format(1ms) == "1ms");

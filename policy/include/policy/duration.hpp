@@ -21,5 +21,7 @@ Result<Duration, std::string> parse_duration(std::string_view text);
 // Writes the duration exactly, in the largest unit that gives a whole number: "90s", "2h", "0s". May throw
 // std::bad_alloc.
 std::string format(Duration duration);
+// Writes a time left for people, rounded up: "4.2s", "95s", "12m", "3h". May throw std::bad_alloc.
+std::string format_human(Duration left);
 
 }  // namespace curb::policy
