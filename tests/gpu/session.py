@@ -21,7 +21,7 @@ from typing import Any
 
 from machine import ROOT
 from nvml import Device
-from watch import Watch
+from watch import MIB, Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
@@ -194,9 +194,17 @@ class Session:
             os.kill(self.pid, number)
         return now
 
-    def stderr_lines(self, text: str) -> list[str]:
-        """What the program has said so far on its stderr that holds `text`."""
-        return [line for line in self._stderr.read_text(errors="replace").splitlines() if text in line]
+    def send_every(self, interval_s: float, most: int) -> list[float]:
+        """Sends SIGUSR1 until the program says something or ends. Returns the moments."""
+        sent: list[float] = []
+        while self.quiet() and self.running() and len(sent) < most:
+            sent.append(self.send())
+            time.sleep(interval_s)
+        return sent
+
+    def held_mib(self) -> float:
+        """NVML's figure, once it no longer changes."""
+        return round(self.watch.settle() / MIB, 1)
 
     def running(self) -> bool:
         return self._process.poll() is None

@@ -18,3 +18,8 @@ def wait() -> str:
     if not line:
         sys.exit("the test has gone")
     return line.strip()
+
+
+def kind(error: Exception) -> str:
+    """`torch.OutOfMemoryError`: the error's class and the package that defines it."""
+    return f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
