@@ -1,7 +1,7 @@
 """Runs groups, cast by cast: starts their lanes, takes rounds of samples, and turns those of all casts into results.
-What one lane cannot do is said in its rows, and stops nothing else.
+A lane that fails is reported in its rows, and stops nothing else.
 
-A process has luck with its memory that lasts as long as it does, so one process of each lane is not enough.
+Where its memory lies makes a process fast or slow for its whole life, so one process of each lane is not enough.
 """
 
 from __future__ import annotations
@@ -65,27 +65,24 @@ class Setting:
     folder: Path
     subjects: dict[str, Subject]
     device: Device | None
-    thrust: Path | None
+    thrust: Path | None = None
     why_no_thrust: str = "nvcc is not installed"
     quick: bool = False
     casts: int = 1
     deadline: float = math.inf
 
     def environment(self, driver: str, folder: Path) -> dict[str, str]:
-        """What every lane has: which driver it finds, and a folder for curb's sockets that is nobody else's."""
+        """Of every lane: selects its driver, and a folder of its own for curb's sockets."""
         env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
             assert self.device
             return env | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         libraries = self.build / ("sim" if driver == "sim" else "tests/noop")
-        return env | {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *_set("LD_LIBRARY_PATH")])}
+        before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
+        return env | {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *before])}
 
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
-
-
-def _set(name: str) -> list[str]:
-    return [os.environ[name]] if os.environ.get(name) else []
 
 
 @dataclass
@@ -130,7 +127,7 @@ class Run:
         limit = min(self.group.start_s, max(self._setting.left_s(), 1))
         begun = time.monotonic()
         for name in list(self._lanes):
-            # All of them start at once, so that what one has taken is not given to the next.
+            # They started together, so the time of one counts for all.
             self._try(name, lambda one: one.lane.ready(max(limit - (time.monotonic() - begun), 1)))
 
     def measure(self) -> None:
@@ -155,7 +152,7 @@ class Run:
         self._done.append(dict(self._lanes))
 
     def close(self) -> None:
-        # Together, for a framework takes its time to end.
+        # In parallel, because a framework ends slowly.
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda one: one.lane.close(), self._lanes.values()))
         self._lanes.clear()
@@ -187,14 +184,14 @@ class Run:
         )  # fmt: skip
 
     def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
-        """What a row is held against, what was said here and there, cast by cast, and what is to be said of that."""
+        """The base of comparison, the times here and there, cast by cast, and remarks."""
         mine = [one.samples for (one,) in self._casts_of(row.lane)]
         notes: list[str] = []
         if row.within:
             missing = {times.no_direct for samples in mine for times in samples if times.direct_ns is None}
             if not missing:
-                return DIRECT, [(_ns(samples), _direct_ns(samples)) for samples in mine], notes
-            notes.append(f"not held against the driver's own functions in its process: {missing.pop()}")
+                return DIRECT, [(_ns(samples), [times.direct_ns or 0.0 for times in samples]) for samples in mine], notes
+            notes.append(f"not compared with the driver's own functions in its process: {missing.pop()}")
         alone: list[tuple[list[float], list[float]]] = [(_ns(samples), []) for samples in mine]
         if row.against is None:
             return "", alone, notes
@@ -205,7 +202,7 @@ class Run:
         return against, both or alone, notes
 
     def _casts_of(self, *names: str) -> list[list[_Running]]:
-        """Of each cast in which all of these lanes did what they should."""
+        """Of each cast in which none of these lanes failed."""
         return [[cast[name] for name in names] for cast in self._done if all(name in cast for name in names)]
 
     def _notes(self, row: Row) -> list[str]:
@@ -236,14 +233,14 @@ class Run:
         return dropped
 
     def _calibrate(self, running: _Running) -> None:
-        """As many operations as fill a sample: tried with more and more of them."""
+        """Finds how many operations fill a sample, with more and more of them."""
         if self.group.count is not None:
             running.count = self.group.count
             return
         wanted_ns = (1.0 if self._setting.quick else self.group.sample_ms) * 1e6
         count = 1
         while True:
-            # The quickest of three, for threads that wake late are not what operations take.
+            # The quickest of three: threads that wake late would be counted otherwise.
             tries = 3 if count < 1000 else 1
             ns = max(min(running.lane.sample(count, _ANSWER_S).ns for _ in range(tries)), 0.1)
             fits = max(int(wanted_ns / ns), 1)
@@ -253,7 +250,7 @@ class Run:
         running.count = min(fits, self.group.most)
 
     def _try(self, name: str, step: Callable[[_Running], None]) -> None:
-        """One step of a lane. One that fails is over, with its reason; the others go on."""
+        """One step of a lane. A lane that fails is closed; the others go on."""
         running = self._lanes[name]
         try:
             step(running)
@@ -269,7 +266,7 @@ class Run:
     def _lane(self, name: str, spec: LaneSpec, subject: Subject) -> Lane:
         folder = self._folder(name, len(self._done))
         preload = subject.preload(folder)
-        # Programs that are started get the preload; the process that starts and times them is bare.
+        # The started programs get the preload; the process that starts and times them is bare.
         starts = "PRELOAD" in spec.argv
         env = self._setting.environment(self.driver, folder) | dict(spec.env) | ({} if starts else preload)
         return Lane(list(itertools.chain.from_iterable(self._words(word, preload) for word in spec.argv)), env, folder)
@@ -280,8 +277,6 @@ class Run:
             return [str(build / "tests" / "bench_probe")]
         if word == "PYTHON":
             return [sys.executable]
-        if word == "CURB":
-            return [str(build / "bin" / "curb")]
         if word == "PRELOAD":
             return [f"{name}={value}" for name, value in preload.items()]
         if word == "THRUST":
@@ -292,7 +287,7 @@ class Run:
 
 
 def _from(number: int, lanes: list[str]) -> list[str]:
-    """All of them, beginning with another one in each round: whoever comes first finds the GPU as the pause left it."""
+    """Each round begins with another lane, because the first one finds the GPU as the pause left it."""
     first = number % max(len(lanes), 1)
     return lanes[first:] + lanes[:first]
 
@@ -303,6 +298,10 @@ def _sample(running: _Running) -> None:
 
 def _finish(running: _Running) -> None:
     running.losses = running.lane.finish(_ANSWER_S)["losses"]
+
+
+def _ns(samples: Sequence[Times]) -> list[float]:
+    return [times.ns for times in samples]
 
 
 class _Peaks:
@@ -334,14 +333,6 @@ class _Peaks:
                 self._peaks[pid] = max(self._peaks.get(pid, 0), used)
 
 
-def _ns(samples: Sequence[Times]) -> list[float]:
-    return [times.ns for times in samples]
-
-
-def _direct_ns(samples: Sequence[Times]) -> list[float]:
-    return [times.direct_ns for times in samples if times.direct_ns is not None]
-
-
 def _middle(figure: Figure) -> float:
     return figure.ratio.median if figure.ratio else figure.ns.median
 
@@ -357,8 +348,8 @@ def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> st
 
 
 def measured(runs: Sequence[Run]) -> None:
-    """One cast of groups whose lanes are started at once, so that they make themselves ready side by side. Then one
-    group after the other is measured, and the rest sleep."""
+    """One cast of groups. All lanes start at once and get ready in parallel. Then one group after the other is measured,
+    while the rest sleep."""
     try:
         for run in runs:
             run.start()
@@ -367,7 +358,7 @@ def measured(runs: Sequence[Run]) -> None:
         for run in runs:
             try:
                 run.measure()
-            except Exception as error:  # a mistake in one group must not cost the others' results
+            except Exception as error:  # an error in one group does not stop the others
                 run.broken(f"{type(error).__name__}: {error}")
             run.close()
     finally:

@@ -126,9 +126,9 @@ Sample beside(Words words) {
 }
 
 constexpr Probe kProbes[] = {
-    {"threads", "THREADS BYTES", 2, threads},
-    {"live", "plain|async BLOCKS BYTES", 3, live},
-    {"beside", "plain|async BLOCKS BYTES", 3, beside},
+    {"threads", 2, threads},
+    {"live", 3, live},
+    {"beside", 3, beside},
 };
 
 }  // namespace
