@@ -70,7 +70,7 @@ class Group:
     once: bool = False
     """Independent of the driver: measured with the first one alone."""
     program: bool = False
-    """A program, which says at the end what it has computed; NVML watches it."""
+    """A program, which reports at the end what it has computed."""
 
 
 def at_most(ratio: float, drivers: tuple[str, ...] = GPU) -> Target:
@@ -227,17 +227,17 @@ def _programs(peers: Sequence[str]) -> list[Group]:
     # JAX and TensorFlow take most of the GPU at once otherwise, and two would not fit side by side.
     side_by_side = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)
     grows = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), *_tensorflow())
-    cupy = ("PYTHON", "PROGRAMS/cupy_loop.py")
+    steps_of = ("PYTHON", "PROGRAMS/train_steps.py")
     table: list[tuple[str, Sequence[str], int, dict[str, Target | None], tuple[tuple[str, str], ...]]] = [
         ("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, TRACE: at_least(0.99)}, ()),
         ("PyTorch, ResNet-18", [*torch, "resnet"], 5, {CURB: same}, ()),
         ("PyTorch, transformer in a CUDA graph", [*torch, "transformer", "graph"], 5, {CURB: same}, ()),
         ("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same}, ()),
         ("PyTorch, caching off", [*torch, "transformer"], 2, {CURB: same, CACHED: at_least(2)}, uncached),
-        ("JAX, perceptron", ["PYTHON", "PROGRAMS/jax_train.py"], 60, {CURB: same}, side_by_side),
-        ("TensorFlow, CNN", ["PYTHON", "PROGRAMS/tensorflow_train.py"], 60, {CURB: same}, grows),
-        ("CuPy, temporaries", cupy, 400, {CURB: same}, ()),
-        ("CuPy, its pool off", [*cupy, "uncached"], 250, {CURB: same, CACHED: None}, ()),
+        ("JAX, perceptron", [*steps_of, "jax"], 60, {CURB: same}, side_by_side),
+        ("TensorFlow, CNN", [*steps_of, "tensorflow"], 60, {CURB: same}, grows),
+        ("CuPy, temporaries", [*steps_of, "cupy"], 400, {CURB: same}, ()),
+        ("CuPy, its pool off", [*steps_of, "cupy-uncached"], 250, {CURB: same, CACHED: None}, ()),
         ("C++, Thrust temporaries", ["THRUST"], 120, {CURB: same, CACHED: None}, ()),
     ]
     found = []

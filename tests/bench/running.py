@@ -10,23 +10,20 @@ import itertools
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_tests import Device, NvmlError
+from gpu_tests import Device
 from lane import Lane, LaneFailed, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
 
 _PROGRAMS = Path(__file__).parent / "programs"
-_NVML_EVERY_S = 0.02
 _ANSWER_S = 60
-_MIB = 2**20
 OWN = (BARE, CURB, CACHED, TRACE)
 NO_TIME = "no time was left"
 
@@ -105,7 +102,6 @@ class Run:
         self._done: list[dict[str, _Running]] = []
         """What the lanes said, by cast. Those of one cast took their samples in the same rounds."""
         self._why: dict[str, str] = {}
-        self._peaks: dict[int, int] = {}
 
     def start(self) -> None:
         if self._setting.left_s() <= 0:
@@ -139,13 +135,12 @@ class Run:
         stop = time.monotonic() + min((1.5 if setting.quick else group.limit_s) / self.casts, setting.left_s())
         for name in list(self._lanes):
             self._try(name, self._calibrate)
-        with _Peaks(setting.device if group.program else None, self._peaks):
-            for number in range(rounds):
-                if number > 0 and time.monotonic() > stop:
-                    break
-                for name in _from(number, list(self._lanes)):
-                    self._try(name, _sample)
-                time.sleep(group.pause_s)
+        for number in range(rounds):
+            if number > 0 and time.monotonic() > stop:
+                break
+            for name in _from(number, list(self._lanes)):
+                self._try(name, _sample)
+            time.sleep(group.pause_s)
         if group.program:
             for name in list(self._lanes):
                 self._try(name, _finish)
@@ -211,16 +206,9 @@ class Run:
             both = self._casts_of(row.lane, row.against)
             if losses := [(here.losses, there.losses) for here, there in both if here.losses]:
                 notes.append(_losses_text(losses))
-        if peak := self._peak(row.lane):
-            held = self._peak(row.against) if row.against else 0
-            notes.append(f"peak held {peak:,.0f} MiB" + (f", {held:,.0f} by {row.against}" if held else ""))
         if self.group.lanes[row.lane].subject == TRACE and (dropped := self._dropped(row.lane)):
             notes.append(f"events were dropped {dropped} times")
         return notes
-
-    def _peak(self, name: str) -> float:
-        """In MiB."""
-        return max((self._peaks.get(one.lane.pid, 0) for (one,) in self._casts_of(name)), default=0) / _MIB
 
     def _dropped(self, name: str) -> int:
         dropped = 0
@@ -302,35 +290,6 @@ def _finish(running: _Running) -> None:
 
 def _ns(samples: Sequence[Times]) -> list[float]:
     return [times.ns for times in samples]
-
-
-class _Peaks:
-    """The most that NVML shows for each process, while it is entered."""
-
-    def __init__(self, device: Device | None, peaks: dict[int, int]) -> None:
-        self._device = device
-        self._peaks = peaks
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> None:
-        if self._device:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._device:
-            self._thread.join()
-
-    def _sample(self) -> None:
-        assert self._device
-        while not self._stop.wait(_NVML_EVERY_S):
-            try:
-                held = self._device.held()
-            except NvmlError:
-                continue
-            for pid, used in held.items():
-                self._peaks[pid] = max(self._peaks.get(pid, 0), used)
 
 
 def _middle(figure: Figure) -> float:
