@@ -10,7 +10,8 @@ from pathlib import Path
 
 import bench
 import measures
-from lane import Lane, LaneFailed
+from gpu_tests import ProgramFailed
+from lane import Lane
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from running import NO_TIME, Run, Setting, measured
@@ -164,12 +165,12 @@ class Directly(unittest.TestCase):
 class Lanes(unittest.TestCase):
     def test_a_lane_that_ends_or_stays_silent_fails_with_the_reason(self) -> None:
         for script, timeout_s, why in (
-            ("echo no such thing >&2; exit 3", 20, "ended with status 3: no such thing"),
-            ("sleep 60", 0.1, "said nothing"),
+            ("echo no such thing >&2; exit 3", 20, "ended with status 3 before 'ready': no such thing"),
+            ("sleep 60", 0.1, "nothing said within 0.1 s"),
         ):
             with self.subTest(script), tempfile.TemporaryDirectory() as folder:
                 lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))
-                with self.assertRaisesRegex(LaneFailed, why):
+                with self.assertRaisesRegex(ProgramFailed, why):
                     lane.ready(timeout_s)
                 lane.close()
 

@@ -10,10 +10,10 @@ from lab import Preload, Unavailable, of_toolkit  # noqa: E402
 from machine import ROOT, describe  # noqa: E402
 from nvml import Device, NvmlError  # noqa: E402
 from report import markdown_table, write_raw  # noqa: E402
-from session import end_all, ending, event_of  # noqa: E402
+from session import Program, ProgramFailed, end_all  # noqa: E402
 
 # fmt: off
 __all__ = [
-    "ROOT", "Device", "NvmlError", "Preload", "Unavailable", "describe", "end_all", "ending", "event_of", "markdown_table",
-    "of_toolkit", "write_raw",
+    "ROOT", "Device", "NvmlError", "Preload", "Program", "ProgramFailed", "Unavailable", "describe", "end_all",
+    "markdown_table", "of_toolkit", "write_raw",
 ]

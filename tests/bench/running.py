@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_tests import Device
-from lane import Lane, LaneFailed, Times
+from gpu_tests import Device, ProgramFailed
+from lane import Lane, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
@@ -115,7 +115,7 @@ class Run:
                 continue
             try:
                 self._lanes[name] = _Running(self._lane(name, spec, subject))
-            except LaneFailed as failure:
+            except ProgramFailed as failure:
                 self._why[name] = str(failure)
 
     def wait(self) -> None:
@@ -242,7 +242,7 @@ class Run:
         running = self._lanes[name]
         try:
             step(running)
-        except LaneFailed as failure:
+        except ProgramFailed as failure:
             self._why[name] = str(failure) if self._setting.left_s() > 0 else NO_TIME
             running.lane.close()
             del self._lanes[name]
@@ -269,7 +269,7 @@ class Run:
             return [f"{name}={value}" for name, value in preload.items()]
         if word == "THRUST":
             if self._setting.thrust is None:
-                raise LaneFailed(self._setting.why_no_thrust)
+                raise ProgramFailed(self._setting.why_no_thrust)
             return [str(self._setting.thrust)]
         return [word.replace("PROGRAMS", str(_PROGRAMS))]
 
@@ -285,7 +285,7 @@ def _sample(running: _Running) -> None:
 
 
 def _finish(running: _Running) -> None:
-    running.losses = running.lane.finish(_ANSWER_S)["losses"]
+    running.losses = running.lane.finish(_ANSWER_S)
 
 
 def _ns(samples: Sequence[Times]) -> list[float]:
