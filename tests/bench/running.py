@@ -69,7 +69,7 @@ class Setting:
     deadline: float = math.inf
 
     def environment(self, driver: str, folder: Path) -> dict[str, str]:
-        """Of every lane: selects its driver, and a folder of its own for curb's sockets."""
+        """Every lane's variables: its driver, and a folder of its own for curb's sockets."""
         env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
             assert self.device
@@ -100,7 +100,7 @@ class Run:
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
         self._done: list[dict[str, _Running]] = []
-        """What the lanes said, by cast. Those of one cast took their samples in the same rounds."""
+        """The lanes of each cast, which took their samples in the same rounds."""
         self._why: dict[str, str] = {}
 
     def start(self) -> None:
@@ -197,7 +197,7 @@ class Run:
         return against, both or alone, notes
 
     def _casts_of(self, *names: str) -> list[list[_Running]]:
-        """Of each cast in which none of these lanes failed."""
+        """These lanes of each cast in which none of them failed."""
         return [[cast[name] for name in names] for cast in self._done if all(name in cast for name in names)]
 
     def _notes(self, row: Row) -> list[str]:
@@ -297,7 +297,7 @@ def _middle(figure: Figure) -> float:
 
 
 def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> str:
-    """Of losses here and there, cast by cast."""
+    """Compares the losses here and there, cast by cast."""
     number = sum(min(len(here), len(there)) for here, there in casts)
     off = [max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(here, there)), default=0.0) for here, there in casts]
     if not any(off):

@@ -50,7 +50,7 @@ def environment(build: Path, fetch: bool = True) -> dict[str, str]:
 
 
 def _variables(site: Path) -> dict[str, str]:
-    """What SITE/env.sh sets."""
+    """The variables that SITE/env.sh sets."""
     file = site / "env.sh"
     if not file.exists():
         raise NoTensorFlow(f"there is no {file}")

@@ -49,11 +49,11 @@ class Outcome:
     stdout: str = ""
     stderr: str = ""
     said: list[Event] = field(default_factory=list)
-    """Of its stdout, the events."""
+    """The events in its stdout."""
 
     @property
     def under_curb(self) -> bool:
-        """Whether curb was there: it opens its log at the first cuInit."""
+        """True if curb was active: it opens its log at the first cuInit."""
         return self.run.job is not None and self.run.job.log_file.exists()
 
     @property

@@ -152,7 +152,7 @@ def commands(sandboxed: bool) -> list[Command]:
 
 
 def read_only() -> None:
-    """Of this mount namespace everything but WORK, as far as the kernel lets us."""
+    """Makes all of this mount namespace but WORK read-only, as far as the kernel permits."""
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     work = os.environ[INSIDE]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,exec", "tmpfs", work], check=True)

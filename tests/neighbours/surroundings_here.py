@@ -97,7 +97,7 @@ class Here:
         return ["unshare", *(["-mUr"] if os.geteuid() else ["-m"]), "sh", "-c", "set -e\n" + script, "sh"]
 
     def text(self, text: str) -> str:
-        """With the folder of the case in place of @."""
+        """Replaces @ by the folder of the case."""
         return re.sub(r"(?<!\$)@", str(self.folder), text)
 
     def started(self, case: Case, environment: dict[str, str]) -> list[str]:

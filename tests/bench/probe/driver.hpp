@@ -49,8 +49,8 @@ const Driver &driver();
 CUmemoryPool default_pool();
 void keep_in_pool();
 
-// The driver's own functions (direct.cpp), whatever is preloaded; with nothing before the driver they are the same.
-// What is allocated by them is freed by them.
+// The driver's own functions (direct.cpp), past every preload; without a preload they are the same as driver()'s.
+// Memory that they allocate has to be freed by them.
 struct Direct {
     Driver functions;
     std::string missing;  // what could not be found; empty: nothing

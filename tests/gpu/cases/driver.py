@@ -32,7 +32,7 @@ def _contract_under_curb(lab: Lab, row: Row) -> None:
     job.policy.write_text(under_curb.policy(job.log_file))
     cases = under_curb.run(suite, names, lab.capped_environment(job) | {"CONTRACT_BOOKS": str(job.log_file)})
     failed = {case.name: case for case in cases if not case.holds}
-    # What fails bare too is not curb's doing.
+    # Cases that fail bare too are not curb's failures.
     bare = {case.name for case in under_curb.run(suite, failed, None) if not case.holds}
     differ = [case for case in failed.values() if case.name not in bare]
     wrong = [case.name for case in differ if not case.by_design]

@@ -31,7 +31,7 @@ class Kind:
     gives: bool = True
     """False: the framework returns no memory to the driver."""
     answers: bool | None = None
-    """Whether it frees its cache when an allocation is refused; None: not tested."""
+    """True if it frees its cache when an allocation is refused; None: not tested."""
 
 
 _STEERED = {"frameworks": {"steer": True}}

@@ -44,7 +44,7 @@ _PROGRAMS = {
 
 @dataclass
 class Run:
-    """What NVML showed, in MiB."""
+    """The figures of one program, in MiB as NVML showed them."""
 
     trained: float
     idle: float

@@ -76,7 +76,7 @@ class Context:
             llama_cpp.llama_free(self._context)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """What the model expects after these tokens, one decoded after the other."""
+        """The model's output after these tokens, decoded one by one."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         for token in tokens:
             one = (llama_cpp.llama_token * 1)(token)

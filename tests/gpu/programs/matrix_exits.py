@@ -29,7 +29,7 @@ def work() -> float:
 
 
 def hold() -> None:
-    """What is alive at the end."""
+    """Makes the objects that live until the end."""
     x = torch.ones(1 << 22, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -51,7 +51,7 @@ def all_of(pipe: int) -> str:
 
 
 def child(body: Callable[[], object]) -> tuple[str, int | str]:
-    """What `body` returns in a forked child, and how that ended."""
+    """The result of `body` in a forked child, and the child's exit status."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -75,7 +75,7 @@ def forked(body: Callable[[], object]) -> int | str:
 
 
 def daemon() -> str:
-    """Of a daemon that uses CUDA: forked twice, in a session of its own, exec."""
+    """The output of a daemon that uses CUDA: forked twice, in a session of its own, then exec."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

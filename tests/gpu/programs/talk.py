@@ -13,7 +13,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 def wait() -> str:
-    """The next command. Sleeps in read(), as an idle notebook does; the end of the test ends the program."""
+    """Returns the next command. Sleeps in read(), as an idle notebook does. The end of the test ends the program."""
     line = sys.stdin.readline()
     if not line:
         sys.exit("the test has gone")

@@ -1,6 +1,6 @@
-"""What articles advise against TensorFlow's hold on a GPU, each as a script of its own: `tensorflow_remedies.py NAME STEPS`.
+"""The remedies that articles advise against TensorFlow's hold on a GPU, a script each: `tensorflow_remedies.py NAME STEPS`.
 
-Knows nothing of curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
+Does not use curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
 remedy -> "after" -> (told) trains once more, as the next cell of a notebook does -> "again" -> (told) ends. The same losses
 come out of every run, to the last bit.
 """
@@ -252,7 +252,7 @@ def speed(ends: list[float], steps: int) -> float | None:
 
 
 def bytes_in_use() -> int | str:
-    """What TensorFlow says of its own memory: BytesInUse, as the articles' `memory_stats` op had it."""
+    """TensorFlow's own figure: BytesInUse, as the articles' `memory_stats` op had it."""
     try:
         return int(tf.config.experimental.get_memory_info("GPU:0")["current"])
     except Exception as error:  # an allocator without statistics says so
