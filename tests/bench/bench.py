@@ -114,7 +114,7 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another in CURB_LIBRARY")
     try:
         peers = [peer(text) for text in options.against if text != MPS]
-    except ValueError as wrong:
+    except argparse.ArgumentTypeError as wrong:
         sys.exit(f"bench: --against: {wrong}")
     drivers = options.driver or (["gpu", "noop"] if device else ["noop", "sim"])
     if "gpu" in drivers and device is None:

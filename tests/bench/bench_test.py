@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ class Peers(unittest.TestCase):
 
     def test_a_wrong_peer_is_refused(self) -> None:
         for text in ("other", "=x", "curb=/bin/true", "direct=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
-            with self.subTest(text), self.assertRaises(ValueError):
+            with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
                 peer(text)
 
 

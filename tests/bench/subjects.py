@@ -60,7 +60,7 @@ def own_subjects(library: Path) -> list[Subject]:
 
 
 def peer(text: str) -> Subject:
-    """NAME=/path/lib.so[,VAR=value...]. Raises ValueError, which says what is wrong."""
+    """NAME=/path/lib.so[,VAR=value...]. Raises ArgumentTypeError."""
     preload = Preload.parse(text)
     said = "".join(f", {name}={value}" for name, value in preload.env.items())
     return Subject(preload.name, f"{preload.library.name}{said}", preload.library, preload.env)

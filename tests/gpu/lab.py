@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shutil
@@ -45,12 +46,12 @@ class Preload:
 
     @staticmethod
     def parse(text: str) -> Preload:
-        """Raises ValueError, which argparse reports."""
+        """Raises ArgumentTypeError."""
         name, _, rest = text.partition("=")
         library, *variables = rest.split(",")
         path = Path(library).resolve()
         if not name or name in _COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
-            raise ValueError(f"{text} is not NAME=/path/lib.so[,VAR=value...] with a library that exists")
+            raise argparse.ArgumentTypeError(f"{text} is not NAME=/path/lib.so[,VAR=value...] with an existing library and a name of its own")
         return Preload(name, path, dict(variable.split("=", 1) for variable in variables))
 
 
