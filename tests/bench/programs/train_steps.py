@@ -35,7 +35,7 @@ def jax_steps() -> Steps:
 
 
 def tensorflow_steps() -> Steps:
-    from tensorflow_remedies import BATCH, cnn, images
+    from tensorflow_remedies import BATCH, cnn, function_step, images
     import tensorflow as tf
     from tensorflow import keras
 
@@ -43,20 +43,10 @@ def tensorflow_steps() -> Steps:
         sys.exit("TensorFlow sees no GPU")
     keras.utils.set_random_seed(1)
     tf.config.experimental.enable_op_determinism()
-    model = cnn()
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    train = function_step(cnn())
     x, y = (tf.constant(part) for part in images())
     batches = [(x[at : at + BATCH], y[at : at + BATCH]) for at in range(0, len(y), BATCH)]
     number = 0
-
-    @tf.function
-    def train(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True))
-        slopes = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
-        return loss
 
     def step() -> Any:
         nonlocal number

@@ -57,6 +57,22 @@ def cnn(filters: int = 32) -> Any:
     )
 
 
+def function_step(model: Any) -> Any:
+    """A training step as a tf.function, of images and classes. It returns the loss."""
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        slopes = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
+        return loss
+
+    return step
+
+
 class Script:
     """Keras as it comes, and nothing done about memory. The others are this one but for what they say."""
 
@@ -121,18 +137,8 @@ class Fit(Script):
 
 class FunctionLoop(Fit):
     def train(self, steps: int) -> list[float]:
-        self.model = model = cnn()
-        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-        @tf.function
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = loss_of(y, model(x, training=True))
-            slopes = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
-            return loss
-
+        self.model = cnn()
+        step = function_step(self.model)
         x, y = map(tf.constant, images())
         losses = []
         ends = []
