@@ -3,6 +3,9 @@
 
 Runs the cases of `CASES` in order, judges each, prints a table, and writes it as Markdown and as JSON. One failing case never
 stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
+
+Cases that need no framework run on the simulated driver too, for a look at a change here:
+LD_LIBRARY_PATH=$PWD/build/sim CURB_SIM_STATE=$(mktemp -u) CURB_SIM_GPUS=2 scripts/gpu-test --out /tmp --only keep_free "two GPUs" contract
 """
 
 from __future__ import annotations
