@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a cap costs: calls of the driver and whole programs, bare, under curb and under other preloads, in turns.
 
-Runs everywhere on a driver that does nothing and on a simulated one, and on a GPU where there is one. What is measured is
-listed in measures.py, how in docs/PERFORMANCE.md. Exit status: 0 all lanes of curb's were measured (whatever the figures
-are), 1 one could not be.
+Runs on a driver that does nothing and on a simulated one, and on a GPU where there is one. measures.py lists what is
+measured, docs/PERFORMANCE.md says how. Exit status: 0 all lanes of curb's were measured (whatever the figures are), 1 one
+could not be.
 """
 
 from __future__ import annotations
@@ -27,34 +27,24 @@ from subjects import MPS, Mps, Subject, own_subjects, peer
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--against",
-        action="append",
-        default=[],
-        metavar="NAME=LIB[,VAR=VALUE...]|mps",
+    add = parser.add_argument
+    add(
+        "--against", action="append", default=[], metavar="NAME=LIB[,VAR=VALUE...]|mps",
         help="also under this preload, or under NVIDIA's MPS with a limit; may be repeated",
-    )
-    parser.add_argument(
-        "--driver",
-        nargs="+",
-        choices=list(written.DRIVERS),
-        default=[],
+    )  # fmt: skip
+    add(
+        "--driver", nargs="+", choices=list(written.DRIVERS), default=[],
         help="which drivers, in this order (default: gpu and noop; where there is no GPU noop and sim)",
-    )
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it"
-    )
-    parser.add_argument("--list", action="store_true", help="name the groups and exit")
-    parser.add_argument("--quick", action="store_true", help="seven short samples of each, not 31, in one cast")
-    parser.add_argument("--casts", type=int, metavar="N", help="so many processes of each lane, one by one (3)")
-    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
-    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
-    parser.add_argument("--machine", metavar="NAME", help="what the results call this machine")
-    parser.add_argument("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies"
-    )
+    )  # fmt: skip
+    add("--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it")
+    add("--list", action="store_true", help="name the groups and exit")
+    add("--quick", action="store_true", help="seven short samples of each, not 31, in one cast")
+    add("--casts", type=int, metavar="N", help="so many processes of each lane, one by one (3)")
+    add("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
+    add("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
+    add("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
+    add("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
+    add("--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies")
     options = parser.parse_args(words)
     options.casts = options.casts or (1 if options.quick else 3)
     return options
@@ -68,8 +58,7 @@ def device_of(options: argparse.Namespace) -> Device | None:
 
 
 def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.Group]:
-    groups = measures.groups(peers)
-    found = [group for group in groups if not options.only or any(word in group.name for word in options.only)]
+    found = [group for group in measures.groups(peers) if not options.only or any(word in group.name for word in options.only)]
     if not found:
         sys.exit(f"bench: no group has {' or '.join(options.only)} in its name; --list names them")
     return found
@@ -78,7 +67,7 @@ def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.G
 def work(
     groups: Sequence[measures.Group], drivers: Sequence[str], cast: int
 ) -> Iterator[list[tuple[measures.Group, str]]]:
-    """What is started together, in order: as many lanes as there are cores to make them ready."""
+    """Batches of groups, in order. The lanes of one batch start together; they are at most as many as there are cores."""
     together: list[tuple[measures.Group, str]] = []
     lanes = 0
     for driver in drivers:
@@ -94,30 +83,20 @@ def work(
         yield together
 
 
-class Thrust:
-    """The C++ program of tests/bench/programs, compiled by nvcc in the meantime."""
-
-    def __init__(self, build: Path, wanted: bool) -> None:
-        source = Path(__file__).parent / "programs" / "thrust_loop.cu"
-        self._program = build / "tests" / "bench_thrust"
-        self._compiler: subprocess.Popen[str] | None = None
-        up_to_date = self._program.exists() and self._program.stat().st_mtime >= source.stat().st_mtime
-        if not wanted or up_to_date:
-            return
+def compile_thrust(setting: Setting) -> None:
+    """The C++ program of tests/bench/programs, if it is not up to date."""
+    source = Path(__file__).parent / "programs" / "thrust_loop.cu"
+    program = setting.build / "tests" / "bench_thrust"
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         try:
-            command = [of_toolkit("nvcc"), "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(self._program)]
+            command = [of_toolkit("nvcc"), "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(program)]
         except Unavailable:
             return  # the setting says so
-        self._compiler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def put_into(self, setting: Setting) -> None:
-        if self._compiler:
-            said, _ = self._compiler.communicate()
-            if self._compiler.returncode != 0:
-                setting.why_no_thrust = f"nvcc failed: {said.strip()[-200:]}"
-                return
-        if self._program.exists():
-            setting.thrust = self._program
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            setting.why_no_thrust = f"nvcc failed: {done.stderr.strip()[-200:]}"
+            return
+    setting.thrust = program
 
 
 def show(result: Result) -> None:
@@ -135,8 +114,8 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another in CURB_LIBRARY")
     try:
         peers = [peer(text) for text in options.against if text != MPS]
-    except ValueError as wrong:
-        sys.exit(f"bench: --against {wrong}")
+    except argparse.ArgumentTypeError as wrong:
+        sys.exit(f"bench: --against: {wrong}")
     drivers = options.driver or (["gpu", "noop"] if device else ["noop", "sim"])
     if "gpu" in drivers and device is None:
         sys.exit("bench: --driver gpu: there is no NVIDIA GPU here")
@@ -149,19 +128,18 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
     try:
         subjects = [*own_subjects(library), *peers, *([mps.start()] if mps else [])]
         setting = Setting(
-            options.build.resolve(), folder, {subject.name: subject for subject in subjects}, device, None,
+            options.build.resolve(), folder, {subject.name: subject for subject in subjects}, device,
             quick=options.quick, casts=options.casts, deadline=time.monotonic() + options.minutes * 60,
         )  # fmt: skip
-        thrust = Thrust(options.build, "gpu" in drivers and any("Thrust" in group.name for group in groups))
-        # All of it, and then again, so that a lack of time costs pairs and not rows.
+        if "gpu" in drivers and any("Thrust" in group.name for group in groups):
+            compile_thrust(setting)
+        # All groups, and then all again, so that a lack of time costs pairs and not rows.
         for cast in range(options.casts):
             if cast > 0 and setting.left_s() <= 0:
                 break
             if options.casts > 1:
                 print(f"Cast {cast + 1} of {options.casts}:")
             for batch in work(groups, drivers, cast):
-                if cast == 0 and any("Thrust" in group.name for group, _ in batch):
-                    thrust.put_into(setting)
                 now = [runs.setdefault((group.name, driver), Run(group, driver, setting)) for group, driver in batch]
                 measured(now)
                 for result in _results(now):
@@ -183,12 +161,12 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": options.machine or "", "date": written.today(), **written.machine(device)}
-    about["machine"] = about["machine"] or about.get("gpu") or f"{about['cores']}-core {about['processor']}"
+    about = {"machine": "", "date": written.today(), **written.machine(device)}
+    about["machine"] = about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 
     def keep(found: list[Result], subjects: list[Subject]) -> None:
-        """After each batch, so that what was measured is there whatever ends the rest."""
+        """After each batch, so that an interrupted run keeps its results."""
         paths[:] = written.write(found, about, subjects, options.out)
 
     start = time.monotonic()
@@ -203,7 +181,7 @@ def main() -> int:
 
 
 def _expected(result: Result) -> bool:
-    """A program of which a package is missing is no fault of anybody's, nor is a lack of time."""
+    """A program without its package, or a lack of time, is no failure."""
     return result.group.program or result.why == NO_TIME
 
 

@@ -1,7 +1,8 @@
-"""What the bench makes of samples, and of what is typed: bench_test.py BUILD, which has the probe and the drivers."""
+"""What the bench makes of samples and options: bench_test.py BUILD, which has the probe and the drivers."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import bench
 import measures
-from lane import Lane, LaneFailed
+from gpu_tests import ProgramFailed
+from lane import Lane
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from running import NO_TIME, Run, Setting, measured
@@ -21,45 +23,36 @@ class Pairs(unittest.TestCase):
     def test_a_ratio_is_the_median_of_pairs_and_not_the_ratio_of_medians(self) -> None:
         figure = Figure.of([2.0, 40.0, 600.0], [1.0, 10.0, 100.0], rates=False)
         assert figure.ratio and figure.base_ns
-        self.assertEqual(figure.ratio.median, 4.0)
-        self.assertEqual((figure.ratio.low, figure.ratio.high), (3.0, 5.0))
+        self.assertEqual((figure.ratio.median, figure.ratio.low, figure.ratio.high), (4.0, 3.0, 5.0))
         self.assertEqual(figure.base_ns.median, 10.0)
-
-    def test_of_rates_more_is_better(self) -> None:
-        figure = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)
-        assert figure.ratio
-        self.assertEqual(figure.ratio.median, 0.5)
-
-    def test_what_nothing_was_compared_with_has_no_ratio(self) -> None:
+        rates = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)  # of which more is better
+        self.assertEqual(rates.ratio and rates.ratio.median, 0.5)
         self.assertIsNone(Figure.of([2.0], None, rates=False).ratio)
 
 
 class Targets(unittest.TestCase):
-    def test_a_ratio_is_held_against_its_target(self) -> None:
+    def test_a_ratio_meets_its_target_or_not(self) -> None:
         figure = Figure.of([102.0], [100.0], rates=False)
         self.assertTrue(measures.at_most(1.02).met(figure))
         self.assertFalse(measures.at_most(1.01).met(figure))
 
-    def test_rows_are_of_lanes_that_there_are(self) -> None:
+    def test_rows_name_lanes_of_their_group_and_groups_have_names_of_their_own(self) -> None:
         for group in measures.groups(["peer", "mps"]):
             for row in group.rows:
                 self.assertIn(row.lane, group.lanes)
                 self.assertTrue(row.against is None or row.against in group.lanes, row.name)
-
-    def test_the_control_of_a_bare_process_is_judged_by_nothing(self) -> None:
-        rows = [row for group in measures.groups(["peer", "mps"]) for row in group.rows if row.within]
-        self.assertTrue(any(row.lane == BARE for row in rows))
-        self.assertEqual([row for row in rows if row.lane.startswith(BARE) and (row.target or row.against)], [])
-
-    def test_mps_which_is_in_the_driver_is_held_against_a_bare_process(self) -> None:
-        rows = [row for group in measures.groups(["mps"]) for row in group.rows if row.lane.startswith("mps")]
-        self.assertTrue(rows)
-        self.assertEqual([row.name for row in rows if row.within or not (row.against or "").startswith(BARE)], [])
-
-    def test_no_two_groups_of_a_driver_have_one_name(self) -> None:
         for driver in measures.ALL:
             names = [group.name for group in measures.groups([]) if driver in group.drivers]
             self.assertEqual(len(set(names)), len(names))
+
+    def test_a_bare_process_is_a_control_and_the_base_of_mps(self) -> None:
+        rows = [row for group in measures.groups(["peer", "mps"]) for row in group.rows]
+        controls = [row for row in rows if row.within and row.lane.startswith(BARE)]
+        self.assertTrue(controls)
+        self.assertEqual([row for row in controls if row.target or row.against], [])
+        of_mps = [row for row in rows if row.lane.startswith("mps")]
+        self.assertTrue(of_mps)
+        self.assertEqual([row.name for row in of_mps if row.within or not (row.against or "").startswith(BARE)], [])
 
 
 class Peers(unittest.TestCase):
@@ -68,9 +61,9 @@ class Peers(unittest.TestCase):
             subject = peer(f"other={library.name},LIMIT=8g,PLACE=/a=b")
         self.assertEqual((subject.name, dict(subject.env)), ("other", {"LIMIT": "8g", "PLACE": "/a=b"}))
 
-    def test_what_is_wrong_with_a_peer_is_said(self) -> None:
+    def test_a_wrong_peer_is_refused(self) -> None:
         for text in ("other", "=x", "curb=/bin/true", "direct=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
-            with self.subTest(text), self.assertRaises(ValueError):
+            with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
                 peer(text)
 
 
@@ -82,7 +75,7 @@ class Work(unittest.TestCase):
         wanted = {(group.name, driver) for group in groups for driver in group.drivers if driver in ("gpu", "noop")}
         self.assertEqual(set(done), wanted - {(group.name, "noop") for group in groups if group.once})
 
-    def test_later_casts_are_of_what_outlives_its_samples(self) -> None:
+    def test_later_casts_run_only_groups_that_are_recast(self) -> None:
         groups = measures.groups([])
         single = {group.name for group in groups if not group.recast}
         first, second = self.done(groups, 0), self.done(groups, 1)
@@ -107,7 +100,7 @@ class Casts(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         subjects = {name: Subject(name, "") for name in (BARE, CURB)}
-        self.setting = Setting(BUILD, Path(temporary.name), subjects, None, None, casts=3)
+        self.setting = Setting(BUILD, Path(temporary.name), subjects, None, casts=3)
 
     def run_of(self, answers: dict[str, str], rows: list[Row]) -> Run:
         lanes = {name: LaneSpec(name, ("PYTHON", "-c", _LANE % answer)) for name, answer in answers.items()}
@@ -123,7 +116,7 @@ class Casts(unittest.TestCase):
         self.assertEqual(result.figure.pairs, 31)
         self.assertEqual(len(set(result.casts)), 3)
 
-    def test_what_a_process_has_direct_is_what_it_is_held_against(self) -> None:
+    def test_direct_functions_are_the_base_of_comparison(self) -> None:
         answers = {BARE: "{'ns': 1, 'direct_ns': 1}", CURB: "{'ns': 6 * cast, 'direct_ns': 3 * cast}"}
         rows = [Row("row", BARE, None, within=True), Row("row", CURB, BARE, within=True)]
         control, result = self.run_of(answers, rows).results()
@@ -131,19 +124,19 @@ class Casts(unittest.TestCase):
         self.assertEqual((control.against, control.figure.ratio.median, control.met), (DIRECT, 1, None))
         self.assertEqual((result.against, result.casts, result.figure.ratio.high), (DIRECT, (2, 2, 2), 2))
 
-    def test_what_cannot_be_had_direct_is_held_against_the_bare_process_and_said(self) -> None:
+    def test_without_direct_functions_the_base_is_the_bare_process(self) -> None:
         answers = {BARE: "{'ns': 2, 'direct_ns': 2}", CURB: "{'ns': 6, 'no_direct': 'no cuFunction'}"}
         (result,) = self.run_of(answers, [Row("row", CURB, BARE, within=True)]).results()
         self.assertEqual((result.against, result.casts), (BARE, (3, 3, 3)))
         self.assertIn("no cuFunction", " ".join(result.notes))
 
-    def test_a_cast_that_fails_is_said_and_costs_no_other(self) -> None:
+    def test_a_failed_cast_is_reported_and_the_others_count(self) -> None:
         answers = {BARE: "{'ns': 1}", CURB: "{'ns': 2} if cast == 1 else sys.exit('no such luck')"}
         (result,) = self.run_of(answers, [Row("row", CURB, BARE)]).results()
         self.assertEqual((result.casts, result.lost), ((2,), True))
         self.assertIn("no such luck", " ".join(result.notes))
 
-    def test_nothing_is_begun_when_time_is_over(self) -> None:
+    def test_nothing_begins_when_time_is_over(self) -> None:
         self.setting.deadline = 0
         (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
         self.assertEqual((result.figure, result.why), (None, NO_TIME))
@@ -152,7 +145,7 @@ class Casts(unittest.TestCase):
 class Directly(unittest.TestCase):
     def functions(self, driver: str, subject: Subject, folder: Path) -> dict[str, tuple[str, str]]:
         """Each function's address as programs find it, and the driver's own."""
-        setting = Setting(BUILD, folder, {}, None, None)
+        setting = Setting(BUILD, folder, {}, None)
         env = setting.environment(driver, folder) | subject.preload(folder)
         probe = [str(BUILD / "tests" / "bench_probe"), "--direct"]
         said = subprocess.run(probe, env=env, capture_output=True, text=True, check=True).stdout
@@ -171,19 +164,16 @@ class Directly(unittest.TestCase):
 
 
 class Lanes(unittest.TestCase):
-    def test_a_lane_that_ends_says_why(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            lane = Lane(["sh", "-c", "echo no such thing >&2; exit 3"], {"PATH": "/usr/bin:/bin"}, Path(folder))
-            with self.assertRaisesRegex(LaneFailed, "ended with status 3: no such thing"):
-                lane.ready(20)
-            lane.close()
-
-    def test_a_lane_that_is_silent_is_waited_for_no_longer_than_is_said(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            lane = Lane(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, Path(folder))
-            with self.assertRaisesRegex(LaneFailed, "said nothing"):
-                lane.ready(0.1)
-            lane.close()
+    def test_a_lane_that_ends_or_stays_silent_fails_with_the_reason(self) -> None:
+        for script, timeout_s, why in (
+            ("echo no such thing >&2; exit 3", 20, "ended with status 3 before 'ready': no such thing"),
+            ("sleep 60", 0.1, "nothing said within 0.1 s"),
+        ):
+            with self.subTest(script), tempfile.TemporaryDirectory() as folder:
+                lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))
+                with self.assertRaisesRegex(ProgramFailed, why):
+                    lane.ready(timeout_s)
+                lane.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the bench takes from tests/gpu: how a GPU is asked, how programs are ended, and how results are written."""
+"""What the bench shares with tests/gpu: asking a GPU, ending programs, and writing results."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpu"))
-from figure import svg  # noqa: E402
-from lab import Unavailable, of_toolkit  # noqa: E402
+from lab import Preload, Unavailable, of_toolkit  # noqa: E402
 from machine import ROOT, describe  # noqa: E402
 from nvml import Device, NvmlError  # noqa: E402
 from report import markdown_table, write_raw  # noqa: E402
-from session import end_all, ending, event_of  # noqa: E402
+from session import Program, ProgramFailed, end_all  # noqa: E402
 
 # fmt: off
 __all__ = [
-    "ROOT", "Device", "NvmlError", "Unavailable", "describe", "end_all", "ending", "event_of", "markdown_table",
-    "of_toolkit", "svg", "write_raw",
+    "ROOT", "Device", "NvmlError", "Preload", "Program", "ProgramFailed", "Unavailable", "describe", "end_all",
+    "markdown_table", "of_toolkit", "write_raw",
 ]

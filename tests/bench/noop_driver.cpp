@@ -8,7 +8,7 @@
 #pragma GCC visibility push(default)
 #include "cuda_abi.h"
 
-// What the benchmark and curb need an answer from; every other function says CUDA_SUCCESS and nothing else.
+// The functions that the bench and curb call. Those that return a value return a plausible one.
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) {
     *count = 1;
@@ -72,8 +72,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 namespace {
 
-// Addresses that nobody has had: of a thread's own range, so that threads do not wait for each other here, and as the
-// driver lays them out, small blocks side by side in granules of 2 MiB.
+// Addresses that were never used: from a range of the thread's own, so that threads do not contend here, and laid out
+// as by the driver, small blocks side by side in granules of 2 MiB.
 CUdeviceptr fresh_address(size_t bytes) {
     static std::atomic<uint64_t> threads{0};
     thread_local CUdeviceptr next = (threads.fetch_add(1) + 1) << 44;

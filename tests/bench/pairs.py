@@ -1,7 +1,7 @@
-"""Samples taken in turns, and what pairs of them say.
+"""Statistics of samples that were taken in turns.
 
-A round takes one sample of every lane, one right after the other, and begins with another lane each time: A B, B A. What
-two lanes said in the same round is a pair, so a clock that drifts, or a neighbour that comes and goes, meets both of it.
+A round takes one sample of every lane, one right after the other, and begins with another lane each time: A B, B A. The samples
+of two lanes in one round are a pair, so a drifting clock, or other work on the machine, affects both.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a lane said, in nanoseconds of one operation, and what it is beside another, pair by pair."""
+    """A lane's nanoseconds of one operation, and their ratio to another lane's, pair by pair."""
 
     ns: Spread
     pairs: int
     base_ns: Spread | None = None
     ratio: Spread | None = None
-    """Of times, or of rates (more is better) where rates are measured."""
+    """A ratio of times, or of rates (more is better) where rates are measured."""
     added_ns: Spread | None = None
 
     @staticmethod

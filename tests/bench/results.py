@@ -1,4 +1,4 @@
-"""What was measured, as a table, as a short page in Markdown; all of it, as JSON and as pictures, compressed under raw/."""
+"""The figures as a table for the terminal, as a short page in Markdown, and as JSON, compressed under raw/."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import plot
 from gpu_tests import Device, describe, markdown_table, write_raw
 from pairs import Spread
 from running import Result
@@ -26,12 +25,10 @@ _HEAD = ("what", "subject", "against", "there", "here", "ratio (quartiles)", "ad
 
 
 def machine(device: Device | None) -> dict[str, str]:
-    # The load: others that run here meanwhile are seen in it.
-    load = f"{os.getloadavg()[0]:.1f}"
     here = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "load": load,
+        "load": f"{os.getloadavg()[0]:.1f}",  # of other work, too
         "libc": " ".join(platform.libc_ver()),
     }
     return describe(device) | here
@@ -92,22 +89,14 @@ def cells(result: Result) -> list[str]:
     ]  # fmt: skip
 
 
-def table(results: Sequence[Result]) -> str:
-    """For a terminal: one for each driver, what it cannot do below it."""
-    blocks = []
+def _by_driver(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
     for driver, says in DRIVERS.items():
-        some = [result for result in results if result.driver == driver]
-        if not some:
-            continue
-        rows = [list(_HEAD), *(cells(result) for result in some)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        blocks.append("\n".join([f"On {says}:", *lines, *_remarks(some)]))
-    return "\n\n".join(blocks)
+        if some := [result for result in results if result.driver == driver]:
+            yield says, some
 
 
 def _remarks(results: Sequence[Result]) -> list[str]:
-    """What is said of each row beside its figures, once for all of which it is said."""
+    """Each remark once, with the rows that it belongs to."""
     rows: dict[str, list[str]] = {}
     for result in results:
         for text in [result.why] if result.why else result.notes:
@@ -115,16 +104,33 @@ def _remarks(results: Sequence[Result]) -> list[str]:
     return [f"{text} ({'; '.join(dict.fromkeys(names))})" for text, names in rows.items()]
 
 
-def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Sequence[Path]) -> str:
+def table(results: Sequence[Result]) -> str:
+    """For the terminal."""
+    blocks = []
+    for says, some in _by_driver(results):
+        rows = [list(_HEAD), *(cells(result) for result in some)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        blocks.append("\n".join([f"On {says}:", *lines, *_remarks(some)]))
+    return "\n\n".join(blocks)
+
+
+def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Path) -> str:
     """The rows that have a target, or all if none has; beside each the ratios of the others that were measured with it."""
-    files = ", ".join(f"[{path.name}](raw/{path.name})" for path in raw)
-    lines = [*_head(about, subjects), "", f"All rows and remarks, samples, pictures (`xz -dc FILE`): {files}."]
-    for driver, says in DRIVERS.items():
-        some = [result for result in results if result.driver == driver]
-        with_target = [result for result in some if _target(result)] or some
-        if not some:
-            continue
-        rows = [[*cells(result), _others(result, some)] for result in with_target]
+    lines = [
+        f"# What a cap costs: {about['machine']}, {about['date']}",
+        "",
+        "By `scripts/bench`: [how it is measured](../PERFORMANCE.md#how-it-is-measured), [the columns](README.md).",
+        "",
+        ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
+        "",
+        *(f"- {subject.name}: {subject.says}" for subject in subjects),
+        "",
+        f"All rows, samples and remarks (`xz -dc FILE`): [{raw.name}](raw/{raw.name}).",
+    ]
+    for says, some in _by_driver(results):
+        shown = [result for result in some if _target(result)] or some
+        rows = [[*cells(result), _others(result, some)] for result in shown]
         lines += ["", f"## On {says}", "", *markdown_table([(*_HEAD, "other ratios"), *rows])]
     return "\n".join(lines) + "\n"
 
@@ -135,52 +141,20 @@ def _others(result: Result, some: Sequence[Result]) -> str:
     return ", ".join(f"{lane} {_ratio_text(ratio).partition(' ')[0]}" for lane, ratio in ratios)
 
 
-def markdown(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject]) -> str:
-    """All rows and all remarks."""
-    lines = _head(about, subjects)
-    for driver, says in DRIVERS.items():
-        some = [result for result in results if result.driver == driver]
-        if not some:
-            continue
-        lines += ["", f"## On {says}", "", *markdown_table([_HEAD, *(cells(result) for result in some)])]
-        if remarks := _remarks(some):
-            lines += ["", *(f"- {remark}" for remark in remarks)]
-    return "\n".join(lines) + "\n"
-
-
-def _head(about: dict[str, str], subjects: Sequence[Subject]) -> list[str]:
-    return [
-        f"# What a cap costs: {about['machine']}, {about['date']}",
-        "",
-        "By `scripts/bench`: [how it is measured](../PERFORMANCE.md#how-it-is-measured), [the columns](README.md).",
-        "",
-        ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
-        "",
-        *(f"- {subject.name}: {subject.says}" for subject in subjects),
-    ]
-
-
 def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], out: Path) -> list[Path]:
     slug = "".join(c if c.isalnum() else "-" for c in about["machine"].lower()).strip("-")
     stem = f"bench-{about['date']}-{slug}"
-    record = {
+    everything = {
         "machine": about,
         "subjects": {subject.name: subject.says for subject in subjects},
         "rows": [_record(result) for result in results],
     }
-    raw = [
-        write_raw(out, f"{stem}.md", markdown(results, about, subjects)),
-        write_raw(out, f"{stem}.json", json.dumps(record, indent=1) + "\n"),
-    ]
-    for driver, says in DRIVERS.items():
-        if drawn := plot.beside([result for result in results if result.driver == driver], f"On {says}"):
-            raw.append(write_raw(out, f"{stem}-{driver}.svg", drawn))
+    raw = write_raw(out, f"{stem}.json", json.dumps(everything, indent=1) + "\n")
     (out / f"{stem}.md").write_text(page(results, about, subjects, raw))
-    return [out / f"{stem}.md", *raw]
+    return [out / f"{stem}.md", raw]
 
 
 def _record(result: Result) -> dict[str, Any]:
-    figure = asdict(result.figure) if result.figure else {}
     return {
         "driver": result.driver,
         "group": result.group.name,
@@ -190,7 +164,7 @@ def _record(result: Result) -> dict[str, Any]:
         "against": DIRECT if result.against == DIRECT else result.row.against,
         "operation": result.group.operation,
         "rates": result.group.rates,
-        **_rounded(figure),
+        **_rounded(asdict(result.figure) if result.figure else {}),
         "casts": _rounded(list(result.casts)),
         "target": _target(result) or None,
         "met": result.met,

@@ -1,7 +1,7 @@
 """Runs groups, cast by cast: starts their lanes, takes rounds of samples, and turns those of all casts into results.
-What one lane cannot do is said in its rows, and stops nothing else.
+A lane that fails is reported in its rows, and stops nothing else.
 
-A process has luck with its memory that lasts as long as it does, so one process of each lane is not enough.
+Where its memory lies makes a process fast or slow for its whole life, so one process of each lane is not enough.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ import itertools
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_tests import Device, NvmlError
-from lane import Lane, LaneFailed, Times
+from gpu_tests import Device, ProgramFailed
+from lane import Lane, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
 
 _PROGRAMS = Path(__file__).parent / "programs"
-_NVML_EVERY_S = 0.02
 _ANSWER_S = 60
-_MIB = 2**20
 OWN = (BARE, CURB, CACHED, TRACE)
 NO_TIME = "no time was left"
 
@@ -65,27 +62,24 @@ class Setting:
     folder: Path
     subjects: dict[str, Subject]
     device: Device | None
-    thrust: Path | None
+    thrust: Path | None = None
     why_no_thrust: str = "nvcc is not installed"
     quick: bool = False
     casts: int = 1
     deadline: float = math.inf
 
     def environment(self, driver: str, folder: Path) -> dict[str, str]:
-        """What every lane has: which driver it finds, and a folder for curb's sockets that is nobody else's."""
+        """Every lane's variables: its driver, and a folder of its own for curb's sockets."""
         env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
             assert self.device
             return env | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         libraries = self.build / ("sim" if driver == "sim" else "tests/noop")
-        return env | {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *_set("LD_LIBRARY_PATH")])}
+        before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
+        return env | {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *before])}
 
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
-
-
-def _set(name: str) -> list[str]:
-    return [os.environ[name]] if os.environ.get(name) else []
 
 
 @dataclass
@@ -106,9 +100,8 @@ class Run:
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
         self._done: list[dict[str, _Running]] = []
-        """What the lanes said, by cast. Those of one cast took their samples in the same rounds."""
+        """The lanes of each cast, which took their samples in the same rounds."""
         self._why: dict[str, str] = {}
-        self._peaks: dict[int, int] = {}
 
     def start(self) -> None:
         if self._setting.left_s() <= 0:
@@ -122,7 +115,7 @@ class Run:
                 continue
             try:
                 self._lanes[name] = _Running(self._lane(name, spec, subject))
-            except LaneFailed as failure:
+            except ProgramFailed as failure:
                 self._why[name] = str(failure)
 
     def wait(self) -> None:
@@ -130,7 +123,7 @@ class Run:
         limit = min(self.group.start_s, max(self._setting.left_s(), 1))
         begun = time.monotonic()
         for name in list(self._lanes):
-            # All of them start at once, so that what one has taken is not given to the next.
+            # They started together, so the time of one counts for all.
             self._try(name, lambda one: one.lane.ready(max(limit - (time.monotonic() - begun), 1)))
 
     def measure(self) -> None:
@@ -142,20 +135,19 @@ class Run:
         stop = time.monotonic() + min((1.5 if setting.quick else group.limit_s) / self.casts, setting.left_s())
         for name in list(self._lanes):
             self._try(name, self._calibrate)
-        with _Peaks(setting.device if group.program else None, self._peaks):
-            for number in range(rounds):
-                if number > 0 and time.monotonic() > stop:
-                    break
-                for name in _from(number, list(self._lanes)):
-                    self._try(name, _sample)
-                time.sleep(group.pause_s)
+        for number in range(rounds):
+            if number > 0 and time.monotonic() > stop:
+                break
+            for name in _from(number, list(self._lanes)):
+                self._try(name, _sample)
+            time.sleep(group.pause_s)
         if group.program:
             for name in list(self._lanes):
                 self._try(name, _finish)
         self._done.append(dict(self._lanes))
 
     def close(self) -> None:
-        # Together, for a framework takes its time to end.
+        # In parallel, because a framework ends slowly.
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda one: one.lane.close(), self._lanes.values()))
         self._lanes.clear()
@@ -187,14 +179,14 @@ class Run:
         )  # fmt: skip
 
     def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
-        """What a row is held against, what was said here and there, cast by cast, and what is to be said of that."""
+        """The base of comparison, the times here and there, cast by cast, and remarks."""
         mine = [one.samples for (one,) in self._casts_of(row.lane)]
         notes: list[str] = []
         if row.within:
             missing = {times.no_direct for samples in mine for times in samples if times.direct_ns is None}
             if not missing:
-                return DIRECT, [(_ns(samples), _direct_ns(samples)) for samples in mine], notes
-            notes.append(f"not held against the driver's own functions in its process: {missing.pop()}")
+                return DIRECT, [(_ns(samples), [times.direct_ns or 0.0 for times in samples]) for samples in mine], notes
+            notes.append(f"not compared with the driver's own functions in its process: {missing.pop()}")
         alone: list[tuple[list[float], list[float]]] = [(_ns(samples), []) for samples in mine]
         if row.against is None:
             return "", alone, notes
@@ -205,7 +197,7 @@ class Run:
         return against, both or alone, notes
 
     def _casts_of(self, *names: str) -> list[list[_Running]]:
-        """Of each cast in which all of these lanes did what they should."""
+        """These lanes of each cast in which none of them failed."""
         return [[cast[name] for name in names] for cast in self._done if all(name in cast for name in names)]
 
     def _notes(self, row: Row) -> list[str]:
@@ -214,16 +206,9 @@ class Run:
             both = self._casts_of(row.lane, row.against)
             if losses := [(here.losses, there.losses) for here, there in both if here.losses]:
                 notes.append(_losses_text(losses))
-        if peak := self._peak(row.lane):
-            held = self._peak(row.against) if row.against else 0
-            notes.append(f"peak held {peak:,.0f} MiB" + (f", {held:,.0f} by {row.against}" if held else ""))
         if self.group.lanes[row.lane].subject == TRACE and (dropped := self._dropped(row.lane)):
             notes.append(f"events were dropped {dropped} times")
         return notes
-
-    def _peak(self, name: str) -> float:
-        """In MiB."""
-        return max((self._peaks.get(one.lane.pid, 0) for (one,) in self._casts_of(name)), default=0) / _MIB
 
     def _dropped(self, name: str) -> int:
         dropped = 0
@@ -236,14 +221,14 @@ class Run:
         return dropped
 
     def _calibrate(self, running: _Running) -> None:
-        """As many operations as fill a sample: tried with more and more of them."""
+        """Finds how many operations fill a sample, with more and more of them."""
         if self.group.count is not None:
             running.count = self.group.count
             return
         wanted_ns = (1.0 if self._setting.quick else self.group.sample_ms) * 1e6
         count = 1
         while True:
-            # The quickest of three, for threads that wake late are not what operations take.
+            # The quickest of three: threads that wake late would be counted otherwise.
             tries = 3 if count < 1000 else 1
             ns = max(min(running.lane.sample(count, _ANSWER_S).ns for _ in range(tries)), 0.1)
             fits = max(int(wanted_ns / ns), 1)
@@ -253,11 +238,11 @@ class Run:
         running.count = min(fits, self.group.most)
 
     def _try(self, name: str, step: Callable[[_Running], None]) -> None:
-        """One step of a lane. One that fails is over, with its reason; the others go on."""
+        """One step of a lane. A lane that fails is closed; the others go on."""
         running = self._lanes[name]
         try:
             step(running)
-        except LaneFailed as failure:
+        except ProgramFailed as failure:
             self._why[name] = str(failure) if self._setting.left_s() > 0 else NO_TIME
             running.lane.close()
             del self._lanes[name]
@@ -269,7 +254,7 @@ class Run:
     def _lane(self, name: str, spec: LaneSpec, subject: Subject) -> Lane:
         folder = self._folder(name, len(self._done))
         preload = subject.preload(folder)
-        # Programs that are started get the preload; the process that starts and times them is bare.
+        # The started programs get the preload; the process that starts and times them is bare.
         starts = "PRELOAD" in spec.argv
         env = self._setting.environment(self.driver, folder) | dict(spec.env) | ({} if starts else preload)
         return Lane(list(itertools.chain.from_iterable(self._words(word, preload) for word in spec.argv)), env, folder)
@@ -280,19 +265,17 @@ class Run:
             return [str(build / "tests" / "bench_probe")]
         if word == "PYTHON":
             return [sys.executable]
-        if word == "CURB":
-            return [str(build / "bin" / "curb")]
         if word == "PRELOAD":
             return [f"{name}={value}" for name, value in preload.items()]
         if word == "THRUST":
             if self._setting.thrust is None:
-                raise LaneFailed(self._setting.why_no_thrust)
+                raise ProgramFailed(self._setting.why_no_thrust)
             return [str(self._setting.thrust)]
         return [word.replace("PROGRAMS", str(_PROGRAMS))]
 
 
 def _from(number: int, lanes: list[str]) -> list[str]:
-    """All of them, beginning with another one in each round: whoever comes first finds the GPU as the pause left it."""
+    """Each round begins with another lane, because the first one finds the GPU as the pause left it."""
     first = number % max(len(lanes), 1)
     return lanes[first:] + lanes[:first]
 
@@ -302,44 +285,11 @@ def _sample(running: _Running) -> None:
 
 
 def _finish(running: _Running) -> None:
-    running.losses = running.lane.finish(_ANSWER_S)["losses"]
-
-
-class _Peaks:
-    """The most that NVML shows for each process, while it is entered."""
-
-    def __init__(self, device: Device | None, peaks: dict[int, int]) -> None:
-        self._device = device
-        self._peaks = peaks
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> None:
-        if self._device:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._device:
-            self._thread.join()
-
-    def _sample(self) -> None:
-        assert self._device
-        while not self._stop.wait(_NVML_EVERY_S):
-            try:
-                held = self._device.held()
-            except NvmlError:
-                continue
-            for pid, used in held.items():
-                self._peaks[pid] = max(self._peaks.get(pid, 0), used)
+    running.losses = running.lane.finish(_ANSWER_S)
 
 
 def _ns(samples: Sequence[Times]) -> list[float]:
     return [times.ns for times in samples]
-
-
-def _direct_ns(samples: Sequence[Times]) -> list[float]:
-    return [times.direct_ns for times in samples if times.direct_ns is not None]
 
 
 def _middle(figure: Figure) -> float:
@@ -347,7 +297,7 @@ def _middle(figure: Figure) -> float:
 
 
 def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> str:
-    """Of losses here and there, cast by cast."""
+    """Compares the losses here and there, cast by cast."""
     number = sum(min(len(here), len(there)) for here, there in casts)
     off = [max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(here, there)), default=0.0) for here, there in casts]
     if not any(off):
@@ -357,8 +307,8 @@ def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> st
 
 
 def measured(runs: Sequence[Run]) -> None:
-    """One cast of groups whose lanes are started at once, so that they make themselves ready side by side. Then one
-    group after the other is measured, and the rest sleep."""
+    """One cast of groups. All lanes start at once and get ready in parallel. Then one group after the other is measured,
+    while the rest sleep."""
     try:
         for run in runs:
             run.start()
@@ -367,7 +317,7 @@ def measured(runs: Sequence[Run]) -> None:
         for run in runs:
             try:
                 run.measure()
-            except Exception as error:  # a mistake in one group must not cost the others' results
+            except Exception as error:  # an error in one group does not stop the others
                 run.broken(f"{type(error).__name__}: {error}")
             run.close()
     finally:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_tests import Preload
+
 CAP = "64GiB"
 _CACHE = {"max": "32GiB", "idle": "1h"}
-# What must not come from the shell that runs the bench.
+# Variables that must not come from the shell that runs the bench.
 _DECIDED_HERE = ("LD_PRELOAD", "CURB_CAP", "CURB_POLICY", "CUDA_MPS_", "PYTORCH_", "XLA_", "TF_")
 
 
@@ -28,7 +30,7 @@ class Subject:
     cannot: str = ""
 
     def preload(self, folder: Path) -> dict[str, str]:
-        """What puts it before a program; a policy is written into the folder."""
+        """The variables that put it before a program. Writes its policy into the folder."""
         env = dict(self.env)
         if self.library:
             env["LD_PRELOAD"] = str(self.library)
@@ -43,7 +45,7 @@ class Subject:
 
 BARE, CURB, CACHED, TRACE, MPS = "bare", "curb", "curb+cache", "curb+trace", "mps"
 DIRECT = "direct"
-"""No subject, but what one is held against: the driver's own functions in the subject's own process."""
+"""No subject, but a base of comparison: the driver's own functions in the subject's own process."""
 
 
 def own_subjects(library: Path) -> list[Subject]:
@@ -58,21 +60,10 @@ def own_subjects(library: Path) -> list[Subject]:
 
 
 def peer(text: str) -> Subject:
-    """NAME=/path/lib.so[,VAR=value...]; raises ValueError with what is wrong."""
-    name, _, rest = text.partition("=")
-    library, *variables = rest.split(",")
-    path = Path(library).resolve()
-    if not name or not library:
-        raise ValueError(f"{text}: NAME=/path/lib.so[,VAR=value...] or mps is meant")
-    if name in (BARE, CURB, CACHED, TRACE, MPS, DIRECT):
-        raise ValueError(f"{text}: {name} is another's name")
-    if not path.exists():
-        raise ValueError(f"{text}: there is no {library}")
-    if wrong := [variable for variable in variables if "=" not in variable]:
-        raise ValueError(f"{text}: {wrong[0]} is not VAR=value")
-    env = {variable.partition("=")[0]: variable.partition("=")[2] for variable in variables}
-    said = "".join(f", {variable}" for variable in variables)
-    return Subject(name, f"{path.name}{said}", path, env)
+    """NAME=/path/lib.so[,VAR=value...]. Raises ArgumentTypeError."""
+    preload = Preload.parse(text)
+    said = "".join(f", {name}={value}" for name, value in preload.env.items())
+    return Subject(preload.name, f"{preload.library.name}{said}", preload.library, preload.env)
 
 
 def clean_environment() -> dict[str, str]:
@@ -80,8 +71,8 @@ def clean_environment() -> dict[str, str]:
 
 
 class Mps:
-    """A control daemon of one's own, for clients that are told its folder, each limited to the cap. The compute mode of
-    the GPU stays as it is: clients of MPS and other processes share it in turns."""
+    """A control daemon of the bench's own, whose clients are limited to the cap. The compute mode of the GPU stays as it is:
+    clients of MPS and other processes share the GPU in turns."""
 
     def __init__(self, folder: Path, device_index: int) -> None:
         self._env = {
@@ -96,35 +87,29 @@ class Mps:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def start(self) -> Subject:
-        """The subject, which says so if it cannot be had."""
+        """The subject. If MPS cannot run here, `cannot` says why."""
         says = f"NVIDIA MPS, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT 0={CAP[:-2]}"
-        if not self._control:
-            return Subject(MPS, says, drivers=("gpu",), cannot="there is no nvidia-cuda-mps-control")
-        try:
-            done = subprocess.run(
-                [self._control, "-d"], env=clean_environment() | self._env, capture_output=True, text=True, timeout=20
-            )
-        except subprocess.TimeoutExpired:
-            return Subject(MPS, says, drivers=("gpu",), cannot="nvidia-cuda-mps-control -d did not come back")
-        if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()[:200]
-            return Subject(MPS, says, drivers=("gpu",), cannot=f"nvidia-cuda-mps-control -d: {said}")
+        if wrong := self._call("-d"):
+            return Subject(MPS, says, drivers=("gpu",), cannot=wrong)
         self._runs = True
         # The client sees the daemon's devices, which begin at 0.
         env = self._env | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={CAP[:-2]}", "CUDA_VISIBLE_DEVICES": "0"}
         return Subject(MPS, says, env=env, drivers=("gpu",))
 
     def stop(self) -> None:
-        if not self._runs or not self._control:
-            return
+        if self._runs:
+            self._call(commands="quit -t 5\n")
+
+    def _call(self, *options: str, commands: str = "") -> str:
+        """What went wrong; empty: nothing."""
+        if not self._control:
+            return "there is no nvidia-cuda-mps-control"
         try:
-            subprocess.run(
-                [self._control],
-                env=clean_environment() | self._env,
-                input="quit -t 5\n",
-                text=True,
-                timeout=30,
-                capture_output=True,
-            )
+            done = subprocess.run(
+                [self._control, *options], env=clean_environment() | self._env, input=commands,
+                capture_output=True, text=True, timeout=30, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
-            pass
+            return "nvidia-cuda-mps-control did not come back"
+        said = (done.stderr or done.stdout).strip()[:200]
+        return f"nvidia-cuda-mps-control: {said}" if done.returncode != 0 else ""

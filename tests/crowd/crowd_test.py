@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Every command against a crowd: crowd_test.py BUILD
 
-At least 20 processes on two simulated GPUs, capped by file, by variable, traced, or without curb, are killed, stopped,
-continued, forked and replaced at random for CURB_CROWD_SECONDS (15), while every command of curb runs against them. Each
-answers in time, ends with a status that it may end with, and has the members of its example. At the end all stand still, and
-what curb says of each is what the simulated machine's books say. CURB_CROWD_SEED repeats a run.
+24 processes on two simulated GPUs, capped by file, by variable, traced, or without curb, are killed, stopped, continued, forked
+and replaced at random for CURB_CROWD_SECONDS (15), while every command of curb runs against them. Each command answers in
+time, with an allowed exit status and the members of its example. At the end the processes stop working, and curb's figures for
+each equal the simulated machine's books. CURB_CROWD_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CROWD = 24
 CAPS = {"file": 3 * 1024, "traced": 2 * 1024, "variable": 4 * 1024}
 """MiB, by kind; the rest has none."""
 KINDS = (*CAPS, "no cap", "without curb")
-# A command waits for a process that does not answer; on a machine of two cores with so many at work also for its turn.
+# A command waits for a process that does not answer, and for its turn on a machine with few cores.
 PATIENCE_S = 20.0
 
 
@@ -48,13 +48,9 @@ class Member(Process):
         command = [machine.build / "tests/traffic_program", "1", "80", "2", str(seed), "all", "500"]
         super().__init__(command, environment, cwd=machine.folder, stderr=subprocess.DEVNULL)
 
-    def stop(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        self.stopped = True
-
-    def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-        self.stopped = False
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+        self.stopped = number == signal.SIGSTOP
 
 
 class Crowd:
@@ -85,7 +81,7 @@ class Crowd:
             print("WRONG:", otherwise, flush=True)
 
     def disturb(self) -> None:
-        """One thing that happens to one of them."""
+        """Kills, stops, continues, forks or replaces one of them."""
         one = self.random.choice(self.members)
         what = self.random.choice(("kill", "stop", "go on", "go on", "fork", "fork", "replace"))
         self.counts[what] += 1
@@ -95,14 +91,14 @@ class Crowd:
             self.ended.add(one.pid)
             self.start(one.kind if what == "replace" else self.random.choice(KINDS))
         elif what == "stop" and sum(member.stopped for member in self.members) < CROWD // 3:
-            one.stop()
+            one.send(signal.SIGSTOP)
         elif what == "go on":
-            one.go_on()
+            one.send(signal.SIGCONT)
         elif what == "fork" and not one.stopped:
             one.tell("fork")
 
     def commands(self) -> list[tuple[str, list[str], set[int]]]:
-        """(name of its JSON answer, words, exit statuses): one of them that may have ended meanwhile, or never ran under curb."""
+        """(name of its JSON answer, words, exit statuses). The process may have ended, or never ran under curb."""
         one = self.random.choice(self.members)
         pid = str(one.pid)
         return [
@@ -121,7 +117,7 @@ class Crowd:
     def run(self, name: str, words: list[str], statuses: set[int]) -> Any:
         command = f"curb {' '.join(words)}"
         start = time.monotonic()
-        # One that waits for a stopped process with a release under way waits until that goes on.
+        # A release by a stopped process ends only once the process goes on.
         try:
             done = self.machine.curb(*words, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -146,7 +142,7 @@ class Crowd:
 
     def stand_still(self) -> None:
         for member in self.members:
-            member.go_on()
+            member.send(signal.SIGCONT)
             member.tell("quiet")
         for member in self.members:
             while (words := member.line().split())[0] != "quiet":
@@ -154,7 +150,7 @@ class Crowd:
             self.expect(words[2] == "0", f"{member.kind}: {words[2]} calls fail with more than a refusal")
 
     def differences(self) -> list[str]:
-        """Between what curb says and what the machine says."""
+        """Between curb's figures and the machine's."""
         answer = self.run("ps", ["ps", "--json"], {0})
         books = self.machine.held()
         ours = {member.pid for member in self.members} | self.ended | {pid for pid, _ in books}
@@ -180,7 +176,7 @@ class Crowd:
         return out
 
     def compare(self) -> None:
-        """Nobody works any more: what curb says is what the machine says, once releases that were asked for have ended."""
+        """The processes are idle: curb's figures equal the machine's, once requested releases have ended."""
         until = time.monotonic() + PATIENCE_S
         while (differences := self.differences()) and time.monotonic() < until:
             time.sleep(0.2)
@@ -191,8 +187,8 @@ class Crowd:
         capped = sum(member.kind != "without curb" for member in self.members)
         self.expect(len(sockets) == capped, f"{len(sockets)} sockets for {capped} processes: dead ones stay")
 
-    def look_at_traces(self) -> None:
-        """Those of processes that were killed too."""
+    def read_traces(self) -> None:
+        """Also those of killed processes."""
         traces = sorted(self.machine.folder.glob("trace-*.json"))
         for trace in traces[:8]:
             if trace.stat().st_size == 0:
@@ -204,10 +200,6 @@ class Crowd:
             self.expect(done.returncode == 0 and page.stat().st_size > 1000, f"no page of {trace.name}: {done.stderr}")
             self.run("replay", ["replay", str(trace), "--cap", "1GiB", "--json"], {0})
         self.expect(bool(traces), "no trace was written")
-
-    def end(self) -> None:
-        for member in self.members:
-            member.kill()
 
 
 def main() -> int:
@@ -222,9 +214,10 @@ def main() -> int:
                     crowd.run(name, words, statuses)
             crowd.stand_still()
             crowd.compare()
-            crowd.look_at_traces()
+            crowd.read_traces()
         finally:
-            crowd.end()
+            for member in crowd.members:
+                member.kill()
     print(", ".join(f"{count} {what}" for what, count in sorted(crowd.counts.items())))
     print("slowest, s:", ", ".join(f"{what} {took:.2f}" for what, took in sorted(crowd.slowest.items())))
     if crowd.wrong:

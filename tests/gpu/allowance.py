@@ -1,4 +1,4 @@
-"""What curb allowed a process to hold of a device over time, as its log tells, against what NVML showed of it."""
+"""A process's allowance of a device over time, as curb's log has it, beside the held memory that NVML showed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from session import Entry
 from watch import MIB
 
 Series = Sequence[tuple[float, int]]
-"""What holds from each moment on, in bytes; the moments on time.monotonic()'s clock."""
+"""(moment, bytes from then on); the moments are of time.monotonic()."""
 
 # The log's times are cut to the millisecond and written by a thread that may have to wait for a core.
 _LOG_LATE_S = 0.010
@@ -50,11 +50,11 @@ def series(begin: float, start: int, changes: Iterable[Change]) -> list[tuple[fl
 
 
 def furthest_over_mib(held: Series, allowed: Series, sampling_s: float) -> float:
-    """By how much more was held than was allowed, at the worst moment; below zero: never.
+    """By how much the held memory exceeded the allowance at the worst moment; below zero: never.
 
-    `sampling_s`: the longest time between two samples. What a sample shows may have come about at any moment since the
-    one before, so it is held against the most that was allowed in that time; a lowered allowance against the least that
-    was held around that moment.
+    `sampling_s`: the longest time between two samples. A change that a sample shows happened at any moment since the sample
+    before, so it is compared with the highest allowance in that time; a lowered allowance with the least that was held around
+    that moment.
     """
     rises = [amount - max(_within(allowed, at - sampling_s, at + _LOG_LATE_S)) for at, amount in held]
     falls = [min(_within(held, at - _LOG_LATE_S, at + sampling_s)) - amount for at, amount in allowed]

@@ -1,4 +1,4 @@
-"""curb's own account of what is held, held against the device's."""
+"""Compares curb's own account of what is held with the device's figure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,15 @@ from session import Log, Session
 from watch import MIB
 
 REPORT_ONLY: dict[str, Any] = {"release": {"steps": []}}
-"""Members of a policy under which the signal asks for the books and gives nothing back."""
+"""Members of a policy under which the signal prints the books and releases nothing."""
 
 _RELEASE_TIMEOUT_S, _BOOKS_TIMEOUT_S = 5.0, 1.0
-# How far the books may be from the device's figure: whichever is more.
+# How much the books may differ from the device's figure: whichever is more.
 _CLOSE_MIB, _CLOSE_SHARE = 16.0, 0.01
 
-_LINE = re.compile(
-    r"books:\s*(?P<device>\S+)\s+holds\s+(?P<held>\d+)\s*B?\s*:(?P<parts>.*);\s*the device says\s+(?P<says>\d+)"
-)
-_PART = re.compile(r"(?P<name>[a-z][a-z ]*?)\s+(?P<bytes>\d+)")
-
-
-@dataclass(frozen=True)
-class Books:
-    device: str
-    held: int
-    parts: dict[str, int]
-    """Bytes by kind: allocations, pools, graphs, mapped, managed, stack, context and code; and cached, those of the
-    allocations that curb keeps for reuse."""
-    says: int
-    """What curb was told by the device."""
-
-    @property
-    def visible(self) -> int:
-        """What NVML can see of it: managed memory is in no process's figure."""
-        return self.held - self.parts.get("managed", 0)
+# `books: cuda:0 holds 5 B: allocations 3, managed 2, …; the device says 3`
+_LINE = re.compile(r"books:\s*\S+\s+holds\s+(?P<held>\d+)\s*B?\s*:(?P<parts>.*);\s*the device says\s+\d+")
+_MANAGED = re.compile(r"\bmanaged\s+(\d+)")
 
 
 @dataclass(frozen=True)
@@ -59,20 +42,21 @@ class Comparison:
 
 
 class NoBooks(RuntimeError):
-    """curb gave no account that can be read; the text says what was there instead."""
+    """curb printed no readable account; the text says what it printed."""
 
 
-def read(message: str) -> Books:
+def visible(message: str) -> int:
+    """The bytes in a line of books that NVML can see: it counts managed memory for no process. Raises NoBooks."""
     line = _LINE.search(message)
     if line is None:
         raise NoBooks(f"this is no line of books: {message[:200]}")
-    parts = {part["name"]: int(part["bytes"]) for part in _PART.finditer(line["parts"])}
-    return Books(line["device"], int(line["held"]), parts, int(line["says"]))
+    managed = _MANAGED.search(line["parts"])
+    return int(line["held"]) - (int(managed[1]) if managed else 0)
 
 
 def compare(session: Session, log: Log, device: str = "cuda:0", index: int | None = None) -> Comparison:
-    """Asks for the books by the signal while the program holds still, and asks NVML from outside. `index`: NVML's of
-    that device, where several are watched."""
+    """Requests the books by the signal while the program is idle, and asks NVML from outside. `index`: NVML's of that
+    device, where several are watched."""
     seen = len(log.messages())
     session.send()
     log.wait_for("released", seen, _RELEASE_TIMEOUT_S)
@@ -83,7 +67,7 @@ def compare(session: Session, log: Log, device: str = "cuda:0", index: int | Non
     held = session.watch.settle()
     if index is not None:
         held = session.watch.held_on[index]
-    return Comparison(round(read(line).visible / MIB, 1), round(held / MIB, 1), line)
+    return Comparison(round(visible(line) / MIB, 1), round(held / MIB, 1), line)
 
 
 def worst(comparisons: Iterable[Comparison]) -> Comparison | None:

@@ -1,9 +1,9 @@
-"""Draws amounts over time, and times by size, as SVG texts: no package needed, readable on light and on dark pages."""
+"""Draws amounts over time as an SVG text: no package needed, readable on light and on dark pages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 Series = Sequence[tuple[float, float]]
@@ -23,15 +23,11 @@ _STYLE = """
   .mark { fill: none; stroke: #777; stroke-dasharray: 2 3 }
   text.held { fill: #2f6fc4; fill-opacity: 1; stroke: none } text.allowance { fill: #c2571a; stroke: none }
   text.cap { fill: #b3261e; stroke: none }
-  .line { fill: none; stroke-width: 2 } .dot { stroke: none }
-  .bare { --ink: #b3261e } .curb { --ink: #2f6fc4 } .other { --ink: #4a7d3a } .quiet { --ink: #8a6d9e }
-  .line { stroke: var(--ink) } .dot, text.line { fill: var(--ink); stroke: none }
   @media (prefers-color-scheme: dark) {
     text { fill: #ddd }
     .held { fill: #6aa5f4; stroke: #7db2f8 } .allowance { stroke: #f0a065 } .cap { stroke: #f2877f }
     .mark { stroke: #aaa }
     text.held { fill: #7db2f8 } text.allowance { fill: #f0a065 } text.cap { fill: #f2877f }
-    .bare { --ink: #f2877f } .curb { --ink: #7db2f8 } .other { --ink: #9fce8c } .quiet { --ink: #c6a8dc }
   }
 """
 
@@ -53,52 +49,11 @@ def held_and_allowed(
         *(line for at, word in marks for line in frame.mark(at, word)),
         *frame.names([("cap", cap_gib), ("allowance", _last(allowance)), ("held", _last(held))]),
     ]
-    return svg(title, (_WIDTH, _HEIGHT), _STYLE, _LEFT, drawn)
-
-
-Line = tuple[str, str, Sequence[tuple[int, float]]]
-"""A name, its style, and microseconds by size."""
-
-
-def times_by_size(title: str, lines: Sequence[Line], name_of: Callable[[int], str]) -> str:
-    """Times by powers of ten, sizes one beside the other: a line for each allocator, its name above the picture."""
-    sizes = sorted({size for _, _, points in lines for size, _ in points})
-    times = [max(us, 1e-3) for _, _, points in lines for _, us in points]
-    low = math.floor(math.log10(min(times)))
-    high = max(math.ceil(math.log10(max(times))), low + 1)
-    top, bottom, right = _TOP + _LABEL_GAP * len(lines), _HEIGHT - _BOTTOM, _WIDTH - 24
-
-    def x(size: int) -> float:
-        return _LEFT + sizes.index(size) / max(len(sizes) - 1, 1) * (right - _LEFT)
-
-    def y(us: float) -> float:
-        return bottom - (math.log10(max(us, 1e-3)) - low) / (high - low) * (bottom - top)
-
-    drawn = [f'<text x="{_LEFT - 8}" y="{top - 12}" text-anchor="end">us</text>']
-    for power in range(low, high + 1):
-        level = y(10.0**power)
-        drawn.append(f'<path class="grid" d="M{_LEFT} {level:.1f} H{right}"/>')
-        drawn.append(f'<text x="{_LEFT - 8}" y="{level + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
-    for size in sizes:
-        name = escape(name_of(size))
-        drawn.append(f'<text x="{x(size):.1f}" y="{bottom + 20}" text-anchor="middle">{name}</text>')
-    for number, (name, style, points) in enumerate(lines):
-        path = " L".join(f"{x(size):.1f} {y(us):.1f}" for size, us in points)
-        drawn.append(f'<path class="{style} line" d="M{path}"/>')
-        drawn += [f'<circle class="{style} dot" cx="{x(size):.1f}" cy="{y(us):.1f}" r="3"/>' for size, us in points]
-        drawn.append(
-            f'<text class="{style} line" x="{_LEFT}" y="{_TOP - 4 + _LABEL_GAP * number}">{escape(name)}</text>'
-        )
-    return svg(title, (_WIDTH, _HEIGHT), _STYLE, _LEFT, drawn)
-
-
-def svg(title: str, size: tuple[int, int], style: str, left: int, drawn: Sequence[str]) -> str:
-    """The whole text of a picture, whose title begins at `left`."""
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
-        f"<style>{style}</style>",
-        f'<text class="title" x="{left}" y="20">{escape(title)}</text>',
+        f"<style>{_STYLE}</style>",
+        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
         *drawn,
         "</svg>",
     ]

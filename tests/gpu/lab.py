@@ -1,7 +1,8 @@
-"""What every case is given: the machine, the build, a folder, and how to start a program bare or under curb."""
+"""What every case gets: the machine, the build, a folder, and the ways to start a program, bare or under curb."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shutil
@@ -18,16 +19,40 @@ from session import Job, Session
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# Variables that must not come from the shell that runs the tests: "default" is to mean the default.
+# Variables that a case sets, and that must not come from the shell: "default" has to mean the default.
 _DECIDED_BY_CASES = (
     *("LD_PRELOAD", "CURB_CAP", "CURB_POLICY"),
     *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_"),
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
+_COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "direct", "mps")
 
 
 class Unavailable(RuntimeError):
     """The case cannot run here; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Another library in front of the driver, given as NAME=/path/lib.so[,VAR=value...]. `name` heads its column."""
+
+    name: str
+    library: Path
+    env: dict[str, str]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return self.env | {"LD_PRELOAD": str(self.library)}
+
+    @staticmethod
+    def parse(text: str) -> Preload:
+        """Raises ArgumentTypeError."""
+        name, _, rest = text.partition("=")
+        library, *variables = rest.split(",")
+        path = Path(library).resolve()
+        if not name or name in _COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
+            raise argparse.ArgumentTypeError(f"{text} is not NAME=/path/lib.so[,VAR=value...] with an existing library and a name of its own")
+        return Preload(name, path, dict(variable.split("=", 1) for variable in variables))
 
 
 @dataclass
@@ -38,12 +63,12 @@ class Lab:
     folder: Path
     quick: bool
     names: Sequence[str] = ()
-    """What was chosen: the cases of this run, or its paths."""
+    """The selected cases, or paths."""
     _compiled: dict[str, Path] = field(default_factory=dict)
     _tensorflow: dict[str, str] | None = None
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
-        """`cap` None: no cap. `growth`: beside it, for every device. `more`: further members of the policy."""
+        """A policy of every device's `cap` (None: no cap) and `growth`. `more`: further members."""
         folder = self.folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(folder, cap, more, growth)
@@ -55,35 +80,26 @@ class Lab:
         return Session(argv, self.environment(env), [self.device], self.folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
-        """The bare form: the two variables, nothing else. `devices`: watched in place of the one."""
+        """By the two variables, without `curb run`. `devices`: watched in place of the one."""
         return Session(argv, self.capped_environment(job, env), devices or [self.device], job.folder)
 
     def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
         return self.environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
 
-    def preloaded(self, argv: list[str], name: str, library: Path, env: dict[str, str]) -> Session:
-        """Under another preload than curb."""
-        environment = self.environment(env) | {"LD_PRELOAD": str(library)}
-        return Session(argv, environment, [self.device], self.folder_of(name))
-
-    def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None) -> Session:
+    def run_by_curb(self, argv: list[str], job: Job) -> Session:
         """`curb run`, which becomes the program."""
         command = [str(self.built("bin/curb")), "run", "--policy", str(job.policy), "--", *argv]
-        environment = self.environment(env) | {"CURB_LIBRARY": str(self.library)}
-        return Session(command, environment, [self.device], job.folder)
+        return Session(command, self.environment({"CURB_LIBRARY": str(self.library)}), [self.device], job.folder)
 
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]
 
     def need(self, module: str) -> dict[str, str]:
-        """The variables with which a program has that Python package."""
-        if module == "tensorflow":
-            return self.tensorflow()
-        if importlib.util.find_spec(module) is None:
-            raise Unavailable(f"the Python package {module} is not installed")
-        return {}
-
-    def tensorflow(self) -> dict[str, str]:
+        """The variables with which a program has that Python package. Raises Unavailable."""
+        if module != "tensorflow":
+            if importlib.util.find_spec(module) is None:
+                raise Unavailable(f"the Python package {module} is not installed")
+            return {}
         if self._tensorflow is None:
             try:
                 self._tensorflow = tensorflow_site.environment(self.build)
@@ -92,18 +108,18 @@ class Lab:
         return self._tensorflow
 
     def compiled(self, source: str, *options: str) -> list[str]:
-        """Compiles a program with nvcc, once for each set of options, for the GPU that is here."""
+        """Compiles a program with nvcc, once for each set of options, for the GPU of this machine."""
         name = "-".join([Path(source).stem, *(option.strip("-") for option in options)])
         if name not in self._compiled:
             nvcc = of_toolkit("nvcc")
-            # By rpath, not LD_LIBRARY_PATH: that would also give the frameworks other libraries than their own.
+            # By rpath, not LD_LIBRARY_PATH, which would give the frameworks other libraries than their own.
             runtime = f"-rpath={Path(nvcc).resolve().parent.parent}/lib64"
             command = [nvcc, "-O2", "-std=c++17", "-arch=native", "-Xlinker", runtime]
             self._compiled[name] = _compile([*command, str(PROGRAMS / source), *options], self.folder / name)
         return [str(self._compiled[name])]
 
     def cubin(self, source: str) -> Path:
-        """An image for the GPU that is here, to be loaded as a module."""
+        """An image for the GPU of this machine, to be loaded as a module."""
         output = self.folder / Path(source).with_suffix(".cubin").name
         return _compile([of_toolkit("nvcc"), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
 
@@ -114,7 +130,7 @@ class Lab:
         return path
 
     def curb(self, *words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """The command, as somebody types it beside the programs."""
+        """Runs the command `curb`."""
         command = [str(self.built("bin/curb")), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
@@ -123,13 +139,13 @@ class Lab:
 
     def environment(self, more: dict[str, str] | None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_BY_CASES)}
-        # NVML counts devices in the order of the bus; CUDA does so only when told.
+        # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
 
 
 def torch_allocator(conf: str) -> dict[str, str]:
-    """What chooses PyTorch's allocator. Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9."""
+    """Selects PyTorch's allocator. Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9."""
     return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
 
 
@@ -152,4 +168,4 @@ def of_toolkit(name: str) -> str:
 
 
 Case = Callable[[Lab, Row], None]
-"""Fills its row as it goes, so that what was found before a failure stands in the results."""
+"""Fills its row as it goes, so that the results before a failure are kept."""

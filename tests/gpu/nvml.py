@@ -50,11 +50,11 @@ class Device:
         return {p.pid: p.used for p in self._processes[: count.value] if p.used != _UNKNOWN}
 
     def used(self) -> int:
-        """Bytes that are in use on the device, whoever has them: the one figure that managed memory is in."""
+        """Bytes in use on the device, by all processes: the only figure that includes managed memory."""
         return int(self._memory().used)
 
     def free(self) -> int:
-        """Bytes that nobody has."""
+        """Bytes that no process uses."""
         return int(self._memory().free)
 
     def total(self) -> int:

@@ -1,20 +1,19 @@
-"""Every way of getting memory, up to a cap of 4,096 MiB and past it: one program a path, watched from outside."""
+"""Every way of getting memory, up to a cap of 4,096 MiB and beyond it: one program a path, watched from outside."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from pathlib import Path as File
 from typing import Any
 
 from books import REPORT_ONLY, Comparison, NoBooks, compare, worst
-from lab import PROGRAMS, Lab, Unavailable
+from lab import PROGRAMS, Lab, Preload, Unavailable
 from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB
-from session import Event, Session
+from session import Event
 from watch import MIB
 
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-# What the walk must have met, or it was not near the cap: refusals, and a peak so close.
+# A walk with fewer refusals, or with a lower peak, was not near the cap.
 _WALK_REFUSALS, _WALK_SHORT_MIB = 100, 256
 
 
@@ -29,7 +28,7 @@ class Path:
     device_figure: bool = False
     """Judged by what is in use on the device: NVML counts managed memory for no process."""
     over_mib: int = 0
-    """By how much it may pass the cap: a library is loaded lazily, and nothing tells the size of its globals before."""
+    """By how much it may exceed the cap: a library is loaded lazily, and the size of its globals is unknown before."""
 
 
 PATHS = (
@@ -61,26 +60,9 @@ PATHS = (
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """What stands in front of the driver: curb, another preload, or nothing."""
-
-    label: str
-    library: File | None = None
-    env: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_curb(self) -> bool:
-        return self == CURB
-
-
-CURB = Column("curb")
-BARE = Column("bare")
-
-
 @dataclass
 class Found:
-    """What one path gave under one column. `wrong` is judged for curb alone."""
+    """The result of one path under one column. `wrong` is judged for curb alone."""
 
     peak_mib: float = 0.0
     served: int = 0
@@ -103,43 +85,36 @@ def program(lab: Lab) -> list[str]:
     return lab.compiled("paths.cpp", "-cudart", "none", "-lcuda")
 
 
-def probe(lab: Lab, path: Path, column: Column) -> Found:
+def probe(lab: Lab, path: Path, label: str, column: Preload | None) -> Found:
+    """`label`: "curb", "bare", or the name of `column`."""
     found = Found()
     try:
-        _probe(lab, path, column, found)
+        _probe(lab, path, label, column, found)
     except Unavailable as why:
         found.skipped = str(why)
-    except RuntimeError as failure:  # one path's failure must not cost the others
+    except RuntimeError as failure:  # one failing path does not stop the others
         found.goes_on = False
-        found.wrong.append(_without_folders(str(failure), lab, column))
+        text = str(failure)
+        # Results are read on other machines: no folders of this one.
+        for folder in (lab.folder, PROGRAMS, lab.build.parent, *([column.library.parent] if column else [])):
+            text = text.replace(f"{folder}/", "")
+        found.wrong.append(text)
     return found
 
 
-def _without_folders(text: str, lab: Lab, column: Column) -> str:
-    """What is reported is kept, and read on other machines."""
-    folders = [lab.folder, PROGRAMS, lab.build.parent, *([column.library.parent] if column.library else [])]
-    for folder in folders:
-        text = text.replace(f"{folder}/", "")
-    return text
-
-
-def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
+def _probe(lab: Lab, path: Path, label: str, column: Preload | None, found: Found) -> None:
     argv = [*program(lab), path.row]
     if path.row == "module-cubin":
         argv.append(str(lab.cubin("large_global.cu")))
-    name = f"{column.label} {path.row}"
+    name = f"{label} {path.row}"
+    under_curb = label == "curb"
     job = lab.job(name, CAP, **REPORT_ONLY)
-    if column.is_curb:
-        session = lab.capped(argv, job)
-    elif column.library:
-        session = lab.preloaded(argv, name, column.library, column.env)
-    else:
-        session = lab.bare(argv, name)
+    session = lab.capped(argv, job) if under_curb else lab.bare(argv, name, column.variables if column else {})
     books: dict[str, Comparison] = {}
 
     def ask(when: str) -> None:
-        session.watch.settle()  # whatever the column is: the peak is to be seen
-        if column.is_curb:
+        session.watch.settle()  # in every column, so that NVML sees the peak
+        if under_curb:
             try:
                 books[when] = compare(session, job.log)
             except NoBooks as missing:
@@ -159,14 +134,18 @@ def _probe(lab: Lab, path: Path, column: Column, found: Found) -> None:
             ask("after the frees")
             session.end()
         finally:
-            found.peak_mib = _peak_mib(session, path)
-            found.sampling = session.watch.sampling()
+            watch = session.watch
+            peak = watch.peak_used - watch.used_before if path.device_figure else watch.peak
+            found.peak_mib = round(peak / MIB, 1)
+            found.sampling = watch.sampling()
             found.books = {when: asdict(one) | {"off_mib": one.off_mib} for when, one in books.items()}
             furthest = worst(books.values())
             found.worst_off_mib = furthest.off_mib if furthest else None
-            if column.is_curb:
-                _judge_peak(found, path)
-    if column.is_curb:
+            if under_curb:
+                found.expect(peak > 0, "NVML never showed the process: it was not watched")
+                over = found.peak_mib - CAP_MIB - GRANULE_MIB - path.over_mib
+                found.expect(over <= 0, f"held {found.peak_mib:,.0f} MiB under a cap of {CAP_MIB:,} MiB")
+    if under_curb:
         _judge(found, path, full, warm_mib)
         for when, one in books.items():
             found.expect(one.agrees, f"{when} {one.said}")
@@ -179,18 +158,6 @@ def _take_over(found: Found, full: Event) -> None:
         found.error = ", ".join(sorted({error.split(": ")[-1] for error in full["by_error"]}))
     else:
         found.error = full["error"]
-
-
-def _peak_mib(session: Session, path: Path) -> float:
-    watch = session.watch
-    peak = watch.peak_used - watch.used_before if path.device_figure else watch.peak
-    return round(peak / MIB, 1)
-
-
-def _judge_peak(found: Found, path: Path) -> None:
-    found.expect(found.peak_mib > 0, "NVML never showed the process: it was not watched")
-    over = found.peak_mib - CAP_MIB - GRANULE_MIB - path.over_mib
-    found.expect(over <= 0, f"held {found.peak_mib:,.0f} MiB under a cap of {CAP_MIB:,} MiB")
 
 
 def _judge(found: Found, path: Path, full: Event, warm_mib: float) -> None:

@@ -100,7 +100,7 @@ def _markdown(result: Result) -> str:
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
     for row in result.rows:
         figures = [_figure_link(machine, row.name, name) for name in row.figures]
-        # What programs printed is long: it stands in the JSON alone.
+        # Output of programs is long, so only the JSON has it.
         section = [] if row.section[:1] == ["```"] else row.section
         if section or figures:
             lines += ["", f"## {row.name}", "", *figures, *([""] if section and figures else []), *section]

@@ -1,4 +1,4 @@
-"""What one case found, as it stands in the results."""
+"""The result of one case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from session import Session
 from watch import MIB, Watch
 
 CAP_MIB = 4096
-# What may be left unused at the cap: what curb keeps for the driver (160 MiB, less what that has taken for code already),
+# What a program may leave unused at the cap: the part that curb keeps for the driver (160 MiB, less the code that it has loaded),
 # and less than one unit of a pool (32 MiB).
 UNUSED_MIB = 194
 CAP = f"{CAP_MIB}MiB"
@@ -46,7 +46,7 @@ class Row:
 
     @contextmanager
     def watching(self, session: Session, cap_mib: int | None = CAP_MIB) -> Iterator[Session]:
-        """Runs it, and judges its peak however that goes."""
+        """Runs the session, and judges its peak even if the case fails."""
         with session:
             try:
                 yield session
@@ -54,7 +54,7 @@ class Row:
                 self.watched(session.watch, cap_mib)
 
     def watched(self, watch: Watch, cap_mib: int | None = CAP_MIB) -> None:
-        """Takes the peak over and holds it against the cap; None: only takes it over."""
+        """Records the peak and compares it with the cap. None: only records it."""
         peak = watch.peak / MIB
         self.peak_mib = max(self.peak_mib or 0.0, round(peak, 1))
         self.sampling = watch.sampling()

@@ -1,7 +1,7 @@
-"""One program under test: started under curb or bare, talked to by JSON lines, watched, and always ended.
+"""One program under test: started under curb or bare, controlled by JSON lines, watched, and always ended.
 
-A program says `{"event": …}` on its stdout and waits for a line on its stdin, so that the test sends a signal or edits
-the policy at a moment that both know. See programs/talk.py for the program's side.
+A program prints `{"event": …}` and then waits for a line on its stdin, so that the test sends a signal or starts a measurement
+at a moment that both know. programs/talk.py is the program's side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from machine import ROOT
 from nvml import Device
-from watch import Watch
+from watch import MIB, Watch
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
@@ -29,11 +29,11 @@ _STAMP = len("2026-11-21 16:31:00.123")
 
 
 class ProgramFailed(RuntimeError):
-    """The program ended, or did not say in time what was expected. The text holds the end of its stderr."""
+    """The program ended, or the expected event did not come in time. The text has the end of its stderr."""
 
 
 def event_of(line: str | bytes) -> Event | None:
-    """What a line of a program's stdout says; None: it is a framework's own chatter."""
+    """The event in a line of a program's stdout. Returns None for a framework's own output."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -46,7 +46,7 @@ def ending(status: int) -> str:
 
 
 def end_all(leader: subprocess.Popen[Any]) -> None:
-    """Ends a process that began a session, and whatever it has started."""
+    """Ends the leader of a session, and every process of the session."""
     try:
         os.killpg(leader.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -86,7 +86,7 @@ class Log:
         return found
 
     def wait_for(self, text: str, after: int, timeout_s: float) -> str | None:
-        """The first message from number `after` on that holds `text`; None: none came."""
+        """The first message from number `after` on with `text` in it. Returns None if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for message in self.messages()[after:]:
@@ -101,12 +101,12 @@ class Log:
 
 @dataclass
 class Job:
-    """The folder of one program's run, and the policy in it."""
+    """The folder of one run, with its policy and log."""
 
     folder: Path
     cap: str | None
     more: dict[str, Any] = field(default_factory=dict)
-    """Further members of the policy, or others in place of those below."""
+    """Members of the policy beside those below, or in their place."""
     growth: dict[str, str] | None = None
 
     @property
@@ -121,8 +121,8 @@ class Job:
     def log(self) -> Log:
         return Log(self.log_file)
 
-    def text(self, cap: str | None = None) -> str:
-        rule = {"cap": cap or self.cap, "growth": self.growth}
+    def text(self) -> str:
+        rule = {"cap": self.cap, "growth": self.growth}
         return json.dumps(
             {
                 "version": 1,
@@ -134,14 +134,13 @@ class Job:
         )
 
 
-class Session:
-    """A running program. Leaving the `with` block ends it, whatever happened."""
+class Program:
+    """A process that prints events and waits for commands."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], devices: Sequence[Device], folder: Path) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / "stderr.txt"
         self._events: queue.Queue[Event | None] = queue.Queue()
-        used_before = devices[0].used()
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 argv,
@@ -156,8 +155,56 @@ class Session:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.watch = Watch(devices, self.pid, used_before)
         threading.Thread(target=self._read, daemon=True).start()
+
+    def expect(self, event: str, timeout_s: float = 90) -> Event:
+        """Returns the next event, which must be this one. Raises ProgramFailed."""
+        try:
+            said = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ProgramFailed(f"nothing said within {timeout_s:g} s, '{event}' expected{self.tail()}") from None
+        if said is None:
+            raise ProgramFailed(f"ended with {self._status()} before '{event}'{self.tail()}")
+        if said["event"] != event:
+            raise ProgramFailed(f"said {json.dumps(said)[:300]}, '{event}' expected{self.tail()}")
+        return said
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ProgramFailed(f"ended with {self._status()} before it was told '{command}'{self.tail()}") from None
+
+    def tail(self) -> str:
+        """The end of its stderr, for the text of a failure."""
+        lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        # Results are read on other machines, so paths begin at the repository.
+        return "".join(f"\n    | {line[:300]}".replace(f"{ROOT}/", "") for line in lines)
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        with self._process.stdout as stdout:
+            for line in stdout:
+                if event := event_of(line):
+                    self._events.put(event)
+        self._events.put(None)
+
+    def _status(self) -> str:
+        try:
+            return ending(self._process.wait(5))
+        except subprocess.TimeoutExpired:
+            return "its stdout closed"
+
+
+class Session(Program):
+    """A running program that is watched. Leaving the `with` block ends it."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], devices: Sequence[Device], folder: Path) -> None:
+        used_before = devices[0].used()
+        super().__init__(argv, env, folder)
+        self.watch = Watch(devices, self.pid, used_before)
 
     def __enter__(self) -> Session:
         self.watch.__enter__()
@@ -167,26 +214,6 @@ class Session:
         self.watch.__exit__()
         end_all(self._process)
 
-    def expect(self, event: str, timeout_s: float = 90) -> Event:
-        """The next event, which must be this one."""
-        try:
-            said = self._events.get(timeout=timeout_s)
-        except queue.Empty:
-            raise ProgramFailed(f"nothing said within {timeout_s:g} s, '{event}' expected{self._tail()}") from None
-        if said is None:
-            raise ProgramFailed(f"ended with {self._status()} before '{event}'{self._tail()}")
-        if said["event"] != event:
-            raise ProgramFailed(f"said {json.dumps(said)[:300]}, '{event}' expected{self._tail()}")
-        return said
-
-    def tell(self, command: str) -> None:
-        assert self._process.stdin
-        try:
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise ProgramFailed(f"ended with {self._status()} before it was told '{command}'{self._tail()}") from None
-
     def send(self, number: signal.Signals = signal.SIGUSR1) -> float:
         """Sends the signal and returns when."""
         now = time.monotonic()
@@ -194,47 +221,37 @@ class Session:
             os.kill(self.pid, number)
         return now
 
-    def stderr_lines(self, text: str) -> list[str]:
-        """What the program has said so far on its stderr that holds `text`."""
-        return [line for line in self._stderr.read_text(errors="replace").splitlines() if text in line]
+    def send_every(self, interval_s: float, most: int) -> list[float]:
+        """Sends SIGUSR1 until the program says something or ends. Returns the moments."""
+        sent: list[float] = []
+        while self.quiet() and self.running() and len(sent) < most:
+            sent.append(self.send())
+            time.sleep(interval_s)
+        return sent
+
+    def held_mib(self) -> float:
+        """NVML's figure, once it no longer changes."""
+        return round(self.watch.settle() / MIB, 1)
 
     def running(self) -> bool:
         return self._process.poll() is None
 
     def quiet(self) -> bool:
-        """Whether the program has said nothing that was not read yet."""
+        """True if no event is unread."""
         return self._events.empty()
 
     def end(self) -> None:
-        """Has it end, as programs do that wait for commands."""
+        """Tells the program to end, and waits for it."""
         self.tell("end")
         self.finish()
 
     def finish(self, timeout_s: float = 30) -> None:
-        """Waits for the end, which must be with exit status 0."""
+        """Waits for exit status 0. Raises ProgramFailed."""
         assert self._process.stdin
         self._process.stdin.close()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise ProgramFailed(f"did not end within {timeout_s:g} s{self._tail()}") from None
+            raise ProgramFailed(f"did not end within {timeout_s:g} s{self.tail()}") from None
         if self._process.returncode != 0:
-            raise ProgramFailed(f"ended with {self._status()}{self._tail()}")
-
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            if event := event_of(line):
-                self._events.put(event)
-        self._events.put(None)
-
-    def _status(self) -> str:
-        try:
-            return ending(self._process.wait(5))
-        except subprocess.TimeoutExpired:
-            return "its stdout closed"
-
-    def _tail(self) -> str:
-        lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        # Paths from the repository on: what is reported is kept, and read on other machines.
-        return "".join(f"\n    | {line[:300]}".replace(f"{ROOT}/", "") for line in lines)
+            raise ProgramFailed(f"ended with {self._status()}{self.tail()}")

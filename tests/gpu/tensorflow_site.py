@@ -1,7 +1,7 @@
-"""Where TensorFlow is for the programs that need it, and how it comes there.
+"""Finds TensorFlow for the programs that need it, or fetches it.
 
-TensorFlow asks for libraries of CUDA 12, and for versions of Python packages that need not be PyTorch's. So it has a folder of
-its own, and only its programs are given it. In this order:
+TensorFlow needs libraries of CUDA 12, and other versions of Python packages than PyTorch. So it has a folder of its own, which
+only its programs see. In this order:
   CURB_TENSORFLOW=SITE  a folder with an env.sh that sets what TensorFlow needs
   the Python that runs the tests, if it has TensorFlow
   build/tensorflow      fetched by pip, where there is a network
@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 _VERSION = "2.21.0"
-# TensorFlow's wheel has no CUDA library in it. These two are small, and CUDA 13 has none that could stand in for them.
+# TensorFlow's wheel contains no CUDA library. These two are small, and CUDA 13 has no replacement for them.
 _PACKAGES = (f"tensorflow=={_VERSION}", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12")
-# By the name that TensorFlow opens: the CUDA 13 library that has the functions which it calls. cuDNN 9 is the same for both.
+# The CUDA 13 libraries that have the functions which TensorFlow calls, by the name that it opens. cuDNN 9 serves both.
 _OF_CUDA_13 = {
     "libcublas.so.12": "libcublas.so.13",
     "libcublasLt.so.12": "libcublasLt.so.13",
@@ -36,7 +36,7 @@ class NoTensorFlow(RuntimeError):
 
 
 def environment(build: Path, fetch: bool = True) -> dict[str, str]:
-    """The variables with which a program has TensorFlow, beside the others. Fetches it if it is not here, unless `fetch` is false."""
+    """The variables with which a program has TensorFlow. Fetches it if it is missing, unless `fetch` is false."""
     if named := os.environ.get("CURB_TENSORFLOW"):
         return _variables(Path(named))
     if importlib.util.find_spec("tensorflow") is not None:
@@ -50,7 +50,7 @@ def environment(build: Path, fetch: bool = True) -> dict[str, str]:
 
 
 def _variables(site: Path) -> dict[str, str]:
-    """What SITE/env.sh sets."""
+    """The variables that SITE/env.sh sets."""
     file = site / "env.sh"
     if not file.exists():
         raise NoTensorFlow(f"there is no {file}")
@@ -62,7 +62,7 @@ def _variables(site: Path) -> dict[str, str]:
 
 
 def _fetch(site: Path) -> None:
-    """By pip. env.sh is written last: a folder without it is one that was not finished."""
+    """By pip. Writes env.sh last, so that a folder without it is known to be incomplete."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--upgrade", "--target", str(site), *_PACKAGES]
     try:
         done = subprocess.run(pip, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
@@ -80,15 +80,12 @@ def _fetch(site: Path) -> None:
         for name, other in _OF_CUDA_13.items():
             _link(libraries, toolkit / other, name)
         paths.append(toolkit)
-    write_environment(site, site, [*map(str, paths), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-
-
-def write_environment(site: Path, packages: Path, libraries: list[str]) -> None:
-    values = {"PYTHONPATH": str(packages), "LD_LIBRARY_PATH": ":".join(libraries)}
-    values["XLA_FLAGS"] = f"--xla_gpu_cuda_data_dir={os.environ.get('CUDA_HOME', '/usr/local/cuda')}"
-    site.mkdir(parents=True, exist_ok=True)
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
-    (site / "env.sh").write_text("".join(lines))
+    values = {
+        "PYTHONPATH": str(site),
+        "LD_LIBRARY_PATH": ":".join([*map(str, paths), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]),
+        "XLA_FLAGS": f"--xla_gpu_cuda_data_dir={os.environ.get('CUDA_HOME', '/usr/local/cuda')}",
+    }
+    (site / "env.sh").write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items()))
 
 
 def _libraries_of_cuda_13() -> Path | None:

@@ -1,15 +1,14 @@
-"""Programs that run at the same time, where only what they say and how they end is judged: most of their time is Python's
-imports and the making of contexts.
+"""Programs that run at the same time, and are judged only by their output and their end: they spend most of their time in
+Python's imports and in making contexts.
 
-The first case of those that begins starts the runs of all that were chosen; each then waits for its own. A run that takes
-too long is killed with all its children, and costs the others nothing.
+The first case starts the runs of all selected cases; each case then waits for its own runs. A run that takes too long is
+killed with all its children.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import Case, Lab, Unavailable, of_toolkit
+from lab import Case, Lab, Unavailable
 from row import Row
 from session import Event, Job, end_all, ending, event_of
 
@@ -26,9 +25,6 @@ ROOM = "32GiB"
 """A cap that no run comes near."""
 _TAIL_LINES = 8
 _LEFT_TO_THE_REST = 2
-_STACKS_S = 20
-"""For the debugger, of each process."""
-_STDERR_CHARS = 8000
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Run:
     folder: Path
     limit_s: float = 90.0
     expected_s: float = 20.0
-    """Of which the longest begin first."""
+    """The longest begin first."""
     job: Job | None = None
     """Under curb: by its policy."""
 
@@ -53,18 +49,16 @@ class Outcome:
     stdout: str = ""
     stderr: str = ""
     said: list[Event] = field(default_factory=list)
-    """Of its stdout, the events."""
-    stacks: str = ""
-    """Where its threads were, if it hung, and what it had said on stderr."""
+    """The events in its stdout."""
 
     @property
     def under_curb(self) -> bool:
-        """Whether curb was there: it opens its log at the first cuInit."""
+        """True if curb was active: it opens its log at the first cuInit."""
         return self.run.job is not None and self.run.job.log_file.exists()
 
     @property
     def how(self) -> str:
-        """How it ended, with the end of what it said on stderr."""
+        """How it ended, with the last lines of its stderr."""
         ended = f"ended with {ending(self.status)}" if isinstance(self.status, int) else f"hung for {self.run.limit_s:g} s"
         return "\n    | ".join([ended, *(line[:300] for line in self.stderr.splitlines()[-_TAIL_LINES:])])
 
@@ -91,7 +85,6 @@ class Together:
                 raise planned
             outcomes = [future.result() for future in planned]
             row.details = {"seconds": {one.run.name: round(one.seconds, 1) for one in outcomes}}
-            row.details |= {"stacks": stacks} if (stacks := {one.run.name: one.stacks for one in outcomes if one.stacks}) else {}
             judge(row, {one.run.name: one for one in outcomes})
 
         return case
@@ -129,34 +122,12 @@ def _outcome(run: Run) -> Outcome:
         try:
             outcome.status = process.wait(run.limit_s)
         except subprocess.TimeoutExpired:
-            outcome.stacks = _stacks(process.pid)
+            pass  # the status says that it hangs
         end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
-    if outcome.stacks:
-        outcome.stacks += f"\n\nstderr\n{outcome.stderr[-_STDERR_CHARS:]}"
     outcome.said = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
     return outcome
-
-
-def _stacks(group: int) -> str:
-    """Where each thread of each of its processes hangs, by a debugger, the toolkit's if there is no other."""
-    try:
-        debugger = shutil.which("gdb") or of_toolkit("cuda-gdb")
-    except Unavailable:
-        return ""
-    texts = []
-    for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-        try:
-            if os.getpgid(pid) != group:
-                continue
-            attach = [debugger, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 30"]
-            done = subprocess.run(attach, stdin=subprocess.DEVNULL, capture_output=True, timeout=_STACKS_S, check=False)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        frames = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(("Thread ", "#"))]
-        texts.append("\n".join([f"process {pid}", *(frame[:200] for frame in frames)]))
-    return "\n\n".join(texts)
 
 
 def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:

@@ -1,8 +1,8 @@
-"""Watches from outside what a process and its descendants hold of the GPU.
+"""Watches from outside what a process and its descendants hold of the GPU, so that no error of the program or of curb affects
+the figures.
 
-The point of watching from outside is that neither the program nor curb can be wrong about it. A thread asks NVML every
-2 ms; the driver itself can keep it waiting (while a context is made, say), so the gaps between samples are recorded and
-reported beside the peak. With several devices each is asked in turn.
+A thread asks NVML every 2 ms, for each device in turn. The driver can delay the answer (while it makes a context, for example),
+so the gaps between samples are recorded and reported beside the peak.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Watch:
     """Samples while it is entered. `held`, `peak` in bytes; times are time.monotonic()'s, which all processes share.
 
     Both are sums over the devices and the processes. By NVML's index: `held_on` has what is held of each device, `peak_of`
-    the most that each process held there. `peak_used` is the most that was in use on the first device, whoever had it, and
-    `used_before` what was in use before the process began.
+    the most that each process held there. `peak_used` is the most that all processes used of the first device, and
+    `used_before` what they used before this one began.
     """
 
     def __init__(self, devices: Sequence[Device], root_pid: int, used_before: int) -> None:
@@ -51,11 +51,11 @@ class Watch:
         self._thread.join()
 
     def changes(self) -> list[tuple[float, int]]:
-        """What was held from each moment on at which that changed."""
+        """The moments at which the held amount changed, and the new amounts."""
         return list(self._changes)
 
     def last_change_since(self, moment: float) -> float | None:
-        """When the held amount last changed after `moment`; None: it did not."""
+        """When the held amount last changed after `moment`. Returns None if it did not."""
         when, _ = self._changes[-1] if self._changes else (moment, 0)
         return when if when > moment else None
 
@@ -76,7 +76,7 @@ class Watch:
         return max(self._gaps, default=0.0)
 
     def sampling(self) -> dict[str, float | int | str]:
-        """How closely it was watched, for the report."""
+        """The gaps between samples, for the report."""
         gaps = self._gaps or [0.0]
         return {
             "samples": len(self._gaps),
@@ -113,7 +113,7 @@ class Watch:
         return self.held_on[device.index]
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether `pid` is the watched process or descends from it. Only looked up the first time that NVML names it."""
+        """True if `pid` is the watched process or descends from it. Reads /proc once for each pid."""
         if pid not in self._ours:
             parent = _parent(pid)
             self._ours[pid] = parent > 1 and self._is_ours(parent)

@@ -1,4 +1,4 @@
-"""What programs_test.py runs beyond every program's --version and --help, and what it never runs."""
+"""The commands that programs_test.py runs beside every program's --version and --help, and the programs that it never runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ar rc l.a a.c && ar t l.a && tar cf - a.c | tar tf - && gzip -c a.c | gunzip | c
 
 # Lines that the loader has of any preload: its own, and those of what it needs.
 ITS_LINES = r"^.*(libcurb|libgcc_s)\.so.*\n"
-# What the loader of 32-bit programs says of a 64-bit preload.
+# The message of the 32-bit loader about a 64-bit preload.
 NOT_FOR_32_BITS = r"^ERROR: ld\.so: object '\S+' from LD_PRELOAD cannot be preloaded \(wrong ELF class: .*\n"
 
 OTHERS = [

@@ -71,7 +71,7 @@ void work(CUcontext context, unsigned seed) {
     for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
 }
 
-// What a child of fork does may not wait for a lock that a thread of the parent had.
+// A forked child must not wait for a lock that a thread of the parent held.
 void child(int how) {
     HostMemory host;
     for (int i = 0; i < 50; ++i) host.take(100, 'c');
@@ -80,18 +80,12 @@ void child(int how) {
     _exit(failures == 0 ? 0 : 1);
 }
 
-// Whether the library is in this process.
-bool is_loaded(const char *path) {
-    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    return library != nullptr;
-}
-
 void handle(int) {}
 
 void works_and_ends_with_equal_books() {
     const char *neighbour = std::getenv("NEIGHBOUR_LIBRARY");
-    EXPECT(!neighbour || is_loaded(neighbour));
-    // What neighbours stand in front of as well.
+    EXPECT(!neighbour || dlopen(neighbour, RTLD_LAZY | RTLD_NOLOAD) != nullptr);
+    // Functions that neighbours interpose, too.
     EXPECT(dlsym(RTLD_DEFAULT, "malloc") != nullptr);
     EXPECT(signal(SIGUSR2, handle) == SIG_DFL);
     EXPECT(signal(SIGUSR2, SIG_DFL) == handle);
@@ -121,7 +115,7 @@ void works_and_ends_with_equal_books() {
 
 SCENARIO_NAMED(works_beside_it) { works_and_ends_with_equal_books(); }
 
-// The same without curb: what the neighbour does by itself.
+// The same without curb: the neighbour alone.
 SCENARIO_NAMED(works_without_curb) {
     signal(SIGUSR1, SIG_IGN);
     works_and_ends_with_equal_books();
@@ -144,7 +138,7 @@ SCENARIO_NAMED(nothing_is_synchronised) {
 
 namespace {
 
-// By its symbols and by what dlsym finds, a hundred times in all, which the driver sees once each.
+// By the linked symbols and by what dlsym finds, a hundred times in all. Each reaches the driver once.
 template <class Look>
 void allocate_a_hundred_times(Look look) {
     start();
@@ -175,7 +169,7 @@ SCENARIO_NAMED(allocates_past_us) {
     allocate_a_hundred_times([] {});
 }
 
-// Libraries of the host's own with the names of those within libcurb.so, opened for all to see.
+// The host's own libraries, with the names of those within libcurb.so, opened globally.
 SCENARIO_NAMED(other_definitions_are_everywhere) {
     const char *path = std::getenv("NEIGHBOUR_LIBRARY");
     EXPECT(dlsym(RTLD_DEFAULT, "neighbour_foreign_definitions") == nullptr);
@@ -184,17 +178,25 @@ SCENARIO_NAMED(other_definitions_are_everywhere) {
     works_and_ends_with_equal_books();
 }
 
-// A plugin that is opened with RTLD_DEEPBIND reaches the driver past curb. What it takes is in the device's figure for
-// the process, and so in the books.
-SCENARIO_NAMED(a_plugin_binds_past_us) {
+namespace {
+
+// Opens the plugin, which allocates 64 MiB.
+bool plugin_allocates(int flags) {
     const char *path = std::getenv("NEIGHBOUR_LIBRARY");
     start();
-    void *plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : nullptr;
-    EXPECT(plugin != nullptr);
-    if (!plugin) return;
-    const auto allocate = reinterpret_cast<int (*)()>(dlsym(plugin, "plugin_allocates"));
+    void *plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | flags) : nullptr;
+    const auto allocate = plugin ? reinterpret_cast<int (*)()>(dlsym(plugin, "plugin_allocates")) : nullptr;
     EXPECT(allocate && allocate() == 0);
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    return allocate != nullptr;
+}
+
+}  // namespace
+
+// A plugin that is opened with RTLD_DEEPBIND bypasses curb. What it allocates is in the device's figure for the
+// process, and so in the books.
+SCENARIO_NAMED(a_plugin_binds_past_us) {
+    if (!plugin_allocates(RTLD_DEEPBIND)) return;
     const CUdeviceptr block = take(100 * MiB);
     EXPECT(within(20s, [] { return told_held(64 * MiB) == curb_sim_held(0); }));
     fill([] {
@@ -206,13 +208,6 @@ SCENARIO_NAMED(a_plugin_binds_past_us) {
 
 // One that is linked with -Bsymbolic and opened in the usual way does not.
 SCENARIO_NAMED(a_plugin_is_bound_to_itself) {
-    const char *path = std::getenv("NEIGHBOUR_LIBRARY");
-    start();
-    void *plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-    EXPECT(plugin != nullptr);
-    if (!plugin) return;
-    const auto allocate = reinterpret_cast<int (*)()>(dlsym(plugin, "plugin_allocates"));
-    EXPECT(allocate && allocate() == 0);
-    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
+    plugin_allocates(0);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """libcurb.so beside other preloads, allocators and libraries: neighbours_test.py BUILD LIBASAN [NEIGHBOUR]...
 
-Each neighbour is in LD_PRELOAD with libcurb.so, in both orders, in programs on the simulated driver that use memory, by
-threads too, release on a signal, fork, and end with memory that is live. Each does as without the neighbour: it says so
-itself by its exit status, with books that are the driver's, writes nothing to stdout, and leaves nothing on the device.
-That the neighbour was in effect is proved by what it says of itself. Words after LIBASAN: those neighbours alone.
+Each neighbour is in LD_PRELOAD with libcurb.so, in both orders, in programs on the simulated driver that allocate in several
+threads, release on a signal, fork, and end with live memory. Each program behaves as without the neighbour: its exit status
+is 0, its books are the driver's, it writes nothing to stdout, and leaves nothing on the device. The neighbour's own output
+proves that it was in effect. Words after LIBASAN: those neighbours alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OURS, PLUGINS = BUILD / "tests" / "neighbours", BUILD / "tests" / "plugins"
 SYSTEM = [Path(folder) for folder in (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib")]
 PATIENCE_S = 120.0
 EXPECTED = re.compile(r": refused |: the program ignores SIGUSR1, ")
-"""What curb logs of the scenarios."""
+"""The lines that curb logs in the scenarios."""
 
 SCENARIOS = (
     "threads_never_take_more_than_the_cap_together",
@@ -51,7 +51,7 @@ LOOKUPS = "every_way_of_looking_up_leads_to_the_wrapper"
 class Neighbour(NamedTuple):
     name: str
     libraries: tuple[Path | None, ...]
-    """What LD_PRELOAD names; None: it is not here."""
+    """For LD_PRELOAD; None: it is not installed."""
     proof: str
     """Found in what it says of itself, on stderr or by a mark, when the program of `works` has run."""
     environment: dict[str, str] = {}
@@ -97,11 +97,11 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
         Neighbour("locks at fork", (ours("locks_at_fork"),), "taken [1-9]"),
         Neighbour("gone at the end", (ours("gone_at_end"),), "looks [0-9]", works="starts_and_ends"),
-        # Who opens libcuda passes it by. Behind libcurb.so nobody asks for its symbols: that looks them up in libcuda.
+        # A program that opens libcuda bypasses it. Behind libcurb.so it is not called: curb looks symbols up in libcuda.
         Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
                   proof_behind="allocated 0\nfreed 0\n", last=SCENARIOS),
-        # Before libcurb.so it asks libcuda by glibc's dlsym, past libcurb.so, which then has nothing to hold to a cap.
-        # Behind it, it is not asked for the driver's functions: libcurb.so hands out its own.
+        # Before libcurb.so it calls glibc's dlsym on libcuda, past libcurb.so, which then sees no allocation to cap.
+        # Behind it, it is not called for the driver's functions: libcurb.so returns its own.
         Neighbour("shim by dlsym", (ours("counts_by_dlsym"),), "allocated 100\nfreed 100\n",
                   proof_behind="allocated 0\nfreed 0\n", works="allocates_past_us",
                   works_behind=HUNDRED, last=(), first=SCENARIOS),

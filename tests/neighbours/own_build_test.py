@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """curb is built under its own preload: own_build_test.py BUILD
 
-cmake, ninja, the compiler and the linker run with LD_PRELOAD=libcurb.so and a cap, and without, in the same folder one
-after the other. The object files and the program that is linked of them are the same to the last byte; the program runs
-under the preload too. A few files of policy/; with CURB_NIGHTLY=1 libcurb.so and curb.
+cmake, ninja, the compiler and the linker run with LD_PRELOAD=libcurb.so and a cap, and without, in the same folder one after the
+other. The object files and the program that is linked from them must be identical; the program runs under the preload too. A few
+files of policy/; with CURB_NIGHTLY=1 libcurb.so and curb.
 """
 
 from __future__ import annotations

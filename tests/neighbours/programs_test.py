@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Programs of this machine under libcurb.so: programs_test.py BUILD
 
-Every program of /usr/bin and /usr/sbin is run with --version and with --help, and shells, interpreters, package tools
-and others with a little work: twice bare, once with libcurb.so preloaded and a cap in force. Output, errors and exit
-status are the same. Where the two bare runs differ, numbers are masked; where they still do, the command is left out,
-and counted.
+Runs every program of /usr/bin and /usr/sbin with --version and with --help, and shells, interpreters, package tools and
+others with a little work: twice bare, once with libcurb.so preloaded and a cap. Output, errors and exit status must be the
+same. Where the two bare runs differ, numbers are masked; where they still differ, the command is left out and counted.
 
-Nothing is harmed: all of it runs in namespaces of its own, without a network, on file systems that are read-only, as
-nobody. Where namespaces cannot be had, only what is not on a list of programs that change the machine is run.
-A sample is taken unless CURB_NIGHTLY=1; CURB_PROGRAMS_SEED repeats one, CURB_PROGRAMS=NAME,... runs those alone.
+The commands run in namespaces of their own, without a network, on read-only file systems, as nobody. Without namespaces,
+programs that change the machine are left out.
+A sample is run unless CURB_NIGHTLY=1; CURB_PROGRAMS_SEED repeats one, CURB_PROGRAMS=NAME,... runs those alone.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SAMPLE = 200
 """Programs, of which each is run six times."""
 BARE_S, PRELOADED_S = 10.0, 120.0
 MORE = 6
-"""Bare runs that follow where only the preloaded one differs."""
+"""Further bare runs where only the preloaded one differs."""
 NOBODY = 65534
 LARGEST_OUTPUT = 4 << 20
 INSIDE = "CURB_PROGRAMS_INSIDE"
@@ -63,7 +62,7 @@ class Outcome(NamedTuple):
 
 
 class Place:
-    """Where the commands run, and what of the machine they see."""
+    """The folder in which the commands run."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self.folder = folder
@@ -71,7 +70,7 @@ class Place:
         self.library.chmod(0o755)
 
     def run(self, command: Command, folder: Path, preload: str) -> Outcome | None:
-        """None: it does not end in time."""
+        """Returns None if it does not end in time."""
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "home").mkdir(parents=True)
         environment = {"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", "TERM": "dumb", "LC_ALL": "C", "TZ": "UTC",
@@ -80,7 +79,7 @@ class Place:
         environment |= {"CURB_CAP": "1GiB"}
         if preload:
             environment["LD_PRELOAD"] = preload
-        # To files, of which RLIMIT_FSIZE ends what writes for ever.
+        # To files: RLIMIT_FSIZE ends a program that writes for ever.
         with open(folder / "out", "w+b") as out, open(folder / "err", "w+b") as err:
             process = subprocess.Popen(command.words, env=environment, cwd=folder / "home", stdin=subprocess.DEVNULL,
                                        stdout=out, stderr=err, start_new_session=True)
@@ -98,23 +97,23 @@ class Place:
             return None if status is None else Outcome(status, out.read(), err.read())
 
     def compare(self, number: int, command: Command) -> tuple[str, str]:
-        """What became of it ("same", "masked", or why it is left out), and what is wrong."""
+        """("same", "masked", or why it is left out; what is wrong)."""
         folder = self.folder / str(number)
         try:
-            first, *others = self.bare(command, folder, 2)
-            if first is None or None in others:
+            first, other = self.run(command, folder, ""), self.run(command, folder, "")
+            if first is None or other is None:
                 return "does not end by itself", ""
             curb = self.run(command, folder, str(self.library))
             if curb is None:
                 return "wrong", f"does not end in {PRELOADED_S} s"
             for kind in ("same", "masked"):
-                runs = [self.comparable(command, run, kind) for run in (first, curb, *others)]
+                runs = [self.comparable(command, run, kind) for run in (first, curb, other)]
                 if runs[0] == runs[1]:
                     return kind, ""
-                if any(run != runs[0] for run in runs[2:]):
+                if runs[2] != runs[0]:
                     continue
                 # Some choose one of a few orders, and may have chosen the same one twice.
-                if any(run != first for run in self.bare(command, folder, MORE)):
+                if any(self.run(command, folder, "") != first for _ in range(MORE)):
                     return "is not the same twice", ""
                 return "wrong", f"bare {runs[0]}\nunder libcurb.so {runs[1]}"
             return "is not the same twice", ""
@@ -122,9 +121,6 @@ class Place:
             return f"cannot be run: {error.strerror}", ""
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def bare(self, command: Command, folder: Path, times: int) -> list[Outcome | None]:
-        return [self.run(command, folder, "") for _ in range(times)]
 
     @staticmethod
     def comparable(command: Command, run: Outcome, kind: str) -> Outcome:
@@ -156,7 +152,7 @@ def commands(sandboxed: bool) -> list[Command]:
 
 
 def read_only() -> None:
-    """Of this mount namespace everything but WORK, as far as the kernel lets us."""
+    """Makes all of this mount namespace but WORK read-only, as far as the kernel permits."""
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     work = os.environ[INSIDE]
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,exec", "tmpfs", work], check=True)

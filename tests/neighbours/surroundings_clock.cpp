@@ -1,4 +1,4 @@
-// A preload whose clocks all go backwards, in the past: what a fake clock does to whoever waits by it.
+// A preload whose clocks all go backwards, in the past, as a fake clock may.
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -8,12 +8,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from surroundings_here import CAP, Case, Here, Skip, USER, give_to_user, require_program, require_root
 
-# Files.
+from surroundings_here import CAP, USER, Here, Skip, give_to_user, require_program, require_root
+
+Before = Callable[[Here], None]
 
 
-def runtime_folder(make: Callable[[Path], None]) -> Callable[[Here], None]:
+def runtime_folder(make: Callable[[Path], None]) -> Before:
     return lambda here: make(here.runtime / "curb")
 
 
@@ -36,25 +37,23 @@ def link(folder: Path) -> None:
     folder.symlink_to("elsewhere")
 
 
-def log_to(path: str, level: str = "info") -> Callable[[Here], None]:
+def log_to(path: str, level: str = "info") -> Before:
     return lambda here: here.set_policy(log={"level": level, "file": here.text(path)})
 
 
-def trace_to(path: str) -> Callable[[Here], None]:
+def trace_to(path: str) -> Before:
     return lambda here: here.set_policy(trace={"file": here.text(path)})
 
 
-def fifo_log(here: Here) -> None:
-    os.mkfifo(here.folder / "log")
-    log_to("@/log", "warning")(here)
+def fifo(name: str, then: Before) -> Before:
+    def before(here: Here) -> None:
+        os.mkfifo(here.folder / name)
+        then(here)
+
+    return before
 
 
-def fifo_trace(here: Here) -> None:
-    os.mkfifo(here.folder / "trace")
-    trace_to("@/trace")(here)
-
-
-def policy_is(make: Callable[[Path], None]) -> Callable[[Here], None]:
+def policy_is(make: Callable[[Path], None]) -> Before:
     def before(here: Here) -> None:
         here.policy.unlink()
         make(here.policy)
@@ -68,10 +67,10 @@ def sparse_gigabytes(path: Path) -> None:
 
 
 def starts_at_once(here: Here) -> list[str]:
-    """A look at such a policy before main must not read it all, in every program that is started."""
+    """Every program under curb looks at the policy before main; it must not read all of such a one."""
     child = os.fork()
     if child == 0:
-        os.execve("/bin/true", ["true"], here.under_curb(Case("")))
+        os.execve("/bin/true", ["true"], here.all_under_curb())
     _, _, used = os.wait4(child, 0)
     spent = used.ru_utime + used.ru_stime
     return [] if spent < 0.5 else [f"/bin/true takes {spent:.2f} s of CPU"]
@@ -83,38 +82,33 @@ def unreadable(here: Here) -> None:
 
 
 def both_full(here: Here) -> None:
-    here.set_policy(
-        log={"level": "info", "file": f"{here.folder}/full/log"}, trace={"file": f"{here.folder}/full/trace"}
-    )
-    (here.folder / "full").mkdir()
+    full = here.folder / "full"
+    full.mkdir()
+    here.set_policy(log={"level": "info", "file": f"{full}/log"}, trace={"file": f"{full}/trace"})
 
 
 def full_then_policy(here: Here, pid: int) -> list[str]:
-    """An edit of which nothing arrived on the disk: the last good policy stays."""
+    """An edit that did not reach the disk: the last good policy stays."""
     subprocess.run(["sh", "-c", f"cat {here.policy} /dev/zero >/dev/full 2>/dev/null; : >{here.policy}"], check=False)
     for _ in range(2000):
-        done = subprocess.run(
-            [here.curb, "ps", "--json", str(pid)], env=here.environment, capture_output=True, text=True
-        )
+        done = subprocess.run([here.curb, "ps", "--json", str(pid)], env=here.environment, capture_output=True, text=True)
         if f"{here.policy}:1:1: " in done.stdout:
             return []
         time.sleep(0.02)
-    return [f"curb ps does not tell of the policy that was cut off: {done.stdout}"]
+    return [f"curb ps does not report the truncated policy: {done.stdout}"]
 
-
-# Namespaces.
 
 FULL = "mount -t tmpfs -o size=4k,mode=700 none @/full; head -c 100000 /dev/zero >@/full/stuff 2>/dev/null || true"
 READ_ONLY = """for mount in / /tmp; do
     if mountpoint -q $mount; then mount -o remount,bind,ro $mount || exit 9; fi
 done
 if touch /tmp/curb-probe 2>/dev/null; then rm /tmp/curb-probe; exit 9; fi"""
-"""9: it cannot be made here."""
+"""9: these mounts are impossible here."""
 EMPTY_PROC = "mount -t tmpfs -o ro none /proc"
 
 
 def new_root(proc: bool) -> str:
-    """A root with the program and the system's libraries alone: no /tmp, /etc, /dev, /sys, and no /proc unless asked."""
+    """A root with only the program and the system's libraries: no /tmp, /etc, /dev, /sys; /proc if `proc`."""
     bound = "mount -t tmpfs none @/root; cd @/root; mkdir -p usr t"
     bound += "; for d in bin sbin lib lib64; do if [ -L /$d ]; then cp -P /$d ."
     bound += "; elif [ -d /$d ]; then mkdir $d; mount --rbind /$d $d; fi; done"
@@ -127,8 +121,9 @@ def make_root(here: Here) -> None:
     here.program = Path("/t/program")
 
 
-IN_ROOT = {"LD_LIBRARY_PATH": "/t", "CURB_LIBRARY": "/t/libcurb.so"}
-UNDER_CURB_IN_ROOT = {"LD_PRELOAD": "/t/libcurb.so", "CURB_POLICY": "/job.json"}
+def rule_about_a_user(here: Here) -> None:
+    make_root(here)
+    here.set_policy(rules=[{"match": {"user": "nobody-at-all"}, "gpu": {"*": {"cap": "1GiB"}}}])
 
 
 def turkish_locale(here: Here) -> None:
@@ -152,10 +147,10 @@ def trace_is_json(here: Here) -> list[str]:
 
 
 def mode_of_umask(here: Here) -> list[str]:
-    """The runtime directory of this user must be of use to his next process, too."""
+    """The user's next process must be able to use the runtime directory, too."""
     folder = here.runtime / "curb"
-    bits = folder.stat().st_mode & 0o7777 if folder.exists() else None
-    return [] if bits == 0o700 else [f"{folder} has mode {bits:o}" if bits is not None else f"there is no {folder}"]
+    bits = folder.stat().st_mode & 0o7777 if folder.exists() else 0
+    return [] if bits == 0o700 else [f"{folder} has mode {bits:o}"]
 
 
 def odd_umask() -> None:
@@ -168,12 +163,6 @@ def traced_by_user(here: Here) -> None:
 
 
 def unprivileged_inotify(here: Here) -> None:
-    if subprocess.run(
-        ["unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_inotify_instances"], capture_output=True
-    ).returncode:
+    words = ["unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_inotify_instances"]
+    if subprocess.run(words, capture_output=True).returncode:
         raise Skip("no user namespace can be made here")
-
-
-def user_and_rule(here: Here) -> None:
-    make_root(here)
-    here.set_policy(rules=[{"match": {"user": "nobody-at-all"}, "gpu": {"*": {"cap": "1GiB"}}}])

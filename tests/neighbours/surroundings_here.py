@@ -1,4 +1,4 @@
-"""What a case of surroundings_test.py is, where it takes place, and what limits and filters it may set."""
+"""A case of surroundings_test.py, its folder, and the limits and filters that it may set."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 USER = 54321
-"""Whom root becomes where a case is about what users may not."""
+"""Root becomes this user in cases about missing permissions."""
 CAP = "4GiB"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PATIENCE_S = 90.0
 
 
 def asked_in_time(words: list[str], good: tuple[int, ...], **more: Any) -> subprocess.CompletedProcess[str]:
-    """What a command says once it ends as it is to; a process makes its socket in a thread, some time after cuInit."""
+    """Repeats a command until it ends with a good status: a thread makes a process's socket some time after cuInit."""
     until = time.monotonic() + PATIENCE_S / 3
     while True:
         done: subprocess.CompletedProcess[str] = subprocess.run(
@@ -37,7 +36,7 @@ def asked_in_time(words: list[str], good: tuple[int, ...], **more: Any) -> subpr
 
 
 class Skip(Exception):
-    """The surroundings cannot be made here, and why."""
+    """The surroundings cannot be made here; the text says why."""
 
 
 class Here:
@@ -68,7 +67,7 @@ class Here:
         self.set_policy()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def set_policy(self, **more: object) -> None:
@@ -77,23 +76,32 @@ class Here:
     def under_curb(self, case: Case) -> dict[str, str]:
         return {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(self.policy)} | case.under_curb
 
+    def all_under_curb(self) -> dict[str, str]:
+        return self.environment | self.under_curb(Case(""))
+
+    def run(self, under_curb: bool, **more: Any) -> subprocess.CompletedProcess[str]:
+        """The program, in this folder's environment."""
+        environment = self.all_under_curb() if under_curb else self.environment
+        usual = {"env": environment, "capture_output": True, "text": True, "timeout": 90, "stdin": subprocess.DEVNULL}
+        done: subprocess.CompletedProcess[str] = subprocess.run([self.program], **(usual | more))  # type: ignore[call-overload]
+        return done
+
     def wrapped(self, case: Case, beside: int | None = None) -> list[str]:
-        """What makes the surroundings and then becomes the program; `beside`: joins those of a process."""
+        """The command that makes the surroundings and then becomes the program. `beside`: joins those of that process."""
         if not case.shell:
             return []
         if beside is not None:
-            # Neither a folder of curb's own nor a namespace of its own: as that process sees them.
             return ["nsenter", "-t", str(beside), *(["-U", "--preserve-credentials"] if os.geteuid() else []), "-m"]
         require_namespaces()
         script = self.text(case.shell) + '\nexec "$@"'
         return ["unshare", *(["-mUr"] if os.geteuid() else ["-m"]), "sh", "-c", "set -e\n" + script, "sh"]
 
     def text(self, text: str) -> str:
-        """With the folder of the case in place of @."""
+        """Replaces @ by the folder of the case."""
         return re.sub(r"(?<!\$)@", str(self.folder), text)
 
     def started(self, case: Case, environment: dict[str, str]) -> list[str]:
-        """The program, and what starts it, on whose own environment nothing of this depends."""
+        """The command that starts the program with exactly this environment."""
         variables = [f"{name}={self.text(value)}" for name, value in environment.items() if name not in case.without]
         return [*map(self.text, case.through), "env", "-i", *variables, str(self.program), *case.program_words]
 
@@ -118,7 +126,7 @@ class Case:
     """In the child, before exec."""
     program_words: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
-    """What starts the program, as root of its own or the like. @: the folder of the case."""
+    """The command that starts the program. @: the folder of the case."""
     environment: dict[str, str] = field(default_factory=dict)
     under_curb: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
@@ -128,9 +136,9 @@ class Case:
     meanwhile: Callable[[Here, int], list[str]] | None = None
     after: Callable[[Here], list[str]] | None = None
     whole: Callable[[Here], list[str]] | None = None
-    """In place of all that."""
+    """Replaces all the rest."""
     asked: bool | None = False
-    """curb release reaches it, for certain; None: it is not asked, for its stdin is not to be had."""
+    """curb release must reach it; False: may; None: no command is run for it, because its stdin is not available."""
     refused: bool = False
     lines: int = 1
     says: str = ""
@@ -152,11 +160,8 @@ def require_program(name: str) -> None:
         raise Skip(f"there is no {name}")
 
 
-# Limits.
-
-
-def limit(which: int, soft: int, hard: int | None = None) -> Callable[[], None]:
-    return lambda: resource.setrlimit(which, (soft, soft if hard is None else hard))
+def limit(which: int, bound: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(which, (bound, bound))
 
 
 def give_to_user(here: Here) -> None:
@@ -209,7 +214,7 @@ def need_filters(_: Here) -> None:
 
 MODERN = ("inotify_init1", "eventfd2", "getrandom", "openat2", "clone3", "close_range", "statx", "memfd_create",
           "pidfd_open", "rseq", "process_vm_readv", "membarrier", "sched_getaffinity", "getdents64")  # fmt: skip
-# What curb does without: docs/SYSTEM-WIDE.md has the calls that it makes.
+# docs/SYSTEM-WIDE.md lists the calls that curb makes. These are not among them.
 NEVER_MADE = ("eventfd2", "openat2", "memfd_create", "pidfd_open", "pidfd_send_signal", "process_vm_readv", "statx",
               "io_uring_setup", "userfaultfd", "bpf", "perf_event_open", "ptrace", "membarrier", "signalfd4",
               "timerfd_create", "epoll_create1", "pipe2", "fchmodat2")  # fmt: skip

@@ -1,6 +1,6 @@
 // A CUDA program as surroundings_test.py puts it into hostile surroundings: it works below the cap, looks whether its
-// descriptors, files, children and handlers are as without curb, asks for more than the cap, and says what came of it.
-// What stands in the way of its own output is told by its exit status: 3: something else stands under 0, 1 or 2.
+// descriptors, files, children and handlers are as without curb, allocates more than the cap, and prints the results.
+// Exit status 3: another file has taken descriptor 0, 1 or 2.
 //
 // Arguments: what it does to itself before it uses CUDA (limit=NAME:NUMBER, locale), in their order;
 // daemon: closes all descriptors once it has used CUDA; stays: until its stdin ends.

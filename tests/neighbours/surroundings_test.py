@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Hostile surroundings: surroundings_test.py BUILD [NAME...]
 
-In each of them a program runs without libcurb.so and under it. It must say the same, end the same, stay within its cap
-or be told clearly why not, with one line of curb's at the most beside the refusal's, and neither crash nor hang.
-curb ps and curb release are asked for it from the same surroundings. What cannot be made on this machine is named as skipped.
+In each of them a program runs without libcurb.so and under it. It must print the same, end the same, and stay within its cap or
+get a clear reason why it cannot, with at most one line of curb's beside the refusal's; it must neither crash nor hang.
+curb ps and curb release run for it in the same surroundings. Surroundings that this machine cannot make are reported as skipped.
 NAME: only the cases whose names contain one of these. CURB_VERBOSE=1 shows what the programs said.
 """
 
@@ -32,18 +32,18 @@ REFUSAL = re.compile(r"^curb\[\d+\]: refused ", re.MULTILINE)
 
 @dataclass
 class Came:
-    """What came of one run."""
+    """The outcome of one run."""
 
     status: int | None
     """As Popen has it; None: it hung."""
     out: str = ""
     err: str = ""
     asked: list[str] = field(default_factory=list)
-    """What was wrong with the answers of the command."""
+    """Errors in the command's answers."""
 
 
 def read_to(file: int, into: list[bytes], until: bytes, seen: threading.Event) -> None:
-    """All that comes; says when `until` has, or nothing more will."""
+    """Reads to the end of the file. Sets `seen` once `until` has come, or at the end."""
     while block := os.read(file, 65536):
         into.append(block)
         if until in b"".join(into):
@@ -52,7 +52,7 @@ def read_to(file: int, into: list[bytes], until: bytes, seen: threading.Event) -
 
 
 def ask(case: Case, here: Here, pid: int) -> list[str]:
-    """curb ps and curb release, for a process that is there."""
+    """Runs curb ps and curb release for the process. Returns the errors."""
     wrong = []
     for words, good in ((["ps", str(pid)], (0, 1)), (["release", str(pid)], (0,) if case.asked else (0, 1))):
         try:
@@ -122,7 +122,7 @@ BEYOND = re.compile(r"^beyond the cap: (\w+)\n", re.MULTILINE)
 
 
 def judged(case: Case, bare: Came, capped: Came) -> list[str]:
-    """What is wrong."""
+    """Returns the errors."""
     wrong = list(capped.asked)
     if bare.status != 0:
         return [f"the case is none: without curb the program ends with {bare.status}: {bare.err}"]

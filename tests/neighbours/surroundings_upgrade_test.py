@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """An upgrade under running programs: surroundings_upgrade_test.py BUILD CMAKE
 
-cmake --install replaces libcurb.so while a program has it mapped: that goes on with the old one, the new one comes to
-stand there whole and in one moment, and what is started then has it.
+cmake --install replaces libcurb.so while a program has it mapped: the program goes on with the old one, a rename alone puts
+the new one in place, and programs that start later have the new one.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import subprocess
@@ -15,12 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from surroundings_here import asked_in_time
+from surroundings_here import LIBC, asked_in_time
 
 BUILD, CMAKE = sys.argv[1:3]
 PROGRAM = f"{BUILD}/tests/surroundings_program"
 IN_CREATE, IN_MODIFY, IN_DELETE, IN_MOVED_TO = 0x100, 0x2, 0x200, 0x80
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def install(prefix: Path) -> None:
@@ -34,7 +32,7 @@ def mapped(pid: int) -> set[int]:
 
 
 def events(inotify: int, name: str) -> list[int]:
-    """What has become of this name."""
+    """The events of this name."""
     block, out = os.read(inotify, 1 << 20), []
     while block:
         _, mask, _, length = struct.unpack_from("iIII", block)
@@ -60,48 +58,32 @@ def main() -> int:
             "CURB_CAP": "4GiB",
             "CURB_LIBRARY": str(library),
         }
-        words = [PROGRAM, "stays"]
-        process = subprocess.Popen(
-            words,
-            env=environment | {"LD_PRELOAD": str(library)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin and process.stdout
-        while process.stdout.readline() not in ("ready\n", ""):
-            pass
-        old = library.stat().st_ino
-        assert mapped(process.pid) == {old}
+        under_curb = environment | {"LD_PRELOAD": str(library)}
+        pipe = subprocess.PIPE
+        with subprocess.Popen([PROGRAM, "stays"], env=under_curb, stdin=pipe, stdout=pipe, text=True) as process:
+            assert process.stdin and process.stdout
+            while process.stdout.readline() not in ("ready\n", ""):
+                pass
+            old = library.stat().st_ino
+            assert mapped(process.pid) == {old}
 
-        inotify = LIBC.inotify_init1(os.O_NONBLOCK)
-        assert (
-            LIBC.inotify_add_watch(
-                inotify, str(library.parent).encode(), IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_TO
-            )
-            > 0
-        )
-        os.utime(library, (1, 1))  # CMake leaves alone what is as new
-        install(prefix)
-        seen = events(inotify, "libcurb.so")
-        os.close(inotify)
-        assert seen == [IN_MOVED_TO], f"it is not put in place by a rename alone: {list(map(hex, seen))}"
-        new = library.stat().st_ino
-        assert new != old and mapped(process.pid) == {old}
+            inotify = LIBC.inotify_init1(os.O_NONBLOCK)
+            wanted = IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_TO
+            assert LIBC.inotify_add_watch(inotify, str(library.parent).encode(), wanted) > 0
+            os.utime(library, (1, 1))  # CMake does not install a file that is as new
+            install(prefix)
+            seen = events(inotify, "libcurb.so")
+            os.close(inotify)
+            assert seen == [IN_MOVED_TO], f"not only a rename puts it in place: {list(map(hex, seen))}"
+            new = library.stat().st_ino
+            assert new != old and mapped(process.pid) == {old}
 
-        # The old one serves, also what the new command asks.
-        done = asked_in_time([f"{BUILD}/bin/curb", "release", str(process.pid)], (0,), env=environment)
-        assert done.returncode == 0, done
-        process.stdin.close()
-        assert process.wait(60) == 0
-        process.stdout.close()
-        done = subprocess.run(
-            [PROGRAM],
-            env=environment | {"LD_PRELOAD": str(library)},
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
+            # The old library answers the new command.
+            done = asked_in_time([f"{BUILD}/bin/curb", "release", str(process.pid)], (0,), env=environment)
+            assert done.returncode == 0, done
+            process.stdin.close()
+            assert process.wait(60) == 0
+        done = subprocess.run([PROGRAM], env=under_curb, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0 and "beyond the cap: refused" in done.stdout, done
     return 0
 

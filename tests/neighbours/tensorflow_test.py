@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """TensorFlow's wheel on the simulated driver: tensorflow_test.py BUILD CUDA12
 
-It carries stubs of the driver, sizes itself by the free memory, and has allocators that keep all and that give back. CUDA12 has
-the libraries that it asks for (tensorflow.cmake). The wheel is where CURB_TENSORFLOW says, or is fetched into BUILD.
+It brings stubs of the driver, sizes itself by the free memory, and has an allocator that keeps all and one that gives back.
+CUDA12 has the libraries that it needs (tensorflow.cmake). The wheel is in CURB_TENSORFLOW, or is fetched into BUILD.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAM = Path(__file__).with_name("tensorflow_program.py")
 CAP_MIB, GPU_MIB = 8192, 80 * 1024
 PIECE_MIB = 256
 CACHE_LEFT_MIB = 64
-"""Of a pool: less than what its smallest part takes."""
+"""What may stay of a pool: less than its smallest part."""
 
 try:
     PACKAGES = tensorflow_site.environment(BUILD)
@@ -49,7 +49,7 @@ class TensorFlowTest(unittest.TestCase):
         return self.start(self.machine.under_curb(policy | ({"frameworks": frameworks} if frameworks else {})))
 
     def limits_mib(self, process: Process) -> list[int]:
-        """Of each GPU that TensorFlow sees, the memory that it takes for itself."""
+        """For each GPU that TensorFlow sees, the memory that it takes for itself."""
         process.tell("gpus")
         return [int(limit) // MIB for limit in process.line().split()]
 

@@ -108,8 +108,8 @@ constinit std::atomic<int> broken = CUDA_SUCCESS;
 constinit std::atomic<bool> was_reset = false;
 
 // The calls that the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all
-// that begin so. Measured on an H200 with driver 580 (tests/gpu/programs/broken.cpp;
-// docs/results/broken-2026-11-23-nvidia-h200.md).
+// that begin so. Measured on an H200 with driver 580
+// (docs/results/broken-2026-11-23-nvidia-h200.md).
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",

@@ -18,7 +18,7 @@ auto synchronise(const Driver &cuda, CUstream stream) {
     return [&cuda, stream] { must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
 }
 
-// A call that a shim knows and has nothing to add to.
+// A call that a shim passes on unchanged.
 Sample passed(Words) {
     return both([pool = default_pool()](const Driver &cuda) {
         return loop([&cuda, pool] {
@@ -61,35 +61,6 @@ Sample ordered(Words words) {
     });
 }
 
-Sample mapped(Words words) {
-    const std::size_t size = bytes(words[0]);
-    CUdeviceptr place = 0;
-    must(driver().cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
-    CUmemAllocationProp kind{};
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return both([size, place, kind, access](const Driver &cuda) {
-        return loop([&cuda, size, place, kind, access] {
-            CUmemGenericAllocationHandle handle = 0;
-            must(cuda.cuMemCreate(&handle, size, &kind, 0), "cuMemCreate");
-            must(cuda.cuMemMap(place, size, 0, handle, 0), "cuMemMap");
-            must(cuda.cuMemSetAccess(place, size, &access, 1), "cuMemSetAccess");
-            must(cuda.cuMemUnmap(place, size), "cuMemUnmap");
-            must(cuda.cuMemRelease(handle), "cuMemRelease");
-        });
-    });
-}
-
-// More than there is: what it costs to be told so.
-Sample refused(Words words) {
-    return loop([&cuda = driver(), size = bytes(words[0])] {
-        CUdeviceptr block = 0;
-        if (const CUresult result = cuda.cuMemAlloc_v2(&block, size); result != CUDA_ERROR_OUT_OF_MEMORY)
-            throw Cannot("cuMemAlloc_v2 was not refused: it returned " + std::to_string(static_cast<int>(result)));
-    });
-}
-
 Sample launch(Words) {
     CUmodule module = nullptr;
     CUfunction kernel = nullptr;
@@ -119,9 +90,8 @@ Sample graph(Words) {
 }
 
 constexpr Probe kProbes[] = {
-    {"passed", "", 0, passed},      {"info", "", 0, info},          {"plain", "BYTES", 1, plain},
-    {"async", "BYTES", 1, ordered}, {"mapped", "BYTES", 1, mapped}, {"refused", "BYTES", 1, refused},
-    {"launch", "", 0, launch},      {"graph", "", 0, graph},
+    {"passed", 0, passed}, {"info", 0, info},     {"plain", 1, plain},
+    {"async", 1, ordered}, {"launch", 0, launch}, {"graph", 0, graph},
 };
 
 }  // namespace

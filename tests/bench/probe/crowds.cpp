@@ -69,66 +69,57 @@ Sample threads(Words words) {
     return both(make, Halves::equal);
 }
 
-using Blocks = std::vector<CUdeviceptr>;
-
-struct Plain {
-    void take(CUdeviceptr *block) const { must(cuda.cuMemAlloc_v2(block, size), "cuMemAlloc_v2"); }
-    void give(CUdeviceptr block) const { must(cuda.cuMemFree_v2(block), "cuMemFree_v2"); }
+// Allocations of one size, plain or stream-ordered.
+struct Kind {
+    void take(CUdeviceptr *block) const {
+        if (ordered)
+            must(cuda.cuMemAllocAsync(block, size, nullptr), "cuMemAllocAsync");
+        else
+            must(cuda.cuMemAlloc_v2(block, size), "cuMemAlloc_v2");
+    }
+    void give(CUdeviceptr block) const {
+        if (ordered)
+            must(cuda.cuMemFreeAsync(block, nullptr), "cuMemFreeAsync");
+        else
+            must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
+    }
     const Driver &cuda;
+    bool ordered;
     std::size_t size;
 };
 
-struct Ordered {
-    void take(CUdeviceptr *block) const { must(cuda.cuMemAllocAsync(block, size, nullptr), "cuMemAllocAsync"); }
-    void give(CUdeviceptr block) const { must(cuda.cuMemFreeAsync(block, nullptr), "cuMemFreeAsync"); }
-    const Driver &cuda;
-    std::size_t size;
+struct Live {
+    explicit Live(Words words)
+        : kind{driver(), words[0] == "async", bytes(words[2])}, blocks(static_cast<std::size_t>(number(words[1]))) {
+        for (CUdeviceptr &block : blocks) kind.take(&block);
+    }
+    Kind kind;
+    std::vector<CUdeviceptr> blocks;
 };
 
-template <class Kind>
-std::shared_ptr<Blocks> taken(Kind kind, long many) {
-    auto blocks = std::make_shared<Blocks>(static_cast<std::size_t>(many));
-    for (CUdeviceptr &block : *blocks) kind.take(&block);
-    return blocks;
-}
-
-// Any one of many live blocks is freed, and another taken in its place.
-template <class Kind>
-Sample exchanged(Kind kind, long many) {
-    return loop([kind, blocks = taken(kind, many), random = std::uint32_t{1}]() mutable {
+// Frees any one of many live blocks, and allocates another in its place.
+Sample exchanged(Words words) {
+    return loop([live = std::make_shared<Live>(words), random = std::uint32_t{1}]() mutable {
         random = random * 1'664'525 + 1'013'904'223;
-        CUdeviceptr &block = (*blocks)[std::uint64_t{random} * blocks->size() >> 32];
-        kind.give(block);
-        kind.take(&block);
+        CUdeviceptr &block = live->blocks[std::uint64_t{random} * live->blocks.size() >> 32];
+        live->kind.give(block);
+        live->kind.take(&block);
     });
 }
 
-// A block comes and goes, and many others stay.
-template <class Kind>
-Sample visited(Kind kind, long many) {
-    return loop([kind, others = taken(kind, many)] {
-        CUdeviceptr block = 0;
-        kind.take(&block);
-        kind.give(block);
-    });
-}
-
-Sample live(Words words) {
-    const long many = number(words[1]);
-    const std::size_t size = bytes(words[2]);
-    return words[0] == "plain" ? exchanged(Plain{driver(), size}, many) : exchanged(Ordered{driver(), size}, many);
-}
-
+// Allocates and frees a block while many others live.
 Sample beside(Words words) {
-    const long many = number(words[1]);
-    const std::size_t size = bytes(words[2]);
-    return words[0] == "plain" ? visited(Plain{driver(), size}, many) : visited(Ordered{driver(), size}, many);
+    return loop([live = std::make_shared<Live>(words)] {
+        CUdeviceptr block = 0;
+        live->kind.take(&block);
+        live->kind.give(block);
+    });
 }
 
 constexpr Probe kProbes[] = {
-    {"threads", "THREADS BYTES", 2, threads},
-    {"live", "plain|async BLOCKS BYTES", 3, live},
-    {"beside", "plain|async BLOCKS BYTES", 3, beside},
+    {"threads", 2, threads},
+    {"live", 3, exchanged},
+    {"beside", 3, beside},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. Linked against nothing of CUDA, so
-// that the environment alone says which driver it is, and what stands before it. And the same functions at the driver's
-// own addresses, to be held against.
+// The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. Linked against no CUDA library, so
+// that the environment alone selects the driver and what stands before it. And the same functions at the driver's own
+// addresses, as the base of comparison.
 #pragma once
 
 #include <stdexcept>
@@ -10,7 +10,7 @@
 
 namespace bench {
 
-// The text says what this driver, or what stands before it, cannot do.
+// The text says which call failed, or what is missing.
 struct Cannot : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -19,25 +19,17 @@ struct Cannot : std::runtime_error {
     FUNCTION(cuInit)                      \
     FUNCTION(cuDevicePrimaryCtxRetain)    \
     FUNCTION(cuCtxSetCurrent)             \
-    FUNCTION(cuCtxSynchronize)            \
     FUNCTION(cuDeviceGetDefaultMemPool)   \
     FUNCTION(cuGraphCreate)               \
     FUNCTION(cuGraphInstantiateWithFlags) \
     FUNCTION(cuGraphLaunch)               \
     FUNCTION(cuLaunchKernel)              \
-    FUNCTION(cuMemAddressReserve)         \
     FUNCTION(cuMemAlloc_v2)               \
     FUNCTION(cuMemAllocAsync)             \
-    FUNCTION(cuMemCreate)                 \
     FUNCTION(cuMemFree_v2)                \
     FUNCTION(cuMemFreeAsync)              \
     FUNCTION(cuMemGetInfo_v2)             \
-    FUNCTION(cuMemMap)                    \
     FUNCTION(cuMemPoolSetAttribute)       \
-    FUNCTION(cuMemPoolTrimTo)             \
-    FUNCTION(cuMemRelease)                \
-    FUNCTION(cuMemSetAccess)              \
-    FUNCTION(cuMemUnmap)                  \
     FUNCTION(cuModuleGetFunction)         \
     FUNCTION(cuModuleLoadData)            \
     FUNCTION(cuStreamCreate)              \
@@ -57,8 +49,8 @@ const Driver &driver();
 CUmemoryPool default_pool();
 void keep_in_pool();
 
-// The driver's own functions (direct.cpp), whatever is preloaded; with nothing before the driver they are the same.
-// What is allocated by them is freed by them.
+// The driver's own functions (direct.cpp), past every preload; without a preload they are the same as driver()'s.
+// Memory that they allocate has to be freed by them.
 struct Direct {
     Driver functions;
     std::string missing;  // what could not be found; empty: nothing

@@ -1,13 +1,12 @@
 // One probe of what calls of the driver cost, kept alive so that several of them, under several preloads, take samples
 // in turns: each is warm, and a clock that drifts meets all of them.
 //
-//   probe --list               every probe with its words
 //   probe NAME [WORD...]       says {"event": "ready"}; for each line "sample COUNT" on stdin says
 //                              {"event": "sample", "ns": of one operation}, with "direct_ns" of one by the driver's own
 //                              functions where the two are compared, or "no_direct": why not; ends with its stdin
 //   probe --direct             every function with its address as programs find it, and the driver's own
 //
-// Status 3: the probe cannot be had here, and the last line of stderr says why.
+// Status 3: the probe cannot run here, and the last line of stderr says why.
 
 #include <array>
 #include <cstdio>
@@ -24,7 +23,7 @@ using namespace bench;
 
 std::vector<Probe> probes() {
     std::vector<Probe> all;
-    for (const auto &some : {call_probes(), crowd_probes(), policy_probes(), release_probes(), start_probes()})
+    for (const auto &some : {call_probes(), crowd_probes(), policy_probes(), start_probes()})
         all.insert(all.end(), some.begin(), some.end());
     return all;
 }
@@ -59,20 +58,16 @@ void serve(const Sample &sample) {
 
 int main(int argc, char **argv) try {
     const std::vector<std::string> words(argv + 1, argv + argc);
-    if (words.size() == 1 && words[0] == "--list") {
-        for (const Probe &probe : probes()) std::printf("%s %s\n", probe.name, probe.words);
-        return 0;
-    }
     if (words.size() == 1 && words[0] == "--direct") {
         list_functions();
         return 0;
     }
     for (const Probe &probe : probes()) {
-        if (words.empty() || words[0] != probe.name || words.size() - 1 < probe.least) continue;
+        if (words.empty() || words[0] != probe.name || words.size() - 1 < probe.words) continue;
         serve(probe.make(Words(words).subspan(1)));
         return 0;
     }
-    std::fprintf(stderr, "usage: probe --list | --direct | NAME [WORD...]\n");
+    std::fprintf(stderr, "usage: probe --direct | NAME [WORD...]\n");
     return 2;
 } catch (const std::exception &why) {
     std::fprintf(stderr, "%s\n", why.what());

@@ -1,6 +1,5 @@
-// The policy that CURB_POLICY names is edited while the program allocates.
+// How long an edit of the policy that CURB_POLICY names takes to be in force.
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPiece = 2 << 20;
 
-// A policy with one word of it exchanged, put in place as editors do it.
+// A policy with one word replaced, renamed over the file as editors do it.
 class Policy {
   public:
     Policy(std::string word, std::string other) {
@@ -44,29 +43,7 @@ class Policy {
     std::string texts_[2];
 };
 
-// A pair, while the policy is another every 2 ms.
-Sample reloads(Words words) {
-    auto pair = loop([&cuda = driver()] {
-        CUdeviceptr block = 0;
-        must(cuda.cuMemAlloc_v2(&block, kPiece), "cuMemAlloc_v2");
-        must(cuda.cuMemFree_v2(block), "cuMemFree_v2");
-    });
-    return [pair, policy = Policy(words[0], words[1])](long count) {
-        std::atomic<bool> done = false;
-        std::thread editor([&] {
-            for (bool edited = true; !done.load(); edited = !edited) {
-                policy.put(edited);
-                std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            }
-        });
-        const Times time = pair(count);
-        done = true;
-        editor.join();
-        return time;
-    };
-}
-
-// From the edit until the first request that is answered by it: refused by the one version, granted by the other.
+// From the edit until the first request that it changes: one version refuses it, the other grants it.
 Sample edits(Words words) {
     const Policy policy(words[0], words[1]);
     const auto until = [&cuda = driver()](bool granted) {
@@ -91,10 +68,7 @@ Sample edits(Words words) {
     };
 }
 
-constexpr Probe kProbes[] = {
-    {"reloads", "WORD OTHER", 2, reloads},
-    {"edits", "WORD REFUSING", 2, edits},
-};
+constexpr Probe kProbes[] = {{"edits", 2, edits}};
 
 }  // namespace
 

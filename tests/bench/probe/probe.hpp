@@ -1,4 +1,4 @@
-// What a probe is: it sets up once, and then takes samples whenever it is told to (main.cpp).
+// A probe sets up once, and then takes samples on request (main.cpp).
 #pragma once
 
 #include <algorithm>
@@ -28,16 +28,14 @@ using Sample = std::function<Times(long count)>;
 
 struct Probe {
     const char *name;
-    const char *words;  // that come after the name
-    std::size_t least;  // of them
+    std::size_t words;  // that must follow the name, at least
     Sample (*make)(Words words);
 };
 
-std::span<const Probe> call_probes();     // calls.cpp: one thread, one call or pair of calls
-std::span<const Probe> crowd_probes();    // crowds.cpp: many threads, many live allocations
-std::span<const Probe> policy_probes();   // policies.cpp: the policy changes meanwhile
-std::span<const Probe> release_probes();  // releases.cpp: memory goes back
-std::span<const Probe> start_probes();    // starts.cpp: programs begin
+std::span<const Probe> call_probes();    // calls.cpp: one thread, one call or pair of calls
+std::span<const Probe> crowd_probes();   // crowds.cpp: many threads, many live allocations
+std::span<const Probe> policy_probes();  // policies.cpp: an edit of the policy
+std::span<const Probe> start_probes();   // starts.cpp: programs begin
 
 inline long number(const std::string &word) { return std::stol(word); }
 inline std::size_t bytes(const std::string &word) { return std::stoull(word); }

@@ -1,15 +1,14 @@
-// Programs that begin and end. The process that starts them is a bare one; what stands before the programs is said in
-// words.
+// Programs that begin and end. The process that starts them is bare; the words say what stands before the programs.
 
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
 #include <algorithm>
 
 #include "driver.hpp"
 #include "probe.hpp"
-#include "spawn.hpp"
 
 namespace bench {
 
@@ -22,21 +21,7 @@ std::vector<char *> pointers(const std::vector<std::string> &words) {
     return list;
 }
 
-// NAME=VALUE... -- COMMAND...
-Sample starts(Words words) {
-    const auto middle = std::find(words.begin(), words.end(), "--");
-    if (middle == words.end()) throw Cannot("there is no -- before the command");
-    std::vector<std::string> environment = bare_environment();
-    environment.insert(environment.end(), words.begin(), middle);
-    const std::vector<std::string> command(middle + 1, words.end());
-    run(command, environment);  // its files are in the page cache from here on
-    return loop([=] { run(command, environment); });
-}
-
-constexpr Probe kProbes[] = {{"starts", "[NAME=VALUE...] -- COMMAND...", 2, starts}};
-
-}  // namespace
-
+// Runs the command with its output discarded. Throws Cannot unless it ends with status 0.
 void run(const std::vector<std::string> &command, const std::vector<std::string> &environment) {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
@@ -51,12 +36,28 @@ void run(const std::vector<std::string> &command, const std::vector<std::string>
         throw Cannot(command[0] + " ended with wait status " + std::to_string(status));
 }
 
+// This process's environment, without preloads.
 std::vector<std::string> bare_environment() {
     std::vector<std::string> kept;
     for (char **variable = environ; *variable; ++variable)
         if (!std::string_view(*variable).starts_with("LD_PRELOAD=")) kept.emplace_back(*variable);
     return kept;
 }
+
+// NAME=VALUE... -- COMMAND...
+Sample starts(Words words) {
+    const auto middle = std::find(words.begin(), words.end(), "--");
+    if (middle == words.end()) throw Cannot("there is no -- before the command");
+    std::vector<std::string> environment = bare_environment();
+    environment.insert(environment.end(), words.begin(), middle);
+    const std::vector<std::string> command(middle + 1, words.end());
+    run(command, environment);  // its files are in the page cache from here on
+    return loop([=] { run(command, environment); });
+}
+
+constexpr Probe kProbes[] = {{"starts", 2, starts}};
+
+}  // namespace
 
 std::span<const Probe> start_probes() { return kProbes; }
 

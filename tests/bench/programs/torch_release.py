@@ -1,7 +1,7 @@
-"""PyTorch's cache goes back, so many times as it is told to: `torch_release.py inside|signal`.
+"""Releases PyTorch's cache on request: `torch_release.py inside|signal`.
 
-`inside`: by torch.cuda.empty_cache(). `signal`: by SIGUSR1 to itself, timed until PyTorch says that it holds no more than
-what it uses. 3.5 GiB in 180 segments, as a training leaves them.
+`inside`: by torch.cuda.empty_cache(). `signal`: by SIGUSR1 to itself, timed until PyTorch's own figure shows no
+cache. The cache is 3.5 GiB in 180 segments, as a training leaves them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training in PyTorch, the same losses in each run: `torch_train.py transformer|resnet [graph|compile]`.
 
-`graph`: the whole step is one CUDA graph. `compile`: torch.compile of the model. Knows nothing of curb. The losses stay on
-the device until the end, so that steps run as closely as they can.
+`graph`: the whole step is one CUDA graph. `compile`: torch.compile of the model. Does not use curb. The losses stay on the
+device until the end, so that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def resnet() -> tuple[nn.Module, Tensor, Tensor]:
 
 def main(name: str, how: str) -> None:
     torch.manual_seed(1)
-    # Warnings alone: some gradients of images have no deterministic form, and then the losses are told to differ.
+    # Warnings only: some gradients of images have no deterministic form; then the remark says that the losses differ.
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     model, inputs, targets = {"transformer": transformer, "resnet": resnet}[name]()

@@ -6,12 +6,11 @@ from lab import Case, Lab
 from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, Session
-from watch import MIB
 
 _OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
 
 
-def cudart_case(linked: str, by_curb_run: bool = False) -> Case:
+def _case(linked: str, by_curb_run: bool = False) -> Case:
     def case(lab: Lab, row: Row) -> None:
         job = lab.job(row.name, CAP)
         argv = lab.compiled("cudart_fill.cu", "-cudart", linked)
@@ -30,7 +29,7 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
         row.error = ", ".join(full["errors"])
         row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
         row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
-        held = session.watch.settle() / MIB
+        held = session.held_mib()
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
         session.tell(next_command)
     filled = row.details["full_async"]["filled_mib"]
@@ -46,3 +45,10 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
     row.expect(done["handled"] == 1, f"its own SIGUSR1 handler ran {done['handled']} times for 1 signal")
     row.add_note(f"own C handler called {done['handled']} of 1")
     session.finish()
+
+
+CUDART = {
+    "cudart static": _case("static"),
+    "cudart shared": _case("shared"),
+    "curb run, cudart shared": _case("shared", by_curb_run=True),
+}

@@ -1,4 +1,4 @@
-"""The driver itself under curb: the contract suite on the real driver, and every way to reach an entry point."""
+"""The contract suite on the real driver, bare and under curb, and every way to look an entry point up."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
 import under_curb  # noqa: E402
 
 
-def contract(lab: Lab, row: Row) -> None:
-    """The suite that says what the driver does, which the simulated driver passes too, on the real one and without curb."""
+def _contract(lab: Lab, row: Row) -> None:
+    """Without curb: the driver does what the suite says, as the simulated driver does."""
     suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     failed = {case.name: case.said for case in under_curb.run(suite, names, None) if not case.holds}
@@ -24,15 +24,15 @@ def contract(lab: Lab, row: Row) -> None:
     row.add_note(f"{len(names) - len(failed)} of {len(names)} cases hold on this driver")
 
 
-def contract_under_curb(lab: Lab, row: Row) -> None:
-    """The same with curb in front and nothing to refuse: what the driver does, it still does, and the books agree."""
+def _contract_under_curb(lab: Lab, row: Row) -> None:
+    """With curb and nothing to refuse: the driver still does it, and the books agree."""
     suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     job = lab.job(row.name, "100%")
     job.policy.write_text(under_curb.policy(job.log_file))
     cases = under_curb.run(suite, names, lab.capped_environment(job) | {"CONTRACT_BOOKS": str(job.log_file)})
     failed = {case.name: case for case in cases if not case.holds}
-    # What fails bare too is not curb's doing.
+    # Cases that fail bare too are not curb's failures.
     bare = {case.name for case in under_curb.run(suite, failed, None) if not case.holds}
     differ = [case for case in failed.values() if case.name not in bare]
     wrong = [case.name for case in differ if not case.by_design]
@@ -53,7 +53,7 @@ def contract_under_curb(lab: Lab, row: Row) -> None:
         row.add_note(f"{len(bare)} fail without curb too")
 
 
-def conformance(lab: Lab, row: Row) -> None:
+def _conformance(lab: Lab, row: Row) -> None:
     """Every entry point by every way to reach it, bare and under curb."""
     command = [str(lab.built("tests/conformance")), "--curb", str(lab.library)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
@@ -61,3 +61,10 @@ def conformance(lab: Lab, row: Row) -> None:
     row.details = {"output": lines[-200:]}
     row.expect(done.returncode == 0, f"status {done.returncode}: " + "; ".join([*lines[-5:], done.stderr.strip()[-300:]]))
     row.add_note(lines[-1] if lines else "it said nothing")
+
+
+DRIVER = {
+    "contract suite on the real driver": _contract,
+    "contract suite under curb": _contract_under_curb,
+    "conformance": _conformance,
+}

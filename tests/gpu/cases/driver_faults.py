@@ -1,6 +1,5 @@
-"""Calls of the real driver that fail: tests/between's driver stands before it, and the fault tests of tests/fault run as on
-the simulated one. Each way of using memory has a process that keeps its context while one call after the other fails with
-each of five codes.
+"""Failing calls of the real driver: tests/between's driver stands before it, and the tests of tests/fault run as on the simulated
+driver. Each way of using memory has a process, in whose context one call after the other fails with each of five codes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _START = "the_start"
 
 
 def environment(lab: Lab, folder: Path) -> dict[str, str]:
-    """Of a program that is to find that driver: the real one behind it has another name."""
+    """Makes a program find that driver, and that driver the real one, which gets another name."""
     between = lab.built("tests/between/libcuda.so.1")
     folder.mkdir(parents=True, exist_ok=True)
     for link, name in (("libcuda-behind.so.1", "libcuda.so.1"), ("libnvidia-ml.so.1", "libnvidia-ml.so.1")):

@@ -1,82 +1,137 @@
-"""Each framework up to the cap, past the refusal, and through a release."""
+"""Each framework up to the cap, beyond it, and through a release. Those that reach the driver in other ways than PyTorch,
+JAX, TensorFlow and CuPy run without curb too, and must compute the same.
+
+A package that this Python does not have may be in a folder of its own, CURB_BEYOND/NAME.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+import json
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lab import Case, Lab, torch_allocator
 from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
-from session import Event, Job, ProgramFailed, Session
+from session import Job, ProgramFailed, Session
 from watch import MIB
 
-# What a release must bring back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
+# What a release must give back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
 _SHARE_BACK = 0.9
+_NO_RELEASE = "BFC: it returns nothing, whatever is asked"
 
 
 @dataclass(frozen=True)
 class Fill:
-    """One framework with one allocator. `gives_back`: whether a release is expected to free its cache."""
+    """`argv`: the program under programs/. `errors`, `says`: the error at the cap, and a part of its text. `gives_back`:
+    whether a release is expected to free the framework's cache. `bare`: run without curb too, for the same result."""
 
-    program: str
+    argv: tuple[str, ...]
     module: str
     errors: tuple[str, ...]
     says: str = ""
     env: dict[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
     gives_back: bool = True
     fills_to_the_cap: bool = True
     judged: bool = True
     note: str = ""
+    bare: bool = False
+    needs: tuple[str, ...] = ()
+    """Further packages."""
 
 
-def _torch(conf: str, **more: object) -> Fill:
+def _torch(conf: str = "", name: str = "torch", judged: bool = True, note: str = "") -> Fill:
     errors = ("torch.OutOfMemoryError",)
-    return Fill("torch_fill.py", "torch", errors, "out of memory", torch_allocator(conf), **more)  # type: ignore[arg-type]
+    return Fill(("fill.py", name), "torch", errors, "out of memory", torch_allocator(conf), judged=judged, note=note)
 
 
-def _tensorflow(allocator: str, **more: object) -> Fill:
-    env = {"TF_GPU_ALLOCATOR": allocator} if allocator else {}
-    errors = ("tensorflow.ResourceExhaustedError",)
-    return Fill("tensorflow_fill.py", "tensorflow", errors, "OOM when allocating", env, **more)  # type: ignore[arg-type]
-
-
-def _jax(allocator: str, **more: object) -> Fill:
+def _jax(allocator: str, gives_back: bool = True, note: str = "") -> Fill:
     env = {"XLA_PYTHON_CLIENT_ALLOCATOR": allocator} if allocator else {}
     errors = ("jax.JaxRuntimeError", "jaxlib.XlaRuntimeError", "jaxlib.JaxRuntimeError")
-    return Fill("jax_fill.py", "jax", errors, "RESOURCE_EXHAUSTED", env, **more)  # type: ignore[arg-type]
+    return Fill(("fill.py", "jax"), "jax", errors, "RESOURCE_EXHAUSTED", env, gives_back, bool(allocator), note=note)
+
+
+def _tensorflow(allocator: str, gives_back: bool = True, note: str = "") -> Fill:
+    env = {"TF_GPU_ALLOCATOR": allocator} if allocator else {}
+    errors = ("tensorflow.ResourceExhaustedError",)
+    return Fill(
+        ("fill.py", "tensorflow"), "tensorflow", errors, "OOM when allocating", env, gives_back, bool(allocator), note=note
+    )
 
 
 FILLS = {
-    "torch native": _torch(""),
+    "torch native": _torch(),
     "torch expandable segments": _torch("expandable_segments:True"),
     "torch cudaMallocAsync": _torch("backend:cudaMallocAsync"),
     "torch native, cold": _torch(
-        "", arguments=("cold",), judged=False, note="memory first, code at the cap, where cuBLAS finds no room for its own memory"
+        name="cold", judged=False, note="memory first, code at the cap, where cuBLAS finds no room for its own memory"
     ),
-    "jax default": _jax(
-        "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
-    ),
+    "jax default": _jax("", gives_back=False, note=_NO_RELEASE),
     "jax cuda_async": _jax("cuda_async"),
     "jax platform": _jax("platform", gives_back=False, note="caches nothing: what is deleted is back at once"),
-    "tensorflow default": _tensorflow(
-        "", gives_back=False, fills_to_the_cap=False, note="BFC: nothing can be given back, it keeps what it has"
-    ),
+    "tensorflow default": _tensorflow("", gives_back=False, note=_NO_RELEASE),
     "tensorflow cuda_malloc_async": _tensorflow("cuda_malloc_async"),
-    "cupy": Fill("cupy_fill.py", "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"),
+    "cupy": Fill(
+        ("fill.py", "cupy"), "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"
+    ),
+    "beyond: Numba": Fill(
+        ("numba_fill.py",),
+        "numba",
+        ("numba.CudaAPIError", "numba_cuda.CudaAPIError"),
+        "OUT_OF_MEMORY",
+        gives_back=False,
+        note="cuMemAlloc, no cache: what is freed is back at once, but for a few frees that Numba defers",
+        bare=True,
+    ),
+    "beyond: Triton": Fill(
+        ("triton_fill.py",), "triton", ("torch.OutOfMemoryError",), "out of memory", bare=True, needs=("torch",)
+    ),
+    "beyond: TileLang": Fill(
+        ("tilelang_fill.py",),
+        "tilelang",
+        ("torch.OutOfMemoryError",),
+        "out of memory",
+        note="exports stubs of the driver and of the runtime",
+        bare=True,
+        needs=("torch",),
+    ),
+    "beyond: ONNX Runtime": Fill(
+        ("onnxruntime_fill.py",),
+        "onnxruntime",
+        ("onnxruntime.RuntimeException", "onnxruntime.Fail", "builtins.RuntimeError"),
+        "memory",
+        gives_back=False,
+        fills_to_the_cap=False,
+        note="its arena doubles each time, so it is refused early, and returns nothing",
+        bare=True,
+        needs=("onnx",),
+    ),
+    "beyond: llama.cpp": Fill(
+        ("llama_fill.py",),
+        "llama_cpp",
+        ("builtins.MemoryError",),
+        "no context",
+        gives_back=False,
+        fills_to_the_cap=False,
+        note="built without flash attention and kernels for quantized weights; caches nothing but its scratch pool",
+        bare=True,
+    ),
 }
 
 
 def fill_case(fill: Fill) -> Case:
     def case(lab: Lab, row: Row) -> None:
-        packages = lab.need(fill.module)
+        env = fill.env | _packages(lab, fill)
         row.note = fill.note
+        argv = lab.python(*fill.argv)
+        bare = _bare_result(lab, row, argv, env) if fill.bare else None
         job = lab.job(row.name, CAP)
-        session = lab.capped(lab.python(fill.program, *fill.arguments), job, fill.env | packages)
+        session = lab.capped(argv, job, env)
         with row.watching(session, CAP_MIB if fill.judged else None):
             try:
-                go_through(session, job, fill, row)
+                _go_through(lab, session, job, fill, row, bare)
             except ProgramFailed as failure:
                 row.goes_on = False
                 row.expect(False, str(failure))
@@ -87,10 +142,35 @@ def fill_case(fill: Fill) -> Case:
     return case
 
 
-def go_through(session: Session, job: Job, fill: Fill, row: Row, at_the_cap: Callable[[], None] = lambda: None) -> Event:
-    """Returns the "warm" event. Calls `at_the_cap` once the program has been refused."""
+def _packages(lab: Lab, fill: Fill) -> dict[str, str]:
+    """The variables with which the program finds its package."""
+    for module in fill.needs:
+        lab.need(module)
+    folder = Path(os.environ.get("CURB_BEYOND", "/nonexistent")) / fill.module
+    if not fill.bare or not folder.is_dir():
+        return lab.need(fill.module)
+    nvidia = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (nvidia.submodule_search_locations or [] if nvidia else [])]
+    cuda = [library for root in roots for library in sorted(root.glob("*/lib"))]
+    cuda.append(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "lib64")
+    return {
+        name: os.pathsep.join([*map(str, first), *filter(None, [os.environ.get(name)])])
+        for name, first in (("PYTHONPATH", [folder]), ("LD_LIBRARY_PATH", cuda))
+    }
+
+
+def _bare_result(lab: Lab, row: Row, argv: list[str], env: dict[str, str]) -> str:
+    with row.watching(lab.bare(argv, f"{row.name} bare", env), None) as session:
+        result = str(session.expect("warm", 180)["result"])
+    row.peak_mib = None
+    return result
+
+
+def _go_through(lab: Lab, session: Session, job: Job, fill: Fill, row: Row, bare: str | None) -> None:
     warm = session.expect("warm", 120)
     row.details["warm_mib"] = round(session.watch.held / MIB)
+    if bare is not None:
+        row.expect(warm["result"] == bare, f"computes {warm['result']}, without curb {bare}")
     session.tell("fill")
     full = session.expect("full", 120)
     row.details["full"] = full
@@ -99,27 +179,36 @@ def go_through(session: Session, job: Job, fill: Fill, row: Row, at_the_cap: Cal
     row.expect(set(full["errors"]) <= set(fill.errors), f"unexpected error {row.error}: {full['message'][:200]}")
     row.expect(fill.says in full["message"], f"'{fill.says}' is not in the error's text: {full['message'][:200]}")
     row.expect(full["intact"], "memory does not hold what was written")
-    held = session.watch.settle() / MIB
+    held = session.held_mib()
     if fill.fills_to_the_cap and fill.judged:
         row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
-    at_the_cap()
+    if fill.bare or fill.module == "torch":
+        _ask_doctor(lab, session, row)
     session.tell("go on")
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]
     row.expect(idle["correct"], "computes wrongly after the refusal")
-    # Some give a part back by themselves once it is free: a pool, down to its release threshold; PyTorch, its whole cache
-    # when one more block is refused.
-    back_already = max(0.0, held - session.watch.settle() / MIB)
+    # Some return a part on their own once it is free: a pool, down to its release threshold; PyTorch, its whole cache when
+    # one more block is refused.
+    back_already = max(0.0, held - session.held_mib())
     back = release(session, job.log)
-    row.details["cached_mib"] = idle["cached_mib"]
+    row.details |= {"cached_mib": idle["cached_mib"], "given_back_before_mib": round(back_already)}
     record(row, back)
     if fill.gives_back:
         share = (back.mib + back_already) / full["filled_mib"]
         row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")
-        row.details["given_back_before_mib"] = round(back_already)
     session.tell("again")
     done = session.expect("done", 60)
     row.goes_on = row.goes_on and done["correct"]
     row.expect(done["correct"], "computes wrongly after the release")
     session.finish()
-    return warm
+
+
+def _ask_doctor(lab: Lab, session: Session, row: Row) -> None:
+    """`curb doctor PID` finds no problem with the program at its cap."""
+    found = json.loads(lab.curb("doctor", str(session.pid), "--json").stdout).get("findings", [])
+    problems = [one for one in found if one.get("result") == "problem"]
+    row.expect(not problems, f"curb doctor PID: {json.dumps(problems)[:300]}")
+
+
+FILL_CASES = {name: fill_case(fill) for name, fill in FILLS.items()}

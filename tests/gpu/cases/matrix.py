@@ -1,13 +1,15 @@
-"""What programs live through under curb as without it, on a GPU: rows 1, 6, 7, 8 and 9 of tests/matrix/rows.def with PyTorch,
-and calls of the real driver that fail. Every program runs bare, under curb without a cap, and under a cap with room; what
-it computes, what it says of its children and how it ends is the same.
+"""Programs behave under curb as without it: rows 1, 6, 7, 8 and 9 of tests/matrix/rows.def with PyTorch, and failing calls of
+the real driver. Every program runs bare, under curb without a cap, and under a cap with room; its results, its reports on its
+children and its end must be the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from cases import driver_faults, memcheck, torch_faults
+from cases import driver_faults, memcheck
 from lab import Case, Lab, Unavailable
 from row import Row
 from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_bare
@@ -15,8 +17,8 @@ from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_b
 
 @dataclass(frozen=True)
 class Program:
-    """`script` under programs/. `more`: runs under curb with other arguments, which come to the same. `times`: how often
-    each runs, where once says little."""
+    """`script` under programs/. `more`: runs under curb with other arguments, which give the same results. `times`: how often
+    each runs, where once says little. `environment`: of all runs, with a folder for its files."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -24,6 +26,7 @@ class Program:
     limit_s: float = 90.0
     expected_s: float = 20.0
     times: int = 1
+    environment: Callable[[Lab, Path], dict[str, str]] = lambda lab, folder: {}
 
     def plan(self, lab: Lab, name: str) -> list[Run]:
         lab.need("torch")
@@ -39,9 +42,9 @@ class Program:
         self, lab: Lab, case: str, name: str, arguments: tuple[str, ...], *, under_curb: bool = True, cap: str | None = None
     ) -> Run:
         folder = lab.folder_of(f"{case} {name}")
-        # Kernels are compiled in each run: found in another's cache they would not be.
+        # Each run compiles its kernels; another run's cache would spare it that.
         own = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        own["TORCHINDUCTOR_COMPILE_THREADS"] = "4"
+        own |= {"TORCHINDUCTOR_COMPILE_THREADS": "4"} | self.environment(lab, folder)
         job = lab.job(f"{case} {name}", cap) if under_curb else None
         env = lab.capped_environment(job, own) if job else lab.environment(own)
         argv = lab.python(self.script, *arguments)
@@ -65,20 +68,20 @@ class Program:
 
 
 PROGRAMS = {
-    "matrix 6: DataLoader, 4 workers": Program("matrix_loader.py", expected_s=25),
-    "matrix 6: DDP spawn": Program("matrix_ranks.py", expected_s=35, times=4),
-    "matrix 6: CUDA IPC tensors": Program("matrix_ipc.py", expected_s=20),
+    "matrix 1: failing calls under PyTorch": Program("matrix_faults.py", environment=driver_faults.environment, expected_s=30),
+    "matrix 6: DataLoader, 4 workers": Program("matrix_training.py", ("loader",), expected_s=25),
+    "matrix 6: DDP spawn": Program("matrix_ranks.py", ("20", "gloo:2", "nccl:1"), expected_s=35, times=4),
+    "matrix 6: CUDA IPC tensors": Program("matrix_training.py", ("ipc",)),
     "matrix 6: children": Program("matrix_forks.py", expected_s=35),
-    "matrix 7: signals": Program("matrix_signals.py", ("own",), (("none",),), expected_s=20),
+    "matrix 7: signals": Program("matrix_signals.py", ("own",), (("none",),)),
     "matrix 8: threads": Program("matrix_threads.py", expected_s=15),
-    "matrix 9: ends": Program("matrix_exits.py", expected_s=20),
-    "matrix: CUDA graphs": Program("matrix_graphs.py", expected_s=12),
-    "matrix: torch.compile": Program("matrix_compile.py", limit_s=120, expected_s=60),
+    "matrix 9: ends": Program("matrix_exits.py"),
+    "matrix: CUDA graphs": Program("matrix_training.py", ("graphs",), expected_s=12),
+    "matrix: torch.compile": Program("matrix_training.py", ("compile",), limit_s=120, expected_s=60),
 }
 
 _ALL: dict[str, tuple[Plan, Judge]] = {
     "matrix 1: failing calls of the driver": (driver_faults.plan, driver_faults.judge),
-    "matrix 1: failing calls under PyTorch": (torch_faults.plan, torch_faults.judge),
     **{name: (program.plan, program.judge) for name, program in PROGRAMS.items()},
     "matrix: compute-sanitizer": (memcheck.plan, memcheck.judge),
 }

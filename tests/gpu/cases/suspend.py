@@ -1,5 +1,5 @@
-"""A training process moved out to host memory in the middle and back: what is left on the device, how long it takes, and
-whether it learns the same to the last bit. Without room for it, it stays out until there is.
+"""A training process moved out to host memory and back in the middle: what is left on the device, how long it takes, and
+whether it learns the same to the last bit. While the device has no room for it, it stays out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from lab import Case, Lab
 from row import Row
-from session import Event, Session
+from session import Session
 from watch import MIB
 
 _CAP = "24GiB"
@@ -26,8 +26,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
         lab.built("bin/curb")
-        steps = _STEPS // 2 if lab.quick else _STEPS
-        argv = lab.python(f"suspend_{framework}.py", str(steps))
+        argv = lab.python("suspend_train.py", framework, str(_STEPS // 2 if lab.quick else _STEPS))
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
@@ -39,30 +38,36 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         )
         with started as session:
             session.expect("training", 180)
-            time.sleep(1)  # in the middle of a step, whichever it is
+            time.sleep(1)  # so that it is in the middle of a step
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
             out = _curb(lab, "suspend", session, *(["--force"] if framework in _ON_XLA or not capped else []))
-            left = session.watch.settle() / MIB
-            if framework in _ON_XLA and _died(session):
+            left = session.held_mib()
+            time.sleep(_STILL_S)
+            if framework in _ON_XLA and not session.running():
                 row.verdict, row.goes_on = "info", False
                 row.add_note("a thread of XLA's crashed while the process was suspended, which is why curb asks for --force")
                 return
-            _judge_suspended(row, session, left)
+            row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
+            row.expect(session.running(), "the process ended while it was suspended")
+            row.expect(session.quiet(), "the process went on while it was suspended")
             refused = _resume_into_a_full_device(lab, row, session, before)
             back = _curb(lab, "resume", session, "--wait", "30s")
-            held_again = session.watch.settle() / MIB
+            held_again = session.held_mib()
             disturbed = session.expect("done", 300)
             session.end()
         row.goes_on = True
         row.expect(out["suspended"], f"curb suspend: {out.get('message')}")
         row.expect(back["resumed"], f"curb resume: {back.get('message')}")
         row.expect(abs(held_again - before) <= 64, f"held {before:,.0f} MiB before and {held_again:,.0f} after")
-        _judge_learnt(row, undisturbed, disturbed)
+        for what in ("losses", "digest"):
+            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        losses = disturbed["losses"]
+        row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
         row.details = {"held_mib": before, "left_mib": left, "out": out, "back": back, "refusal": refused}
         row.add_note(
             f"{before:,.0f} MiB out in {out.get('seconds', 0):.1f} s (lock {out.get('lock_seconds', 0):.2f} s), "
-            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB left meanwhile; {len(disturbed['losses'])} losses and "
+            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB left meanwhile; {len(losses)} losses and "
             f"the weights {'identical' if not row.wrong else 'compared'}; refused while the device was full"
         )
 
@@ -70,7 +75,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
 
 
 def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
-    """curb's answer, with its exit status as `status` and all the time that it took as `whole_s`."""
+    """curb's answer, with its exit status as `status` and its running time as `whole_s`."""
     start = time.monotonic()
     done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
     try:
@@ -80,38 +85,19 @@ def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, 
     return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}
 
 
-def _died(session: Session) -> bool:
-    time.sleep(_STILL_S)
-    return not session.running()
-
-
-def _judge_suspended(row: Row, session: Session, left: float) -> None:
-    row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
-    time.sleep(_STILL_S)
-    row.expect(session.running(), "the process ended while it was suspended")
-    row.expect(session.quiet(), "the process went on while it was suspended")
-
-
 def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
-    """Fills the device, asks for the process to come back, and makes room again. The refusal."""
+    """Fills the device, tries to resume, and frees the device again. Returns the refusal."""
     with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
         filler.expect("ready", 60)
         missing = 2 * _PIECE_MIB
         pieces = int((lab.device.free() / MIB - need_mib + missing) // _PIECE_MIB) + 1
         filler.tell(f"take {pieces} {_PIECE_MIB}")
-        taken = filler.expect("taken", 60)
-        row.expect(not taken["refused"], "the device could not be filled")
+        row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
         refused = _curb(lab, "resume", session)
         row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
         row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
         filler.end()
     return str(refused.get("message", ""))
-
-
-def _judge_learnt(row: Row, undisturbed: Event, disturbed: Event) -> None:
-    row.expect(disturbed["losses"] == undisturbed["losses"], "the losses differ from those of the undisturbed run")
-    row.expect(disturbed["digest"] == undisturbed["digest"], "the weights differ from those of the undisturbed run")
-    row.expect(disturbed["losses"][-1] < disturbed["losses"][0], "the loss did not fall: nothing was trained")
 
 
 SUSPEND: dict[str, Case] = {

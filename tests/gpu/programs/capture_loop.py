@@ -1,8 +1,8 @@
-"""Trains under CUDA graph capture, capturing anew in every round, while the test sends SIGUSR1; then trains the same number
-of steps eagerly and compares.
+"""Trains under CUDA graph capture, with a new capture in every round, while the test sends SIGUSR1; then trains the same number of
+steps eagerly and compares.
 
-Every round captures 40 training steps, so that a large part of the time is spent in captures and signals do fall into
-them; their times are handed out, to be compared with those of the signals.
+Every round captures 40 training steps, so that captures take a large part of the time and signals arrive during them. The
+program reports the times of its captures.
 """
 
 from __future__ import annotations

@@ -1,34 +1,23 @@
-"""What the programs that fill the GPU have in common: the order of events, told once.
+"""Fills the GPU up to the cap with a framework of frameworks.py: `fill.py NAME`. Other programs call run() with their own.
 
-warm up -> fill to the cap -> "full" -> (told) free everything and compute -> "idle", with the framework's cache full ->
-(the test asks for a release) -> (told) allocate and compute again -> "done".
+"warm" -> (told) fills to the cap -> "full" -> (told) frees everything and computes -> "idle", with the framework's cache
+full -> (the test requests a release) -> (told) allocates and computes again -> "done".
 
-The warm-up runs every kernel that is used later at the same shapes: the driver loads code at the first launch, and this
-is about what the cap does to a program in full swing, as a training script is after its first steps.
+The warm-up runs every kernel that is used later, at the same shapes: the driver loads code at the first launch, and these
+tests are about a program in full swing, as a training script is after its first steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import sys
+from typing import Any
 
-from talk import say, wait
-
-
-class Framework(Protocol):
-    """One framework's way of doing the same things."""
-
-    sizes: tuple[int, ...]
-    """MiB of the pieces, the largest first: the next one is tried when the one before does not fit any more."""
-
-    def warm_up(self) -> None: ...
-    def piece(self, mib: int, mark: int) -> Any: ...
-    def holds(self, piece: Any, mark: int) -> bool: ...
-    def compute(self) -> bool: ...
+from frameworks import FRAMEWORKS, Framework
+from talk import kind, say, wait
 
 
 def fill_up(framework: Framework) -> tuple[list[Any], dict[str, Any]]:
-    """Allocates until the smallest size is refused, and says what the refusals looked like."""
+    """Allocates until the smallest size is refused. Returns the pieces and a report of the refusals."""
     pieces: list[Any] = []
     filled = 0
     errors: list[str] = []
@@ -37,7 +26,7 @@ def fill_up(framework: Framework) -> tuple[list[Any], dict[str, Any]]:
         while len(pieces) < 4096:
             try:
                 pieces.append(framework.piece(mib, len(pieces) % 100 + 1))
-            except Exception as error:  # which kind it is, is the question
+            except Exception as error:  # the test judges the type
                 errors.append(kind(error))
                 message = message or str(error)
                 break
@@ -51,22 +40,21 @@ def fill_up(framework: Framework) -> tuple[list[Any], dict[str, Any]]:
     }
 
 
-def kind(error: Exception) -> str:
-    return f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
-
-
-def run(framework: Framework, reserved: Callable[[], int] | None = None, result: Callable[[], Any] | None = None) -> None:
-    """`reserved`: the bytes that the framework's allocator keeps. `result`: a result to compare between two runs."""
+def run(framework: Framework) -> None:
     framework.warm_up()
-    say("warm", result=result() if result else None)
+    say("warm", result=framework.result() if framework.result else None)
     wait()
     pieces, found = fill_up(framework)
     say("full", **found)
     wait()
     pieces.clear()
     correct = framework.compute()
-    say("idle", correct=correct, cached_mib=reserved() // 2**20 if reserved else None)
+    say("idle", correct=correct, cached_mib=framework.reserved() // 2**20 if framework.reserved else None)
     wait()
     pieces = [framework.piece(framework.sizes[0], mark) for mark in (1, 2)]
     intact = all(framework.holds(piece, mark) for mark, piece in enumerate(pieces, 1))
     say("done", correct=intact and framework.compute())
+
+
+if __name__ == "__main__":
+    run(FRAMEWORKS[sys.argv[1]]())

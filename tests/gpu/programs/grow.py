@@ -1,6 +1,6 @@
-"""A training that keeps ever more on the device, as one does whose features or losses are never let go.
+"""A training that keeps more and more on the device, like one that never frees its features or losses.
 
-Knows nothing of curb. Commands: `take N` (N pieces, a training step with each), `drop`, `end`.
+Does not use curb. Commands: `take N` (N pieces, a training step with each), `drop`, `end`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def piece(size: int, mark: int) -> Tensor:
 
 
 def take(training: Training, kept: list[Tensor], pieces: int) -> None:
-    """Says how long each piece took, which shows where it was held back. The first refusal ends it."""
+    """Reports how long each piece took, which shows where it waited. Stops at the first refusal."""
     seconds, refused, losses = [], 0, []
     for _ in range(pieces):
         losses.append(training.step())

@@ -1,7 +1,7 @@
 """A jitted training step of a perceptron in JAX, deterministic to the last bit: `jax_step.py STEPS`.
 
-Knows nothing of curb. Which memory JAX takes, and how, is for its environment to say. After the training its arrays stay
-until it is told `delete`, and then it waits with nothing but what JAX keeps.
+Does not use curb. The environment selects JAX's allocator. After the training the arrays live until the next command; then
+the program waits with only the memory that JAX keeps.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(steps: int) -> None:
     jax.block_until_ready(layers)
     seconds = time.perf_counter() - start
     said = [float(loss) for loss in losses]
-    say("trained", losses=said, ms_per_step=seconds / (steps - _UNTIMED_STEPS) * 1e3)
+    say("trained", losses=said, steps_per_s=(steps - _UNTIMED_STEPS) / seconds)
     wait()
     for array in jax.live_arrays():
         array.delete()

@@ -13,6 +13,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 from fill import run
+from frameworks import Framework
 from gguf import GGUFWriter
 
 _LAYERS, _WIDTH, _HEADS, _INNER, _TOKENS = 4, 512, 8, 1024, 256
@@ -75,7 +76,7 @@ class Context:
             llama_cpp.llama_free(self._context)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """What the model expects after these tokens, one decoded after the other."""
+        """The model's output after these tokens, decoded one by one."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         for token in tokens:
             one = (llama_cpp.llama_token * 1)(token)
@@ -85,7 +86,7 @@ class Context:
         return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self._context, -1), shape=(_TOKENS,)).copy()
 
 
-class Llama:
+class Llama(Framework):
     sizes = (256, 32)
 
     def __init__(self) -> None:
@@ -116,5 +117,4 @@ class Llama:
         return bool((self.piece(2, 1).logits(_PROMPT) == self._expected).all())
 
 
-program = Llama()
-run(program, result=program.result)
+run(Llama())

@@ -1,5 +1,5 @@
-"""The ends of a program that holds tensors, streams, graphs, events and pinned memory. Importing PyTorch takes longer than
-everything else, so one process does it and forks a child for each way to end, before CUDA has begun.
+"""Every way in which a program can end that holds tensors, streams, graphs, events and pinned memory. Importing PyTorch takes
+longer than everything else, so one process imports it and forks a child for each way, before CUDA begins.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import torch
+from children import status_of
 from talk import say
 
-_LIMIT_S = 60.0
 libc = ctypes.CDLL(None)
 kept: list[object] = []
 
@@ -29,7 +29,7 @@ def work() -> float:
 
 
 def hold() -> None:
-    """What is alive at the end."""
+    """Makes the objects that live until the end."""
     x = torch.ones(1 << 22, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -110,8 +110,8 @@ WAYS = {
 }
 
 
-def start(way: str, file: Path) -> int:
-    """The child's pid; 0 in the child."""
+def start(file: Path) -> int:
+    """Forks, with the child's stdout to the file. Returns the child's pid, 0 in the child."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
@@ -121,36 +121,18 @@ def start(way: str, file: Path) -> int:
     return pid
 
 
-def statuses(running: dict[int, str]) -> dict[str, int | str]:
-    """How each child ended; one that hangs is killed."""
-    found: dict[str, int | str] = {}
-    end = time.monotonic() + _LIMIT_S
-    while running and time.monotonic() < end:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid:
-            found[running.pop(pid)] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    for pid, way in running.items():
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        found[way] = "hangs"
-    return found
-
-
 def main() -> str | None:
-    """In a child: the way in which it is to end."""
+    """Returns in a child the way in which it has to end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     folder = Path(tempfile.mkdtemp())
     files = {way: folder / str(number) for number, way in enumerate(WAYS)}
-    running: dict[int, str] = {}
+    pids: dict[str, int] = {}
     for way, file in files.items():
-        pid = start(way, file)
-        if pid == 0:
+        pids[way] = start(file)
+        if pids[way] == 0:
             return way
-        running[pid] = way
-    ended = statuses(running)
     for way, file in files.items():
-        say("ended", way=way, status=ended[way], said=file.read_text())
+        say("ended", way=way, status=status_of(pids[way]), said=file.read_text())
     shutil.rmtree(folder)
     return None
 

@@ -1,7 +1,7 @@
-"""Calls of the driver that fail under PyTorch, on the driver of tests/between: what PyTorch says of each, and that it goes on.
+"""Failing driver calls under PyTorch, on the driver of tests/between: PyTorch's error for each, and whether it goes on.
 
-Those that PyTorch answers by an exception: of some others, as of what asks whether there is a context, it ends the process
-by std::terminate, with or without curb.
+Only calls whose failure PyTorch reports by an exception. After some others it ends the process by std::terminate, with or
+without curb.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CALLS: dict[bytes, Callable[[], bool]] = {
 
 
 def tried(operation: Callable[[], bool]) -> str:
-    """What it ends with; addresses and amounts, which differ under a cap, left out."""
+    """The result, or the error without its addresses and amounts, which differ under a cap."""
     try:
         return "right" if operation() else "wrong"
     except Exception as error:
@@ -71,7 +71,7 @@ def tried(operation: Callable[[], bool]) -> str:
 
 
 def goes_on() -> bool:
-    """A program may have to try again once: what an error has left behind is told by the next call."""
+    """A program may have to try again: the next call can report an error that the one before left behind."""
     return any(tried(all_of_it) == "right" for _ in range(3))
 
 

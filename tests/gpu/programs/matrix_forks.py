@@ -1,7 +1,6 @@
 """Children of a program whose threads allocate: by fork, exec, vfork, posix_spawn, system, as daemons, by multiprocessing.
 
-A forked child cannot use CUDA; what it is told is compared with what it is told without curb. Those that were started
-anew can.
+A forked child cannot use CUDA; its errors are compared with those without curb. A child that is started anew can.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+from children import LIMIT_S, status_of
 from talk import say
 
 _THREADS, _CHILDREN = 8, 30
-_LIMIT_S = 40.0
 _SHELL = ["/bin/sh", "-c", "exit 3"]
 _FRESH = [sys.executable, "-c", "from small_cuda import Cuda; print(Cuda().allocate(8) is not None)"]
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -43,29 +42,16 @@ def allocate(seed: int) -> None:
     rounds.append(done)
 
 
-def status_of(pid: int) -> int | str:
-    """Its exit status; one that hangs is killed."""
-    end = time.monotonic() + _LIMIT_S
-    while time.monotonic() < end:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return "hangs"
-
-
 def all_of(pipe: int) -> str:
     said = b""
-    while select.select([pipe], [], [], _LIMIT_S)[0] and (more := os.read(pipe, 4096)):
+    while select.select([pipe], [], [], LIMIT_S)[0] and (more := os.read(pipe, 4096)):
         said += more
     os.close(pipe)
     return said.decode()
 
 
 def child(body: Callable[[], object]) -> tuple[str, int | str]:
-    """What `body` returns in a forked child, and how that ended."""
+    """The result of `body` in a forked child, and the child's exit status."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -80,22 +66,16 @@ def child(body: Callable[[], object]) -> tuple[str, int | str]:
     return all_of(reading), status_of(pid)
 
 
-def exits(number: int) -> int | str:
+def forked(body: Callable[[], object]) -> int | str:
+    """How a forked child ends in which `body` runs."""
     pid = os.fork()
     if pid == 0:
-        os._exit(number)
-    return status_of(pid)
-
-
-def execs() -> int | str:
-    pid = os.fork()
-    if pid == 0:
-        os.execv(_SHELL[0], _SHELL)
+        body()
     return status_of(pid)
 
 
 def daemon() -> str:
-    """Of a daemon that uses CUDA: forked twice, in a session of its own, exec."""
+    """The output of a daemon that uses CUDA: forked twice, in a session of its own, then exec."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -110,14 +90,6 @@ def daemon() -> str:
     return all_of(reading).strip()
 
 
-def ends_normally() -> int | str:
-    """Python's whole end in a forked child, with tensors of its parent."""
-    pid = os.fork()
-    if pid == 0:
-        sys.exit(6)
-    return status_of(pid)
-
-
 def square(number: int) -> int:
     return number * number
 
@@ -128,7 +100,7 @@ def on_device(number: int) -> float:
 
 def with_pool(method: str, work: Callable[[int], float]) -> list[float]:
     with multiprocessing.get_context(method).Pool(2) as pool:
-        return pool.map_async(work, range(6)).get(_LIMIT_S)
+        return pool.map_async(work, range(6)).get(LIMIT_S)
 
 
 def main() -> None:
@@ -136,12 +108,12 @@ def main() -> None:
     threads = [threading.Thread(target=allocate, args=(seed,)) for seed in range(_THREADS)]
     for thread in threads:
         thread.start()
-    say("exits", statuses=[exits(i % 7) for i in range(_CHILDREN)])
-    say("execs", statuses=[execs() for _ in range(_CHILDREN)])
+    say("exits", statuses=[forked(partial(os._exit, i % 7)) for i in range(_CHILDREN)])
+    say("execs", statuses=[forked(partial(os.execv, _SHELL[0], _SHELL)) for _ in range(_CHILDREN)])
     say("vfork", statuses=[subprocess.run(_SHELL, check=False).returncode for _ in range(_CHILDREN)])
     say("spawn", statuses=[status_of(os.posix_spawn(_SHELL[0], _SHELL, os.environ)) for _ in range(_CHILDREN)])
     say("system", statuses=[os.waitstatus_to_exitcode(os.system("exit 5")) for _ in range(5)])
-    fresh = subprocess.run(_FRESH, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    fresh = subprocess.run(_FRESH, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     say("fresh", said=fresh.stdout.strip(), status=fresh.returncode, daemon=daemon())
     say("torch in a child", said=child(lambda: torch.zeros(1, device="cuda")))
     stop.set()
@@ -155,7 +127,7 @@ def main() -> None:
         synchronises=child(lambda: cuda.cuCtxSynchronize()),
         begins=child(lambda: cuda.cuInit(0)),
     )
-    say("a child that ends", status=ends_normally())
+    say("a child that ends", status=forked(partial(sys.exit, 6)))  # Python's whole end, with tensors of its parent
     say("done", wrong=wrong[:5], kept=kept.sum().item(), worked=all(done > 10 for done in rounds))
 
 

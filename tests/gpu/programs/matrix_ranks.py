@@ -1,18 +1,21 @@
-"""DistributedDataParallel by torch.multiprocessing.spawn: two ranks on one GPU over gloo, then one over NCCL, which does not
-put two on the same device.
+"""DistributedDataParallel by torch.multiprocessing.spawn: `matrix_ranks.py STEPS BACKEND:RANKS...`.
+
+Rank N uses GPU N, or the only one. NCCL does not put two ranks on the same device; gloo does.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-# No NVLink multicast: where GPUs are shared by several machines it can put all of them out of service.
+# No NVLink multicast: where several machines share GPUs, it can put all of them out of service.
 os.environ["NCCL_NVLS_ENABLE"] = "0"
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
 
@@ -23,25 +26,26 @@ from talk import say  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-_STEPS, _BATCH, _WIDTH = 20, 128, 512
+_BATCH, _WIDTH = 128, 512
 _LONG_S = 60
-"""What no run takes that ends: then each rank says on stderr where its threads are."""
+"""No run that ends takes so long: then each rank prints on stderr where its threads are."""
 
 
-def train(rank: int, backend: str, ranks: int, folder: str) -> None:
+def train(rank: int, steps: int, backend: str, ranks: int, folder: str) -> None:
     faulthandler.dump_traceback_later(_LONG_S)
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
-    torch.cuda.set_device(0)
+    device = rank % torch.cuda.device_count()
+    torch.cuda.set_device(device)
     dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=ranks)
     layers = [nn.Linear(_WIDTH, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 16)]
-    model = DistributedDataParallel(nn.Sequential(*layers).cuda(), device_ids=[0])
+    model = DistributedDataParallel(nn.Sequential(*layers).cuda(), device_ids=[device])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(7 + rank)
     x = torch.randn(_BATCH, _WIDTH, generator=generator).cuda()
     y = torch.randn(_BATCH, 16, generator=generator).cuda()
     losses = []
-    for _ in range(_STEPS):
+    for _ in range(steps):
         loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -49,21 +53,21 @@ def train(rank: int, backend: str, ranks: int, folder: str) -> None:
         losses.append(loss.item())
     total = torch.tensor(losses, device="cuda")
     dist.all_reduce(total)
-    Path(folder, f"{backend}.{rank}").write_text(repr([losses, total.tolist()]))
-    # The model first: as the last holder of the group it ends it with Python's lock held, and waits for gloo's threads, one of
-    # which may wait for that lock (pytorch/pytorch#56297). A ring of references holds it.
+    Path(folder, f"{backend}.{rank}").write_text(json.dumps([losses, total.tolist()]))
+    # Delete the model first. As the last holder of the group it would end the group with Python's lock held, and wait for
+    # gloo's threads, one of which may wait for that lock (pytorch/pytorch#56297). A ring of references holds it.
     del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
 
 
-def main() -> None:
+def main(steps: int, groups: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for backend, ranks in (("gloo", 2), ("nccl", 1)):
-            mp.spawn(train, (backend, ranks, folder), nprocs=ranks)
-            said = [Path(folder, f"{backend}.{rank}").read_text() for rank in range(ranks)]
-            say("trained", backend=backend, ranks=said)
+        for backend, _, ranks in (group.partition(":") for group in groups):
+            mp.spawn(train, (steps, backend, int(ranks), folder), nprocs=int(ranks))
+            said = [json.loads(Path(folder, f"{backend}.{rank}").read_text()) for rank in range(int(ranks))]
+            say("trained", backend=backend, losses=[losses for losses, _ in said], totals=[total for _, total in said])
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,5 +1,5 @@
-"""SIGUSR1 in every situation: `matrix_signals.py own` with a handler of the program's, `none` without one, which only a program
-under curb outlives.
+"""SIGUSR1 in every situation: `matrix_signals.py own` with a handler of the program's, `none` without one, which would end a program
+without curb.
 
 Before CUDA; a thousand a second from outside and some to each thread while threads compute; blocked; while Python ends.
 """
@@ -65,7 +65,7 @@ def under_load() -> dict[int, float]:
     while any(thread.is_alive() for thread in threads) or outside.poll() is None:
         for thread in threads:
             if thread.is_alive() and thread.native_id:
-                libc.tgkill(os.getpid(), thread.native_id, signal.SIGUSR1)  # which survives that the thread does not
+                libc.tgkill(os.getpid(), thread.native_id, signal.SIGUSR1)  # harmless if the thread has ended
         time.sleep(0.002)
     return sums
 
@@ -87,7 +87,7 @@ def main(handler: str) -> None:
         for _ in range(20):
             os.kill(os.getpid(), signal.SIGUSR1)
     before = handled
-    torch.ones(1, device="cuda")  # until here the signal does what it does without curb
+    torch.ones(1, device="cuda")  # until here the signal acts as without curb
     say("sums", sums=sorted(under_load().items()))
     say("blocked", **blocked())
     if handler == "own":

@@ -1,5 +1,5 @@
-"""Threads that take memory of random sizes, free what others have taken, end and are made anew; every block is looked at
-before it is freed.
+"""Threads that allocate random sizes, free the blocks of other threads, end, and are started again; every block is checked before
+it is freed.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from fill import run
+from frameworks import Framework
 from numba import cuda
 
 # NumPy 2.5 dropped a name that numba-cuda 0.30 reads when it first compiles a kernel.
@@ -27,9 +28,7 @@ def _scale_add(out: Any, x: Any, y: Any) -> None:
         out[index] = x[index] * np.float32(3) + y[index]
 
 
-class Numba:
-    sizes = (256, 32, 2)
-
+class Numba(Framework):
     def warm_up(self) -> None:
         self.compute()
         self.holds(self.piece(2, 1), 1)
@@ -57,5 +56,4 @@ class Numba:
         return bool((out.copy_to_host() == 4).all())
 
 
-numba = Numba()
-run(numba, result=numba.result)
+run(Numba())

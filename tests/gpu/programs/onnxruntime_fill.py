@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from fill import run
+from frameworks import Framework
 from onnx import TensorProto, helper
 
 
@@ -21,7 +22,7 @@ def _model() -> bytes:
     return bytes(model.SerializeToString())
 
 
-class OnnxRuntime:
+class OnnxRuntime(Framework):
     sizes = (256, 32)
 
     def __init__(self) -> None:
@@ -51,5 +52,4 @@ class OnnxRuntime:
         return bool((self._session.run(None, {"x": twos})[0] == 4096).all())
 
 
-program = OnnxRuntime()
-run(program, result=program.result)
+run(OnnxRuntime())

@@ -1,4 +1,4 @@
-"""The few driver calls that the small programs need, by ctypes: they are about curb, and start in a tenth of a second."""
+"""The few driver calls that the small programs need, by ctypes, so that they start in a tenth of a second."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Cuda:
         self.must("cuMemFree_v2", ctypes.c_uint64(pointer))
 
     def total_mib(self) -> int:
-        """What the program is told that the device has."""
+        """The total memory that cuMemGetInfo shows."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return total.value // MIB
 
     def served(self, name: str, *arguments: object) -> bool:
-        """Makes a call that may be refused for want of memory, and for nothing else."""
+        """Makes a call. False if the driver is out of memory. Raises RuntimeError on any other error."""
         result = getattr(self._driver, name)(*arguments)
         if result not in (0, OUT_OF_MEMORY):
             raise RuntimeError(f"{name} returned {result}")

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the program with the call that failed. For calls that have no business failing.
+// Ends the program if the call fails, and prints the call.
 #define MUST(call, succeeded)                                             \
     do {                                                                  \
         if (const auto result = (call); result != (succeeded)) {          \

@@ -13,8 +13,13 @@ def say(event: str, **fields: Any) -> None:
 
 
 def wait() -> str:
-    """The next command. Sleeps in read(), as an idle notebook does; the end of the test ends the program."""
+    """Returns the next command. Sleeps in read(), as an idle notebook does. The end of the test ends the program."""
     line = sys.stdin.readline()
     if not line:
         sys.exit("the test has gone")
     return line.strip()
+
+
+def kind(error: Exception) -> str:
+    """`torch.OutOfMemoryError`: the error's class and the package that defines it."""
+    return f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"

@@ -1,6 +1,6 @@
-"""What articles advise against TensorFlow's hold on a GPU, each as a script of its own: `tensorflow_remedies.py NAME STEPS`.
+"""The remedies that articles advise against TensorFlow's hold on a GPU, a script each: `tensorflow_remedies.py NAME STEPS`.
 
-Knows nothing of curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
+Does not use curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
 remedy -> "after" -> (told) trains once more, as the next cell of a notebook does -> "again" -> (told) ends. The same losses
 come out of every run, to the last bit.
 """
@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from talk import say, wait  # noqa: E402
+from talk import kind, say, wait  # noqa: E402
 from tensorflow import keras  # noqa: E402
 
 _SIDE, BATCH, _CLASSES = 64, 128, 10
@@ -55,6 +55,22 @@ def cnn(filters: int = 32) -> Any:
             layers.Dense(_CLASSES),
         ]
     )
+
+
+def function_step(model: Any) -> Any:
+    """A training step as a tf.function, of images and classes. It returns the loss."""
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        slopes = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
+        return loss
+
+    return step
 
 
 class Script:
@@ -121,18 +137,8 @@ class Fit(Script):
 
 class FunctionLoop(Fit):
     def train(self, steps: int) -> list[float]:
-        self.model = model = cnn()
-        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-        @tf.function
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = loss_of(y, model(x, training=True))
-            slopes = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
-            return loss
-
+        self.model = cnn()
+        step = function_step(self.model)
         x, y = map(tf.constant, images())
         losses = []
         ends = []
@@ -198,8 +204,8 @@ class OutOfMemory(Script):
         try:
             for _ in range(_MOST_PIECES):
                 self.pieces.append(tf.fill([_PIECE_MIB << 18], one))
-        except Exception as error:  # which kind it is, is the question
-            self.error = f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"
+        except Exception as error:  # the test judges the type
+            self.error = kind(error)
         return losses
 
     def remedy(self) -> None:
@@ -252,7 +258,7 @@ def speed(ends: list[float], steps: int) -> float | None:
 
 
 def bytes_in_use() -> int | str:
-    """What TensorFlow says of its own memory: BytesInUse, as the articles' `memory_stats` op had it."""
+    """TensorFlow's own figure: BytesInUse, as the articles' `memory_stats` op had it."""
     try:
         return int(tf.config.experimental.get_memory_info("GPU:0")["current"])
     except Exception as error:  # an allocator without statistics says so

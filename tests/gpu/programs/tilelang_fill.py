@@ -1,5 +1,5 @@
-"""TileLang kernels on PyTorch's memory, up to the cap. TileLang carries stubs named as the driver's and the runtime's
-functions (libstub_cuda.so, libstub_cudart.so), which open the real libraries on first use."""
+"""TileLang kernels on PyTorch's memory, up to the cap. TileLang has stubs named as the driver's and the runtime's functions
+(libstub_cuda.so, libstub_cudart.so), which open the real libraries on first use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tilelang
 import tilelang.language as T
 import torch
 from fill import run
+from frameworks import Torch
 
 _COUNT, _BLOCK = 1 << 20, 1024
 
@@ -25,22 +26,12 @@ def _scale_add(count: int, block: int) -> Any:
     return main
 
 
-class TileLang:
+class TileLang(Torch):
     sizes = (256, 32, 2)
 
     def __init__(self) -> None:
+        super().__init__()
         self._kernel = _scale_add(_COUNT, _BLOCK)
-
-    def warm_up(self) -> None:
-        self.compute()
-        for mib in self.sizes:
-            self.holds(self.piece(mib, 1), 1)
-
-    def piece(self, mib: int, mark: int) -> torch.Tensor:
-        return torch.empty(mib << 20, dtype=torch.uint8, device="cuda").fill_(mark)
-
-    def holds(self, piece: torch.Tensor, mark: int) -> bool:
-        return piece[0].item() == mark and piece[-1].item() == mark
 
     def result(self) -> str:
         x = (torch.arange(_COUNT, dtype=torch.float32) / 7).cuda()
@@ -51,5 +42,4 @@ class TileLang:
         return bool((self._kernel(ones, ones) == 4).all().item())
 
 
-program = TileLang()
-run(program, torch.cuda.memory_reserved, program.result)
+run(TileLang())

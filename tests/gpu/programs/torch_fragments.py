@@ -1,7 +1,6 @@
-"""A training in PyTorch, and then what leaves its cache in pieces: `torch_fragments.py STEPS`; 0: without the training.
+"""A training in PyTorch, then fragments in its cache: `torch_fragments.py STEPS`.
 
-The training is train.py's: it says what it says, and waits once. Then segments are taken that each hold one small tensor
-that lives on beside a large one that does not.
+The training is train.py's: its events, and one wait. Then each segment holds one small live tensor beside a large free block.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def main() -> None:
     torch.cuda.synchronize()
     right = intact(small)
     settings = torch.cuda.memory._snapshot()["allocator_settings"]
-    say("fragmented", intact=right, expandable=bool(settings["expandable_segments"]), small_mib=_SEGMENTS * _SMALL >> 20)
+    say("fragmented", intact=right, expandable=bool(settings["expandable_segments"]))
     wait()
     again = [marked(_LARGE, mark) for mark in range(4)]
     say("again", intact=intact(small) and intact(again))
@@ -50,6 +49,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if steps := int(sys.argv[1]):
-        train.main(steps)
+    train.main(int(sys.argv[1]))
     main()

@@ -1,7 +1,7 @@
 """A small transformer language model on synthetic text, deterministic to the last bit: `train.py STEPS`.
 
-Knows nothing of curb. The losses stay on the device until the end, so that the steps run as closely as they can, which
-is when what curb costs would show most. At the end it waits for a command, with all that it holds.
+Does not use curb. The losses stay on the device until the end, so that no step waits for the host: then curb's cost would show
+most. At the end it waits for a command, with all its memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what torch asks for before it promises determinism
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # required by torch for determinism
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

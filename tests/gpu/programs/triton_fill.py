@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+
 import torch
 import triton
 import triton.language as tl
 from fill import run
+from frameworks import Torch
 
 
 @triton.jit
-def _scale_add(out, x, y, count, block: tl.constexpr):  # Triton reads the annotations, and knows its own alone
+def _scale_add(out, x, y, count, block: tl.constexpr):  # Triton reads the annotations, and accepts only its own
     index = tl.program_id(0) * block + tl.arange(0, block)
     inside = index < count
     tl.store(out + index, tl.load(x + index, mask=inside) * 3 + tl.load(y + index, mask=inside), mask=inside)
 
 
-class Triton:
+class Triton(Torch):
     sizes = (256, 32, 2)
-
-    def warm_up(self) -> None:
-        self.compute()
-        for mib in self.sizes:
-            self.holds(self.piece(mib, 1), 1)
-
-    def piece(self, mib: int, mark: int) -> torch.Tensor:
-        return torch.empty(mib << 20, dtype=torch.uint8, device="cuda").fill_(mark)
-
-    def holds(self, piece: torch.Tensor, mark: int) -> bool:
-        return piece[0].item() == mark and piece[-1].item() == mark
 
     def scaled(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -44,5 +35,4 @@ class Triton:
         return bool((self.scaled(ones, ones) == 4).all().item())
 
 
-program = Triton()
-run(program, torch.cuda.memory_reserved, program.result)
+run(Triton())

@@ -1,5 +1,5 @@
-// Another shim of the driver that also answers for it in dlsym, as those do that limit or trace GPU memory: programs
-// that open libcuda themselves reach it too.
+// Another shim of the driver, which also interposes dlsym, as shims do that limit or trace GPU memory: programs that
+// open libcuda themselves reach it too.
 #include <dlfcn.h>
 
 #include <atomic>

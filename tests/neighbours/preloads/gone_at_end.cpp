@@ -1,5 +1,5 @@
-// A preload whose destructor takes away what its functions need, as libfaketime's does: who calls them later, while the
-// process ends, crashes. Calls of other threads take their time, and the destructor waits for those that come too late.
+// A preload whose destructor removes data that its functions need, as libfaketime's does: a later call, while the
+// process ends, crashes. Calls of other threads are slow, and the destructor waits, so that a late call is caught.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What preloads have in common.
+// Helpers of the preloads.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,8 +18,8 @@ F *next(std::atomic<F *> &known, const char *name) {
     return known;
 }
 
-// The same of dlsym, for those who define one and leave by a tail call: to what throws nothing, and without a list of
-// this function's on their stack.
+// The next dlsym, for preloads that define one and leave by a tail call: noexcept, and without a list on the caller's
+// stack, either of which would prevent the tail call.
 using Dlsym = void *(void *, const char *) noexcept;
 [[gnu::noinline]] inline Dlsym *next_dlsym() noexcept {
     static constinit std::atomic<Dlsym *> known{nullptr};
@@ -28,7 +28,7 @@ using Dlsym = void *(void *, const char *) noexcept;
     return known;
 }
 
-// Says that it was in effect: a line in the file that NEIGHBOUR_MARK names, when the process ends.
+// Proves that the preload was in effect: a line in the file that NEIGHBOUR_MARK names, when the process ends.
 inline void mark(const char *what, unsigned long count) {
     const char *file = std::getenv("NEIGHBOUR_MARK");
     const int fd = file ? open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;

@@ -1,41 +1,34 @@
-"""One process, two devices: memory of device 1 is taken and given back while a context of device 0 is current, by each way
-that names its device in another manner than by the current context.
+"""One process on two devices: `two_devices.py fill|other`.
+
+fill   fills both up to their caps by cuMemAlloc -> "full" -> (told) frees all -> "freed"
+other  allocates and frees memory of device 1 while a context of device 0 is current, in each way that names its device other
+       than by the current context: "warm", then "plain", "pool" and "created", each until told, and "done"
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
+from functools import partial
 
 from small_cuda import MIB, Cuda
 from talk import say, wait
 
 _PIECE = 256 * MIB
-_MOST = 40
+_MOST = 256  # pieces of a size: more than the caps allow, less than the device has
 _PINNED, _DEVICE = 1, 1
 
 
-class _PoolProperties(ctypes.Structure):
+class _Properties(ctypes.Structure):
+    """CUmemAllocationProp, and with the size of CUmemPoolProps, which begins in the same way."""
+
     _fields_ = [
         ("allocation_type", ctypes.c_int),
         ("handle_types", ctypes.c_int),
         ("location_type", ctypes.c_int),
         ("location", ctypes.c_int),
-        ("security", ctypes.c_void_p),
-        ("most", ctypes.c_size_t),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 54),
-    ]
-
-
-class _AllocationProperties(ctypes.Structure):
-    _fields_ = [
-        ("allocation_type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location_type", ctypes.c_int),
-        ("location", ctypes.c_int),
-        ("security", ctypes.c_void_p),
-        ("flags", ctypes.c_ubyte * 8),
+        ("rest", ctypes.c_ubyte * 72),
     ]
 
 
@@ -45,6 +38,20 @@ def taken(take: Callable[[], int | None]) -> list[int]:
     while len(pieces) < _MOST and (piece := take()) is not None:
         pieces.append(piece)
     return pieces
+
+
+def fill(devices: list[Cuda]) -> None:
+    totals, pieces = [], []
+    for cuda in devices:
+        cuda.make_current()
+        totals.append(cuda.total_mib())
+        pieces.append([piece for mib in (256, 2) for piece in taken(partial(cuda.allocate, mib))])
+    say("full", pieces=[len(of_one) for of_one in pieces], total_mib=totals)
+    wait()
+    devices[0].make_current()
+    for pointer in pieces[0] + pieces[1]:
+        devices[0].free(pointer)
+    say("freed")
 
 
 def plain(here: Cuda, there: Cuda) -> None:
@@ -68,10 +75,9 @@ def plain(here: Cuda, there: Cuda) -> None:
 
 
 def pool(here: Cuda, there: Cuda) -> None:
-    here.make_current()
     stream, made = ctypes.c_void_p(), ctypes.c_void_p()
     here.must("cuStreamCreate", ctypes.byref(stream), 0)
-    properties = _PoolProperties(allocation_type=_PINNED, location_type=_DEVICE, location=there.ordinal)
+    properties = _Properties(allocation_type=_PINNED, location_type=_DEVICE, location=there.ordinal)
     here.must("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties))
 
     def take() -> int | None:
@@ -91,8 +97,7 @@ def pool(here: Cuda, there: Cuda) -> None:
 
 
 def created(here: Cuda, there: Cuda) -> None:
-    here.make_current()
-    properties = _AllocationProperties(allocation_type=_PINNED, location_type=_DEVICE, location=there.ordinal)
+    properties = _Properties(allocation_type=_PINNED, location_type=_DEVICE, location=there.ordinal)
 
     def take() -> int | None:
         handle = ctypes.c_uint64()
@@ -108,12 +113,15 @@ def created(here: Cuda, there: Cuda) -> None:
 
 
 def main() -> None:
-    here, there = Cuda(0), Cuda(1)
-    say("warm")
-    wait()
-    for way in (plain, pool, created):
-        way(here, there)
-    say("done")
+    devices = [Cuda(0), Cuda(1)]
+    if sys.argv[1] == "fill":
+        fill(devices)
+    else:
+        say("warm")
+        wait()
+        for way in (plain, pool, created):
+            way(*devices)
+        say("done")
     wait()
 
 
