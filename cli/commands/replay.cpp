@@ -7,7 +7,6 @@
 #include "pages.hpp"
 #include "policy/words.hpp"
 #include "policy_source.hpp"
-#include "report_json.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
 

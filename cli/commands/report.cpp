@@ -8,7 +8,6 @@
 #include "pages.hpp"
 #include "policy/words.hpp"
 #include "replace_file.hpp"
-#include "report_json.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {

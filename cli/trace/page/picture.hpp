@@ -55,6 +55,8 @@ struct Canvas {
     int decimals = 0;
     [[nodiscard]] double x(std::uint64_t ns) const noexcept;
     [[nodiscard]] double y(policy::Bytes bytes) const noexcept;
+    // "H12.5": one step of SVG path data.
+    [[nodiscard]] std::string path(char command, double value) const;
 };
 // SVG path data of the area under the first `layers` kinds of the stack.
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas);
