@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/load.hpp"
@@ -27,6 +28,28 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 bool has_problem(const Findings &findings);
+
+// Adds the findings of one check. Each function adds its finding if `when` holds, and returns `when`: of a chain of ||
+// the first that holds is added.
+class Check {
+  public:
+    Check(const char *name, Findings &out) : name_(name), out_(out) {}
+    bool ok(bool when, std::string text) const { return add(when, Verdict::ok, std::move(text), {}); }
+    bool note(bool when, std::string text, std::string remedy = {}) const {
+        return add(when, Verdict::note, std::move(text), std::move(remedy));
+    }
+    bool problem(bool when, std::string text, std::string remedy) const {
+        return add(when, Verdict::problem, std::move(text), std::move(remedy));
+    }
+
+  private:
+    bool add(bool when, Verdict verdict, std::string text, std::string remedy) const {
+        if (when) out_.push_back({name_, verdict, std::move(text), std::move(remedy)});
+        return when;
+    }
+    const char *name_;
+    Findings &out_;
+};
 
 // The driver, as a program that is started here finds it.
 struct DriverCondition {
