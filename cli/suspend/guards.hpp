@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda_abi.h"
+#include "driver.hpp"
 #include "nvml.hpp"
 #include "policy/size.hpp"
 #include "target.hpp"
