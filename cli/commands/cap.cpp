@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "ask.hpp"
+#include "target.hpp"
 #include "command.hpp"
 #include "control/client.hpp"
 #include "json.hpp"

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "ask.hpp"
+#include "target.hpp"
 #include "command.hpp"
 #include "control/client.hpp"
 #include "json.hpp"
@@ -19,7 +19,6 @@
 #include "policy/names.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
-#include "target.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
 

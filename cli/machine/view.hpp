@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "control/client.hpp"
 #include "control/status.hpp"
+#include "driver.hpp"
+#include "policy/result.hpp"
 #include "policy/size.hpp"
 
 namespace curb::cli {
@@ -69,5 +72,25 @@ View only(const View &view, const std::vector<int> &pids);
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 // Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
+
+// Facts from /proc about a process.
+struct ProcessFacts {
+    int pid = 0;
+    bool lives = false;  // false: there is none (any more) in this pid namespace, or it is a zombie
+    std::string user, name, command;
+    bool stopped = false;
+    bool suspended = false;  // by the record that curb suspend keeps
+    bool preloaded = false;  // libcurb.so is mapped
+};
+
+struct ViewFacts {
+    policy::Result<std::vector<GpuState>, std::string> gpus;
+    std::vector<control::Answer> answers;
+    // The processes that `gpus` or `answers` name, by pid. A process that NVML lists and that is not here is in another
+    // pid namespace.
+    std::vector<ProcessFacts> processes;
+};
+// Joins the facts, each from its own source, into one View. Pure.
+View join(const ViewFacts &facts);
 
 }  // namespace curb::cli

@@ -8,7 +8,7 @@
 
 #include "control/status.hpp"
 #include "guards.hpp"
-#include "nvml.hpp"
+#include "driver.hpp"
 
 namespace curb::cli {
 

@@ -8,7 +8,6 @@
 
 #include "cuda_abi.h"
 #include "driver.hpp"
-#include "nvml.hpp"
 #include "policy/size.hpp"
 #include "target.hpp"
 
