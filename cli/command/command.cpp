@@ -228,8 +228,7 @@ class Commands {
         }
         if (!parts.clear) {
             complain("run: '" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
-            complain("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
-            return kFailure;
+            return failed("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
         }
         return chosen_();
     }
@@ -298,8 +297,7 @@ class Commands {
                 why = name + " has no " + (word->starts_with("-") ? "option " : "command ") + policy::quote(*word);
         }
         complain(why);
-        complain("see " + name + " --help");
-        return kFailure;
+        return failed("see " + name + " --help");
     }
 
     CLI::App app_;

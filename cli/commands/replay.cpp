@@ -258,10 +258,7 @@ int replay(const ReplayOptions &options) {
         return kFailure;
     }
     const auto recording = read_trace(options.trace);
-    if (!recording) {
-        complain("replay: " + recording.error());
-        return 1;
-    }
+    if (!recording) return failed("replay: " + recording.error(), 1);
     int status = 0;
     std::optional<Outcome> outcome = load(options, *recording, status);
     if (!outcome) return status;

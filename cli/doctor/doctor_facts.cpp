@@ -1,5 +1,5 @@
-// Collects facts about this machine (the driver, NVML, the files that curb needs) and about a process (/proc, its control
-// socket, NVML).
+// Collects facts about this machine (the driver, NVML, the files that curb needs) and about a process (/proc, its
+// control socket, NVML).
 #include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -120,16 +120,9 @@ LibraryCondition library_condition() {
     out.path = found->string();
     out.elf = read_elf(out.path);
     out.command = read_elf("/proc/self/exe");
-    struct stat file {
-    }, folder{};
-    if (::stat(out.path.c_str(), &file) == 0) {
-        out.owner = file.st_uid;
-        out.mode = file.st_mode & 07777;
-    }
-    if (::stat(found->parent_path().c_str(), &folder) == 0) {
-        out.folder_owner = folder.st_uid;
-        out.folder_mode = folder.st_mode & 07777;
-    }
+    struct stat status {};
+    if (::stat(out.path.c_str(), &status) == 0) out.mode = status.st_mode & 07777;
+    if (::stat(found->parent_path().c_str(), &status) == 0) out.folder_mode = status.st_mode & 07777;
     struct statvfs system {};
     out.no_exec = ::statvfs(out.path.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0;
     out.not_carried = not_carried(*found, "LD_PRELOAD", kPreloadSeparators).value_or("");
@@ -294,7 +287,6 @@ void ask(ProcessCondition &facts, const Target &target) {
 
 MachineCondition look_at_machine() {
     MachineCondition out;
-    out.user = ::geteuid();
     out.driver = driver_condition();
     const std::string silent = "NVML has not answered for " + std::to_string(kNvmlPatience.count()) + " s";
     auto nvml = within(kNvmlPatience, what_nvml_says);

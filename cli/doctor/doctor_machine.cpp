@@ -154,7 +154,7 @@ void judge(const PolicyCondition &policy, Findings &out) {
     const config::Source &source = policy.source;
     bool own_is_valid = true, ceiling_is_valid = true;
     for (const config::Diagnostic &fault : policy.faults) {
-        // Of a ceiling that is not trusted the message ends with the remedy.
+        // The message about a ceiling that is not trusted ends with a remedy of its own.
         if (ceiling.problem(fault.file == source.ceiling, fault.text(),
                             "as root, mend " + source.ceiling + ": until then no GPU allocation is granted"))
             ceiling_is_valid = false;
@@ -181,7 +181,7 @@ std::string who(const ViewProcess &process) {
            (process.user.empty() ? "" : " of " + process.user);
 }
 
-// Of a process under curb that does not answer, or whose policy is not in force.
+// Adds the findings for a process under curb that does not answer, or whose policy is not in force.
 void judge(const ViewProcess &process, const Check &check) {
     if (!process.status) {
         const std::string why = process.trouble.substr(0, process.trouble.find(": see curb doctor "));

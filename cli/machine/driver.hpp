@@ -28,7 +28,7 @@ struct Driver {
     CURB_SLOT(cuGetErrorString)
     CURB_CHECKPOINT_CALLS(CURB_SLOT)
 #undef CURB_SLOT
-    int version = 0;              // as cuDriverGetVersion says it: 13000; 0: it does not
+    int version = 0;              // of cuDriverGetVersion: 13000; 0: not known
     bool has_checkpoint = false;  // all the calls are there
 
     // "CUDA_ERROR_NOT_READY (device not ready)"
@@ -44,17 +44,17 @@ policy::Result<Driver, std::string> open_driver();
 struct GpuUser {
     int pid = 0;
     std::string text;                   // "4711 (python3)"
-    std::optional<policy::Bytes> held;  // nothing: NVML does not tell (of a GPU that is divided, to other users)
+    std::optional<policy::Bytes> held;  // nullopt: not known (of a divided GPU NVML shows it to some users only)
 };
 
 struct GpuState {
     int index = 0;  // nvidia-smi's; of an instance: among those of its GPU
     std::string uuid;
-    std::string name;  // "NVIDIA H100 80GB HBM3"; empty: it does not say
+    std::string name;  // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0, free = 0;
     policy::Bytes used = 0;  // by everybody, as nvidia-smi shows it: without what the driver reserves for itself
     bool mig = false;
-    bool kept_awake = true;  // persistence mode; true if NVML does not tell
+    bool kept_awake = true;  // persistence mode; true if not known
     std::vector<GpuUser> users;
     std::vector<int> mps_clients;
     std::vector<GpuState> instances;  // where it is divided, and NVML can list them
@@ -77,7 +77,7 @@ class Nvml {
     // The error has the remedy.
     static policy::Result<Nvml, std::string> open();
     [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
-    // "580.159.04"; empty: it does not say.
+    // "580.159.04". Empty if it is not known.
     [[nodiscard]] std::string driver_version() const;
 
   private:

@@ -1,4 +1,4 @@
-// Asks the capped processes, NVML and /proc, and joins what they say.
+// Asks the capped processes, NVML and /proc, and joins the answers.
 #include "view.hpp"
 
 #include <pwd.h>

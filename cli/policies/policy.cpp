@@ -249,8 +249,7 @@ std::string program_json(const Program &program) {
 int policy_explain(const ExplainOptions &options) {
     if (options.command.empty()) {
         complain("policy explain: there is no command to explain");
-        complain("usage: curb policy explain [--json] [FILE] -- COMMAND [ARGUMENTS...]");
-        return kFailure;
+        return failed("usage: curb policy explain [--json] [FILE] -- COMMAND [ARGUMENTS...]");
     }
     int status = 0;
     const config::Source source = source_of(options.file);

@@ -7,7 +7,7 @@
 
 namespace curb::cli {
 
-// As a source's file: standard input.
+// The name of standard input as a source's file.
 inline constexpr const char *kStandardInput = "<stdin>";
 
 // Reads what the source names. Prints the errors and sets `status`, the exit status, if there are any: 1, or 2 if the

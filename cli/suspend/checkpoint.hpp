@@ -7,8 +7,8 @@
 #include <string>
 
 #include "control/status.hpp"
-#include "guards.hpp"
 #include "driver.hpp"
+#include "guards.hpp"
 
 namespace curb::cli {
 

@@ -22,7 +22,7 @@ struct Refusal {
 // The driver as curb itself could load it.
 struct DriverFacts {
     std::string fault;  // why there is none
-    int cuda = 0;       // as cuDriverGetVersion says it
+    int cuda = 0;       // of cuDriverGetVersion
     std::string version;
     bool has_checkpoint = false;
     std::optional<CUprocessState> state;  // of the process; nothing: the driver does not know it

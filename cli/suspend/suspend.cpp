@@ -61,7 +61,7 @@ class Moving {
         return status;
     }
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
-    // Of a process that is neither as before nor as it was to be.
+    // Prints the state of a process that is neither as before nor as it should be.
     [[nodiscard]] int half_done(const Left &left, const std::string &why, const std::string &how,
                                 const std::string &remedy) const {
         if (suspended::start_of(pid_) != target_.process.start)

@@ -11,7 +11,7 @@
 namespace curb::cli {
 namespace {
 
-// Of equals the earlier, so that the list does not depend on the order of the offers.
+// Orders by size, and equals by time, so that the list does not depend on the order of the offers.
 bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);
 }
@@ -105,7 +105,7 @@ void change(Live &live, const Moment &moment) {
     if (moment.what == What::free) live.erase(moment.key());
 }
 
-// Of one address space, which all GPUs of a process share.
+// Finds the allocations that live at each GPU's peak and at the end. All GPUs of a process share one address space.
 void find_live(const Recording &recording, std::vector<Walk> &walks) {
     Live live;
     const auto &events = recording.events;

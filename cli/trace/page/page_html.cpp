@@ -32,7 +32,7 @@ std::string exact(std::int64_t bytes) {
 }
 
 // Adds a table of the first values below `title`, if there are any. `row` makes the markup of a value's cells. A
-// heading that begins with '#' is one of numbers. `more`: what to say of values that are left out.
+// heading that begins with '#' is one of numbers. `more`: a remark on the values that are left out.
 void add_table(std::string &out, std::string_view title, const Cells &headings, const auto &values, auto row,
                std::string_view more = "") {
     if (values.empty()) return;
