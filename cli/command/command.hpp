@@ -1,5 +1,4 @@
-// A command of curb: its name, its help, what it takes, what it does. Each stands in one file, and in one row of
-// main.cpp.
+// A command of curb: its name, its help, what it takes, what it does. main.cpp has a row for each.
 #pragma once
 
 #include <functional>

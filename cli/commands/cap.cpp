@@ -77,9 +77,8 @@ int cap(const CapOptions &options) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kCapPatience));
     if (options.json)
-        print((report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
-                      : error_json(pid, report.error())) +
-              "\n");
+        print_line(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
+                          : error_json(pid, report.error()));
     else if (report)
         for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, *request));
     else

@@ -195,7 +195,7 @@ int release(const ReleaseOptions &options) {
     std::vector<Asked> &asked = processes.value();
     ask_all(asked, *request, options);
     if (options.json)
-        print(json::list(asked, answer_json) + "\n");
+        print_line(json::list(asked, answer_json));
     else if (asked.empty())
         print(fmt::format("no process to ask: none{} has used CUDA under curb\n",
                           ::geteuid() == 0 ? "" : " of this user"));

@@ -125,7 +125,7 @@ void judge(const Recording &recording, Outcome &out) {
         one.recorded_refusals = summary.gpus[i].refusals.size();
         keeps_free |= one.terms.growth.keep_free != 0;
         caches |= one.terms.cache.max != 0;
-        const ReplayTerms terms{one.terms, total, policy.release.before_growth.value_or(true)};
+        const ReplayTerms terms{one.terms, total, *policy.release.before_growth};
         one.out = replay(recording, one.gpu, terms);
         one.smallest = smallest_cap(recording, one.gpu, total);
         out.gpus.push_back(std::move(one));
@@ -278,7 +278,7 @@ int replay(const ReplayOptions &options) {
     }
     judge(*recording, *outcome);
     if (options.json)
-        print(replay_json(*recording, options, *outcome) + "\n");
+        print_line(replay_json(*recording, options, *outcome));
     else
         print_text(text_of(*recording, options, *outcome));
     return 0;

@@ -52,7 +52,7 @@ int report(const ReportOptions &options) {
     }
     for (const std::string &one : recording->missing) complain("report: " + recording->name + ": " + one);
     if (options.json)
-        print(report_json(*recording, summary) + "\n");
+        print_line(report_json(*recording, summary));
     else if (!options.output)
         print_text(text_report(*recording, summary));
     return 0;

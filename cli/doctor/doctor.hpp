@@ -1,5 +1,5 @@
-// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_machine_facts and
-// doctor_process_facts collect facts; doctor_machine and doctor_process turn them into sentences, and are pure.
+// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_facts collects facts;
+// doctor_machine and doctor_process turn them into findings, and are pure.
 #pragma once
 
 #include <cstdint>

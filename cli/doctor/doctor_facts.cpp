@@ -271,13 +271,13 @@ std::optional<std::vector<int>> listed_by_nvml() {
 }
 
 void ask(ProcessCondition &facts, const Target &target) {
-    const control::Reply reply = control::ask(facts.pid, control::StatusRequest{true}, kAnswerPatience);
-    if (const auto *status = std::get_if<control::Status>(&reply)) {
-        facts.status = *status;
+    auto status =
+        report_in<control::Status>(facts.pid, control::ask(facts.pid, control::StatusRequest{true}, kAnswerPatience));
+    if (status) {
+        facts.status = std::move(status).value();
         return;
     }
-    const auto *failure = std::get_if<control::Failure>(&reply);
-    facts.silence = failure != nullptr ? failure->message : facts.name + " answers something else than was asked";
+    facts.silence = status.error();
     const std::vector<int> with_socket = control::processes();
     facts.has_socket = std::binary_search(with_socket.begin(), with_socket.end(), facts.pid);
     facts.forked_from = forked_from(target, facts.curb, with_socket);

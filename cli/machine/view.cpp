@@ -160,15 +160,7 @@ class Join {
     }
 
     void add_gpu(const GpuState &gpu, const std::string &parent = {}) {
-        ViewGpu out;
-        out.index = gpu.index;
-        out.uuid = gpu.uuid;
-        out.parent = parent;
-        out.name = gpu.name;
-        out.total = gpu.total;
-        out.used = gpu.used;
-        out.free = gpu.free;
-        out.mig = gpu.mig;
+        ViewGpu out{gpu.index, gpu.uuid, parent, gpu.name, gpu.total, gpu.used, gpu.free, gpu.mig, {}};
         for (const GpuUser &user : gpu.users)
             if (const auto found = indices_.find(user.pid); found != indices_.end())
                 out.uses.push_back({found->second, std::nullopt, user.held});
@@ -199,11 +191,7 @@ class Join {
     }
     // Adds a device that NVML does not list, behind the GPU that it is part of.
     ViewGpu &add_device(const control::GpuStatus &books) {
-        ViewGpu out;
-        out.uuid = books.uuid;
-        out.parent = books.parent;
-        out.total = books.total;
-        out.mig = !books.parent.empty();
+        ViewGpu out{{}, books.uuid, books.parent, {}, books.total, {}, {}, !books.parent.empty(), {}};
         auto at = std::find_if(view_.gpus.begin(), view_.gpus.end(),
                                [&](const ViewGpu &one) { return out.mig && one.uuid == books.parent; });
         if (at != view_.gpus.end()) {

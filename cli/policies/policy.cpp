@@ -78,12 +78,11 @@ int policy_check(const CheckOptions &options) {
         else
             wrong = document.error();
         if (options.json) {
-            print(json::object({{"file", json::text(file)},
-                                {"valid", wrong.empty()},
-                                {"read", exit_status(wrong) != 2},
-                                {"diagnostics", diagnostics_json(wrong)},
-                                {"warnings", diagnostics_json(warnings)}}) +
-                  "\n");
+            print_line(json::object({{"file", json::text(file)},
+                                     {"valid", wrong.empty()},
+                                     {"read", exit_status(wrong) != 2},
+                                     {"diagnostics", diagnostics_json(wrong)},
+                                     {"warnings", diagnostics_json(warnings)}}));
         } else {
             if (wrong.empty()) print_text(file + ": valid\n");
             print_diagnostics(wrong);
@@ -168,7 +167,7 @@ int policy_show(const ShowOptions &options) {
         members.emplace_back("settings", json_text(all));
         members.emplace_back("rules", rules_json(reading->own));
         members.emplace_back("ceiling_rules", rules_json(ceiling));
-        print(json::object(members) + "\n");
+        print_line(json::object(members));
     } else {
         print_text(aligned(places_text(source, has_ceiling)) + "\n" + text(all) +
                    rules_text(reading->own, "rules of " + source.file) + rules_text(ceiling, "rules of the ceiling"));
@@ -273,7 +272,7 @@ int policy_explain(const ExplainOptions &options) {
         members.emplace_back("ceiling_rules", judged_json(ceiling));
         members.emplace_back("settings", json_text(all));
         members.emplace_back("variables", variables_json(variables));
-        print(json::object(members) + "\n");
+        print_line(json::object(members));
         return 0;
     }
     Lines heading = places_text(source, has_ceiling);
@@ -307,7 +306,7 @@ std::optional<config::Reading> read_policy(const config::Source &source, bool as
     }
     status = std::max(1, exit_status(wrong));
     if (as_json)
-        print(json::object({{"valid", false}, {"diagnostics", diagnostics_json(wrong)}}) + "\n");
+        print_line(json::object({{"valid", false}, {"diagnostics", diagnostics_json(wrong)}}));
     else
         print_diagnostics(wrong);
     return std::nullopt;

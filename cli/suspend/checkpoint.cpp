@@ -63,10 +63,8 @@ DriverFacts facts_of(const Machine &machine, int pid) {
 
 policy::Result<control::Status, std::string> ask_books(const Target &target) {
     if (!target.under_curb) return std::string("it is not under curb");
-    const control::Reply reply = control::ask(target.process.pid, control::StatusRequest{}, kBooksPatience);
-    if (const auto *status = std::get_if<control::Status>(&reply)) return *status;
-    const auto *failure = std::get_if<control::Failure>(&reply);
-    return failure ? failure->message : std::string("its answer is not understood");
+    const int pid = target.process.pid;
+    return report_in<control::Status>(pid, control::ask(pid, control::StatusRequest{}, kBooksPatience));
 }
 
 Books books_of(const Target &target) {

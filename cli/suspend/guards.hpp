@@ -1,5 +1,5 @@
 // Decides from collected facts whether a process can be suspended or resumed, before anything is touched. Pure:
-// guard_facts asks the driver, NVML, /proc and the process.
+// checkpoint.hpp asks the driver, NVML, /proc and the process.
 #pragma once
 
 #include <optional>

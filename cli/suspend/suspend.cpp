@@ -226,14 +226,13 @@ class Suspending : Moving {
             const auto gpu_json = [&](const suspended::Gpu &gpu) {
                 return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
             };
-            print(json::object({{"pid", pid_},
-                                {"suspended", true},
-                                {"bytes", out},
-                                {"left", left},
-                                {"lock_seconds", std::to_string(lock_time.count())},
-                                {"seconds", std::to_string(time.count())},
-                                {"gpus", json::list(record, gpu_json)}}) +
-                  "\n");
+            print_line(json::object({{"pid", pid_},
+                                     {"suspended", true},
+                                     {"bytes", out},
+                                     {"left", left},
+                                     {"lock_seconds", std::to_string(lock_time.count())},
+                                     {"seconds", std::to_string(time.count())},
+                                     {"gpus", json::list(record, gpu_json)}}));
             return 0;
         }
         print(
@@ -373,11 +372,10 @@ class Resuming : Moving {
                 "; its state is " + left.name(), "again");
         suspended::remove(target_.process);
         if (json_)
-            print(json::object({{"pid", pid_},
-                                {"resumed", true},
-                                {"bytes", bytes},
-                                {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}) +
-                  "\n");
+            print_line(json::object({{"pid", pid_},
+                                     {"resumed", true},
+                                     {"bytes", bytes},
+                                     {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}));
         else if (time)
             print(fmt::format("resumed {}: {} back on the device in {} ({})\n", target_.text(), format_human(bytes),
                               seconds_text(*time), rate_text(bytes, *time)));

@@ -23,6 +23,7 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text);
 // Prints all of `text`. Returns false if the reader has closed the pipe, which is not a failure of curb. Throws
 // std::system_error on any other error.
 bool print(std::string_view text);
+inline bool print_line(const std::string &text) { return print(text + "\n"); }
 
 // Prints text for people, perhaps with words of others in it: nothing of it acts on the terminal.
 bool print_text(std::string_view text);
