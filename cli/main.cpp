@@ -1,4 +1,4 @@
-// The commands of curb, each in a file of its own.
+// The commands of curb.
 #include <fcntl.h>
 #include <unistd.h>
 

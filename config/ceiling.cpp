@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char *kUntrusted = ", so the ceiling cannot be trusted; as root: ";
 
-// Why others than root may have a hand in what the descriptor is of; empty: nobody may. In a directory with the sticky
-// bit they can only add files, which are then theirs.
+// Returns why others than root can change the file. Empty if they cannot. In a directory with the sticky bit they can
+// only add files of their own.
 std::string why_not_trusted(const File &file, const std::string &path, bool directory) {
     const std::string what = directory ? "the directory of the machine's ceiling" : "the machine's ceiling";
     struct stat status {};
@@ -53,7 +53,7 @@ policy::Result<std::optional<std::string>, Diagnostic> read_ceiling(const std::s
     }
     if (file.fd() < 0) return unread(path, "the machine's ceiling: " + why_not_opened(file.error()));
 
-    // Its name, and what a symbolic link of that name leads to.
+    // Checks the path, and the target of a symbolic link.
     const std::unique_ptr<char, decltype(&std::free)> target(::realpath(path.c_str(), nullptr), &std::free);
     if (!target) return unread(path, "the machine's ceiling was replaced while it was read");
     std::string why = why_not_trusted(file, path, false);

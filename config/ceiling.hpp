@@ -1,4 +1,4 @@
-// The machine's ceiling holds against the user's wish, so it is read only if nobody but root can have written it.
+// Reads the machine's ceiling. It limits users against their will, so it counts only if root alone can have written it.
 // Private to config/.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace curb::config {
 
-// The ceiling's text; none: the machine has no ceiling. Whatever else keeps it from being read, or trusted, is an
-// error: a limit that fails open is none. May throw std::bad_alloc.
+// Returns the text of the ceiling. nullopt if the machine has none. A ceiling that cannot be read or trusted is an
+// error, because a limit must not fail open. May throw std::bad_alloc.
 policy::Result<std::optional<std::string>, Diagnostic> read_ceiling(const std::string &path);
 
 }  // namespace curb::config

@@ -1,4 +1,4 @@
-// Private to config/: the one diagnostic that must work when nothing else does.
+// The diagnostic for too little memory. Private to config/.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace curb::config {
 
-// What stands in a result's place when memory ran out; an empty list if there is not even enough for that.
+// Returns the diagnostic. An empty list if there is too little memory even for that.
 Diagnostics out_of_memory(std::string_view file) noexcept;
 
 }  // namespace curb::config

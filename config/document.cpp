@@ -1,8 +1,8 @@
-// nlohmann/json says whether the text is JSON and decodes it, but not where things are, and its messages speak of
-// tokens. So a cursor of ours goes over the same text beside its SAX events: each event is one token that is known to
-// be right, which makes finding its first and last byte a matter of skipping blanks, comments and one separator. On a
-// syntax error the cursor stands after the last good token, and what is wrong with the next is said from there.
-// (Positions do not depend on how far nlohmann's lexer reads ahead, which is its own affair in each version.)
+// nlohmann/json checks and decodes the text, but it does not report places, and its messages speak of tokens. So a
+// cursor follows its SAX events over the same text. Each event is one valid token: to find its first and last byte, the
+// cursor skips blanks, comments and one separator. On a syntax error the cursor stands behind the last valid token, and
+// the message describes the next one. (How far nlohmann's lexer reads ahead differs between versions and does not
+// matter.)
 #include "document.hpp"
 
 #include <algorithm>
@@ -25,7 +25,8 @@ constexpr int kNumberOverflow = 406;  // nlohmann's out_of_range for a number th
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629), or is NUL; the size: there is none.
+// Returns the offset of the first byte that is NUL or not part of well-formed UTF-8 (RFC 3629). The size if there is
+// none.
 std::size_t first_bad_byte(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
         const std::size_t length = text[i] == '\0' ? 0 : policy::character(text, i);
@@ -35,7 +36,7 @@ std::size_t first_bad_byte(std::string_view text) {
     return text.size();
 }
 
-// Looks at the text; past its end there are NULs, which the text itself does not hold.
+// Reads the text. Behind its end there are NULs; the text itself has none.
 class Scanner {
   public:
     explicit Scanner(std::string_view text) : text_(text) {}
@@ -44,7 +45,7 @@ class Scanner {
 
     [[nodiscard]] bool opens_comment(std::size_t i) const { return at(i) == '/' && at(i + 1) == '*'; }
 
-    // The first offset from `i` that is neither blank nor in a closed comment.
+    // Returns the first offset from `i` that is neither blank nor in a closed comment.
     [[nodiscard]] std::size_t skip_blanks(std::size_t i) const {
         for (;; ++i) {
             if (is_blank(at(i))) continue;
@@ -58,7 +59,7 @@ class Scanner {
         }
     }
 
-    // The end of the well-formed token that begins at `i`.
+    // Returns the end of the valid token that begins at `i`.
     [[nodiscard]] std::size_t token_end(std::size_t i) const {
         switch (at(i)) {
             case '"':
@@ -89,7 +90,7 @@ class Scanner {
         return i;
     }
 
-    // Whatever begins at `i` up to the next blank or mark of JSON, between quotes: 'None', "gpu".
+    // Returns the text from `i` to the next blank or mark of JSON, between quotes: 'None', "gpu".
     [[nodiscard]] std::string shown(std::size_t i) const {
         const bool quoted = at(i) == '"' || at(i) == '\'';
         const char closing[] = {at(i), '\n', '\0'};
@@ -99,7 +100,7 @@ class Scanner {
         return quoted ? quote(word.substr(1), at(i)) : quote(word);
     }
 
-    // What is wrong with the string literal that begins at `i`.
+    // Returns the error in the string literal that begins at `i`.
     [[nodiscard]] Fault string_fault(std::size_t i) const {
         const std::size_t begin = i;
         for (++i; i < text_.size(); ++i) {
@@ -125,7 +126,7 @@ class Scanner {
         return i;
     }
 
-    // The \uXXXX at `i`; none of them: -1.
+    // Returns the value of \uXXXX at `i`. -1 if there is none.
     [[nodiscard]] int code_unit(std::size_t i) const {
         if (at(i) != '\\' || at(i + 1) != 'u') return -1;
         int unit = 0;
@@ -136,7 +137,7 @@ class Scanner {
         return unit;
     }
 
-    // Bytes of the escape that begins at `i`; 0: it is none.
+    // Returns the length of the escape that begins at `i`. 0 if it is none.
     [[nodiscard]] std::size_t escape_length(std::size_t i) const {
         if (at(i + 1) != 'u') return at(i + 1) != '\0' && std::string_view(R"("\/bfnrt)").find(at(i + 1)) < 8 ? 2 : 0;
         const int unit = code_unit(i);
@@ -149,7 +150,7 @@ class Scanner {
     std::string_view text_;
 };
 
-// nlohmann's SAX events -> nodes.
+// Builds nodes from nlohmann's SAX events.
 class Builder {
   public:
     using json = nlohmann::json;
@@ -193,7 +194,7 @@ class Builder {
   private:
     enum class Expected { value, first, colon, separator, nothing };
 
-    // Where the token of this event begins; the cursor is then at its end.
+    // Returns the offset of this event's token, and moves the cursor to its end.
     std::size_t token() {
         std::size_t begin = scan_.skip_blanks(end_);
         if (scan_.at(begin) == ',' || scan_.at(begin) == ':') begin = scan_.skip_blanks(begin + 1);
@@ -202,7 +203,7 @@ class Builder {
         return begin;
     }
 
-    // An open node stays where it is: its parent gets no further child while it is open.
+    // An open node does not move: its parent gets no further child while it is open.
     Node &add(Node::Kind kind) {
         Node *node = &root_;
         if (!open_.empty()) {
@@ -240,7 +241,7 @@ class Builder {
         return true;
     }
 
-    // Of the innermost thing that is open.
+    // The JSON pointer of the innermost open object or array.
     [[nodiscard]] std::string pointer() const {
         std::string out;
         for (std::size_t i = 1; i < open_.size(); ++i) {
@@ -281,7 +282,7 @@ class Builder {
         return in_object ? key_fault(at) : value_fault(at, overflow);
     }
 
-    // "01", "12ab" and "nullx" begin with a token that is right.
+    // "01", "12ab" and "nullx" begin with a valid token.
     [[nodiscard]] bool runs_on(std::size_t at) const {
         constexpr std::string_view kMarks = ",:{}[]\"/";
         const bool scalar = kMarks.find(scan_.at(begin_)) == std::string_view::npos;
@@ -314,7 +315,7 @@ class Builder {
         return {at, {}, word + " is not a value of JSON; strings stand in double quotes"};
     }
 
-    // Which format a text that does not begin as JSON begins like; null: none that we know.
+    // Returns the format that a text which is not JSON looks like. null if it looks like none.
     [[nodiscard]] const char *other_format(std::size_t at) const {
         if (text_.substr(at).starts_with("---")) return "YAML";
         const auto is_of_word = [](char c) {
@@ -349,7 +350,7 @@ class Builder {
     Expected expected_ = Expected::first;
     Node root_;
     std::vector<Node *> open_;
-    std::string key_;  // whose value comes next
+    std::string key_;  // of the next value
     std::size_t key_at_ = 0;
     Fault fault_;
 };

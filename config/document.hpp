@@ -1,4 +1,4 @@
-// JSON text -> a tree that knows where in the text each key and value stands. Private to config/.
+// Reads JSON text into a tree with the place of each key and value. Private to config/.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@ struct Node {
     enum class Kind { null, boolean, number, string, object, array };
     Kind kind = Kind::null;
     std::size_t at = 0;          // offset of the value's first byte
-    std::string text;            // a string's content; of other scalars what is written ("1.0", "true")
+    std::string text;            // a string's content; of other scalars their text ("1.0", "true")
     std::string key;             // if the parent is an object
     std::size_t key_at = 0;      // offset of the key's opening quote
     std::vector<Node> children;  // of an object or an array, in the order of the text, duplicates included
 };
 
-// One thing wrong with the text.
+// An error in the text.
 struct Fault {
     std::size_t at = 0;
     std::string pointer;
     std::string message;
 };
 
-// Lines and columns of offsets. Both count from 1, columns in bytes (a tab is one).
+// Turns offsets into lines and columns. Both count from 1, columns in bytes (a tab is one).
 class Lines {
   public:
     struct Place {
@@ -42,7 +42,7 @@ class Lines {
     std::vector<std::size_t> starts_;
 };
 
-// Objects and arrays may stand in each other so deep.
+// The deepest nesting of objects and arrays.
 inline constexpr std::size_t kDepth = 32;
 
 // Reads JSON (RFC 8259) with // and /* */ comments. May throw std::bad_alloc.

@@ -1,4 +1,4 @@
-// What is wrong with a text, collected while it is read. Private to config/.
+// Collects the errors in a text while it is read. Private to config/.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace curb::config {
 
-// One thing that a policy file says, where it stands.
+// A value of a policy file, with its place.
 struct Value {
     const Node &node;
     std::string pointer;  // as the text spells it
-    std::string place;    // the same with device keys in their one spelling: its name in Document::places
+    std::string place;    // with device keys in their one spelling: its key in Document::places
 };
 
 // "the number 30", "an array"
@@ -26,11 +26,11 @@ class Faults {
     Faults(std::string_view text, std::string_view file) : lines_(text), file_(file) {}
 
     void add(std::size_t at, std::string pointer, std::string message);
-    // "a time is a string with a unit, not the number 30; write "30s"": what is right, what stands there, the remedy.
+    // "a time is a string with a unit, not the number 30; write "30s"": what is right, what is there, the remedy.
     void wrong_kind(const Value &value, const std::string &right, const std::string &remedy = {});
 
     [[nodiscard]] bool none() const { return faults_.empty(); }
-    // Whether it holds of every fault's pointer.
+    // True if `holds` is true for the pointer of every fault.
     template <class Holds>
     [[nodiscard]] bool all_of(Holds holds) const {
         return std::all_of(faults_.begin(), faults_.end(), [&](const Fault &fault) { return holds(fault.pointer); });
@@ -47,7 +47,7 @@ class Faults {
     std::vector<Fault> faults_;
 };
 
-// The members of an object, in the order of the text. Tells of keys that stand in it twice.
+// Returns the members of an object, in the order of the text. Adds a fault for a key that stands there twice.
 std::vector<Value> members(const Value &object, Faults &faults);
 
 }  // namespace curb::config

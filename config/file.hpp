@@ -1,4 +1,4 @@
-// Opening and reading of files that may be anything. Private to config/.
+// Opens and reads files of any type. Private to config/.
 #pragma once
 
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 
 namespace curb::config {
 
-// An open file, closed on every way out.
+// An open file. The destructor closes it.
 class File {
   public:
     explicit File(const std::string &path, int flags = 0);
@@ -24,11 +24,11 @@ class File {
     int error_;
 };
 
-// What a regular file says, at most 1 MiB, or why it cannot be read. `own`: it must be is_own(). These may throw
-// std::bad_alloc.
+// Returns the text of a regular file, at most 1 MiB, or why it cannot be read. `own`: it must be is_own(). These may
+// throw std::bad_alloc.
 policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path, bool own = false);
-// True if it belongs to this process's user or to root. The files of others are not followed unless they are named:
-// with sudo -E a HOME may be another user's, whose policy names files to write.
+// True if it belongs to this process's user or to root. Files of others count only if they are named: under sudo -E,
+// HOME may be another user's, whose policy names files that root would write.
 bool is_own(const struct stat &status);
 std::string why_not_opened(int error);
 Diagnostic unread(const std::string &path, std::string message);

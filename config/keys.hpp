@@ -1,5 +1,5 @@
-// The keys that a policy file may hold, along the table of fields: patterns of JSON pointers in which "*" stands for
-// each key of an object, or each item of an array. Private to config/.
+// The keys of a policy file, by the table of fields: patterns of JSON pointers, in which "*" stands for each key of an
+// object or each item of an array. Private to config/.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@ namespace curb::config {
 
 inline constexpr std::string_view kRule = "/rules/*";
 
-// Whether a field stands there: "/gpu/*/cap", and in a rule "/rules/*/gpu/*/cap".
+// True if the pattern is a field: "/gpu/*/cap", and in a rule "/rules/*/gpu/*/cap".
 bool is_field(std::string_view pattern);
-// The members of the object that `pattern` names: of "" they are "version", "gpu" and so on; of "/gpu" there is "*".
+// Returns the members of the object `pattern`: of "" they are "version", "gpu" and so on; of "/gpu" it is "*".
 std::vector<std::string_view> known_members(std::string_view pattern);
 
-// What is wrong with a key that the object at `pattern` does not have, and which was probably meant.
+// Returns the message for a key that the object `pattern` does not have, with the key that was probably meant.
 std::string unknown_key(std::string_view key, std::string_view pattern);
-// Where a key that stands in the wrong object belongs: "/gpu/*/cap" for "cap", in a rule "/rules/*/gpu/*/cap". Empty:
-// nowhere.
+// Returns where a key belongs that stands in the wrong object: "/gpu/*/cap" for "cap", in a rule "/rules/*/gpu/*/cap".
+// Empty if nowhere.
 std::string belongs(std::string_view key, std::string_view pattern);
 
 }  // namespace curb::config

@@ -11,7 +11,7 @@ namespace {
 
 void append(Diagnostics &all, const Diagnostics &more) { all.insert(all.end(), more.begin(), more.end()); }
 
-// Parses into `document`, or says what is wrong.
+// Parses into `document`, or adds the errors to `wrong`.
 void take(std::string_view text, const std::string &file, Document &document, Diagnostics &wrong) {
     if (auto parsed = parse(text, file)) {
         document = std::move(parsed).value();
@@ -50,7 +50,7 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
     return out;
 }
 
-// What messages call the whole.
+// The name of the source in messages.
 std::string_view name_of(const Source &source) { return source.file.empty() ? source.ceiling : source.file; }
 
 }  // namespace

@@ -14,7 +14,8 @@
 namespace curb::config {
 namespace {
 
-// The program may change its directory before the policy is read again. Without a working directory: as it is.
+// Makes the path absolute: the program may change its directory before the policy is read again. Returns it unchanged
+// if there is no working directory.
 std::string absolute(std::string path) {
     if (path.starts_with('/')) return path;
     const std::unique_ptr<char, decltype(&std::free)> here(::getcwd(nullptr, 0), &std::free);
@@ -49,7 +50,7 @@ bool users_file(const Variables &environment, std::span<char> path) noexcept {
         if (!directory || *directory != '/') return false;  // the XDG specification says to ignore a relative one
         const std::string_view from = directory;
         if (from.size() + below.size() >= path.size()) return false;
-        // Not by snprintf, which costs a program that has no use for it 15 us at its start.
+        // Not by snprintf: it costs a program that does not use it 15 us at its start.
         from.copy(path.data(), from.size());
         below.copy(path.data() + from.size(), below.size());
         path[from.size() + below.size()] = '\0';

@@ -1,5 +1,5 @@
-// A policy file's tree -> policy::File, along the table of fields (policy/fields.def): whatever the table does not name
-// is an unknown key (keys.hpp), and each field is read by the function of its type (values.hpp).
+// Reads a policy file's tree into policy::File, by the table of fields (policy/fields.def): a key that the table does
+// not have is unknown (keys.hpp), and each field is read by the function of its type (values.hpp).
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -21,7 +21,7 @@ namespace {
 using policy::quote;
 using Kind = Node::Kind;
 
-// Where what is read goes.
+// The destination of a value.
 struct Into {
     policy::Layer *layer;
     policy::Rule *rule;      // null: the file itself
@@ -33,7 +33,7 @@ class Reader {
     Reader(Faults &faults, policy::File &file) : faults_(faults), file_(file) {}
 
     void read(const Node &root);
-    // What fields of the file say against each other. For a file whose devices are right otherwise.
+    // Adds faults for fields that contradict each other. Only for a file whose devices are valid otherwise.
     void check_conflicts();
 
     [[nodiscard]] std::map<std::string, Place> places() const;
@@ -50,17 +50,16 @@ class Reader {
         std::size_t at;
         std::string pointer;  // as the text spells it
     };
-    // Of the file with the rule laid over: all in which the rule has a part.
+    // Returns the conflicts of the file with the rule laid over it that involve the rule.
     [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule &rule) const;
     [[nodiscard]] const Spot *spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const;
     void tell(const policy::Conflict &conflict, const policy::Rule *rule);
 
     Faults &faults_;
     policy::File &file_;
-    std::map<std::string, Spot> fields_;   // by their places' names; where the values stand
-    std::map<std::string, Spot> devices_;  // the same of devices; where the keys stand
-    // Of the file's devices, for check_conflicts(): where each stands in its list, and the first that says where to
-    // start.
+    std::map<std::string, Spot> fields_;   // by Value::place: the places of values
+    std::map<std::string, Spot> devices_;  // by Value::place: the places of device keys
+    // For check_conflicts(): the index of each device of the file, and the first that has growth.start.
     std::map<std::string, std::size_t> base_;
     std::optional<std::size_t> starts_;
 };
@@ -91,7 +90,7 @@ void Reader::read_member(const Value &member, const std::string &pattern, const 
     if (key == "growth") step_or_factor(member);
 }
 
-// One row of the table, one call: its reader with its member.
+// Each row of the table is one call of its type's reader.
 void Reader::read_field(const Value &value, std::string_view pattern, const Into &into) {
     fields_.emplace(value.place, Spot{value.node.at, value.pointer});
     const std::string_view bare = into.rule ? pattern.substr(kRule.size()) : pattern;
@@ -118,7 +117,7 @@ void Reader::read_devices(const Value &object, const std::string &pattern, const
                 there.empty() ? key.error() : quote(node.key, '"') + " is not a device; did you mean " + there + "?");
             if (!there.empty()) continue;
         } else {
-            // Of the same spelling twice members() tells.
+            // members() reports a key that is spelt the same twice.
             const auto [place, fresh] = seen.emplace(policy::gpu_key_text(*key), &node);
             if (const Node &first = *place->second; !fresh && first.key != node.key)
                 faults_.add(node.key_at, device.pointer,
@@ -137,7 +136,7 @@ void Reader::read_devices(const Value &object, const std::string &pattern, const
     }
 }
 
-// Two ways to say how the allowance grows.
+// Reports a growth that has both.
 void Reader::step_or_factor(const Value &growth) {
     const Node *first = nullptr;
     for (const Node &child : growth.node.children) {
@@ -170,10 +169,10 @@ void Reader::read_rules(const Value &array) {
     }
 }
 
-// ---- what fields say against each other ----
+// ---- fields that contradict each other ----
 
-// Whether what devices' fields say against each other can be judged beside a fault at this pointer. Of a field that
-// could not be read there seems to be none: a growth of which one field is wrong would be blamed for lacking it.
+// True if conflicts of devices' fields can be checked in spite of a fault at this pointer. A field that could not be
+// read seems to be missing: a growth with one wrong field would be blamed for lacking it.
 bool leaves_conflicts(std::string_view pointer) {
     if (pointer.ends_with("/cap") || pointer.ends_with("/report") || pointer.find("/cache/") != std::string_view::npos)
         return true;
@@ -193,8 +192,8 @@ std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule &rule) c
     if (std::any_of(over.gpu.begin(), over.gpu.end(), is_every)) {
         layer.gpu = base;
     } else {
-        // Of the devices that the rule does not name all has been said without it: a file of thousands of devices and
-        // of rules is not to be gone through once for each rule. One that says where to start stands for all of those.
+        // The conflicts of devices that the rule does not name are reported already. To go through them again for each
+        // rule would be slow with thousands of both. One device with growth.start stands for all of them.
         std::set<std::size_t> taken;
         const auto take = [&](const std::string &key) {
             if (const auto found = base_.find(key); found != base_.end()) taken.insert(found->second);
@@ -208,7 +207,7 @@ std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule &rule) c
     return policy::conflicts(layer.gpu);
 }
 
-// The field, or else the key of the device: in the rule, or else in the file itself.
+// Returns the place of the field, or else of the device's key: in the rule, or else in the file itself.
 const Reader::Spot *Reader::spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const {
     const std::string device = "/gpu/" + policy::pointer_token(policy::gpu_key_text(conflict.key));
     const std::string field = device + "/" + conflict.field;

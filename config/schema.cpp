@@ -1,5 +1,5 @@
-// The schema says of each type of field what its reader accepts (values.cpp, and policy/ behind it), in the words that
-// JSON Schema has. tests/schema/ holds the two against each other and lists what the schema cannot say.
+// The schema describes what the reader of each type of field accepts (values.cpp and policy/). tests/schema/ compares
+// the two and lists what a schema cannot express.
 #include "config/schema.hpp"
 
 #include <signal.h>
@@ -24,7 +24,7 @@ namespace {
 using json = nlohmann::ordered_json;
 using policy::FieldType;
 
-// ---- regular expressions, as far as every engine knows them ----
+// ---- regular expressions that every engine supports ----
 
 std::string group(const std::string &inside) { return "(" + inside + ")"; }
 std::string anchored(const std::string &inside) { return "^" + group(inside) + "$"; }
@@ -35,13 +35,13 @@ std::string digits(std::size_t least, std::size_t most) {
     return "[0-9]{" + (least == most ? low : low + "," + high) + "}";
 }
 
-// One digit from `low` to `high`; empty: there is none.
+// One digit from `low` to `high`. Empty if there is none.
 std::string digit(char low, char high) {
     if (low > high) return {};
     return low == high ? std::string(1, low) : std::string("[") + low + "-" + high + "]";
 }
 
-// Numbers of as many digits as `most` without leading zeros, up to it.
+// Numbers up to `most` with as many digits, without leading zeros.
 std::string as_long_as(const std::string &most) {
     std::string out;
     for (std::size_t i = 0; i < most.size(); ++i) {
@@ -72,7 +72,7 @@ std::string size_pattern() {
     };
     constexpr Unit kUnits[] = {{"TiB|T", 40}, {"GiB|G", 30}, {"MiB|M", 20}, {"KiB|K", 10}};
     std::string out;
-    // Eighteen decimals, and zeros: what 64 bits can turn into bytes exactly.
+    // Eighteen decimals, and zeros: 64 bits hold so many exactly.
     for (const Unit &unit : kUnits)
         out += up_to(kMost >> unit.shift) + R"((\.[0-9]{1,18}0*)? *)" + group(unit.names) + "|";
     out += up_to(kMost) + R"((\.0+)? *B|)";
@@ -94,7 +94,7 @@ std::string duration_pattern() {
     return anchored(out);
 }
 
-// Of a UUID, 8-4-4-4-12, or its beginning.
+// A UUID, 8-4-4-4-12, or its beginning.
 std::string uuid_pattern(const std::string &prefix) {
     constexpr const char *kHex = "[0-9A-Fa-f]";
     std::string rest = std::string("-") + kHex + "{0,12}";
@@ -116,7 +116,7 @@ json variables(json names, json values) {
     return {{"type", "object"}, {"propertyNames", std::move(names)}, {"additionalProperties", std::move(values)}};
 }
 
-// Those whose names are read back may ask for a release.
+// The signals that parse_signal() accepts.
 json signals() {
     std::vector<std::string> names;
     for (int signal = 0; signal < SIGRTMIN; ++signal) {
@@ -140,7 +140,7 @@ json levels() {
     return one_of(names);
 }
 
-// A type as the definitions of the schema have it.
+// A type in the definitions of the schema.
 struct Type {
     const char *name;
     const char *title;
@@ -149,7 +149,7 @@ struct Type {
 };
 
 Type type_of(const policy::Field &field) {
-    // Of sizes and times the table has one least only: the smallest above zero. Zero is written without 1 to 9.
+    // The only least of sizes and times in the table is the smallest value above zero. A zero has no digit from 1 to 9.
     const bool positive = !field.least.empty();
     switch (field.type) {
         case FieldType::ignored: return {"ignored", "a string", "", {{"type", "string"}}};
@@ -194,7 +194,7 @@ Type type_of(const policy::Field &field) {
     return {};
 }
 
-// ---- fields and the objects that they stand in ----
+// ---- fields and their objects ----
 
 const char *holds_under_a_ceiling(policy::Holds holds) {
     switch (holds) {
@@ -213,8 +213,7 @@ json field_schema(const policy::Field &field) {
     return out;
 }
 
-// The objects of a file. Those with a name of their own are defined apart from where they stand, since rules have them
-// too.
+// The objects of a file. Those with a definition stand in rules too.
 struct Object {
     std::string_view pointer;
     const char *definition;
@@ -244,8 +243,8 @@ json object_schema(std::string_view pointer) {
     return out;
 }
 
-// The schema of the object that `pointer` names: in `definitions`, if it has a name there, else within `file`. Made
-// where it is not there yet.
+// Returns the schema of the object `pointer`: in `definitions` if it has one there, else within `file`. Makes it if it
+// is missing.
 json &object_at(json &file, json &definitions, std::string_view pointer) {
     if (pointer.empty()) return file;
     json *place = nullptr;
@@ -262,7 +261,7 @@ json &object_at(json &file, json &definitions, std::string_view pointer) {
 
 json reference(std::string_view definition) { return {{"$ref", "#/$defs/" + std::string(definition)}}; }
 
-// As policy/gpu_key.cpp reads them, whatever way a PCI id is written.
+// The device keys that policy/gpu_key.cpp reads, with all spellings of a PCI id.
 json devices() {
     const std::string ordinal = plain_up_to(static_cast<std::uint64_t>(std::numeric_limits<int>::max()));
     const json device = reference("device");
@@ -297,7 +296,7 @@ std::string schema() {
         if (*type.description != '\0') definition["description"] = type.description;
         definition.update(type.schema);
     }
-    // What stands in a file stands in its rules too.
+    // Rules have the same objects as the file.
     json &rule = objects["rule"];
     for (json *holder : {&file, &rule}) {
         (*holder)["properties"]["gpu"] = reference("gpu");

@@ -1,5 +1,5 @@
-// The calling process as rules see it. Runs inside somebody else's process: nothing is left open, and what is not to be
-// had is left empty.
+// The calling process as rules see it. Runs in a process that is not ours: leaves nothing open, and leaves empty what
+// it cannot read.
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,14 +26,14 @@ std::string program() {
         }
         path.resize(path.size() * 2);
     }
-    // What the kernel adds for a file that was removed, as by an update of it; unless that is its name.
+    // The kernel adds this for a file that was removed, as by an update; unless the file has that name.
     constexpr std::string_view kDeleted = " (deleted)";
     struct stat status {};
     if (path.ends_with(kDeleted) && ::lstat(path.c_str(), &status) != 0) path.resize(path.size() - kDeleted.size());
     return path;
 }
 
-// What /proc says of the process's strings: each ends with a NUL.
+// Returns a file of strings in /proc. Each string ends with a NUL.
 std::string strings_of(const char *path) {
     const File file(path);
     std::string text;
@@ -56,7 +56,7 @@ std::string arguments() {
     return text;
 }
 
-// As the process was started with it: getenv would race with threads of the program that set variables.
+// The environment at the start of the process: getenv would race with threads of the program that set variables.
 std::function<const char *(const char *)> environment() {
     return [all = strings_of("/proc/thread-self/environ")](const char *name) -> const char * {
         const std::string wanted = std::string(name) + "=";
@@ -68,7 +68,7 @@ std::function<const char *(const char *)> environment() {
     };
 }
 
-// Empty: the number has no name.
+// Returns the user's name. Empty if there is none.
 std::string user_name(uid_t user) {
     std::vector<char> memory(1024);
     passwd entry{};

@@ -17,7 +17,7 @@ using policy::is_digit;
 using policy::quote;
 using Kind = Node::Kind;
 
-// Takes what `parse` makes of the string, or tells why not.
+// Sets `member` to the parsed string, or adds the error.
 template <class Parse, class Member>
 void take(Faults &faults, const Value &value, const char *right, Parse parse, std::optional<Member> &member) {
     if (value.node.kind != Kind::string) return faults.wrong_kind(value, right);
@@ -30,7 +30,7 @@ void take(Faults &faults, const Value &value, const char *right, Parse parse, st
 
 bool is_negative(const Node &node) { return node.kind == Kind::number && node.text.front() == '-'; }
 
-// What is left of a member that is below the least; the table's own text is right, or there would be no table.
+// Clears a member that is below the least, and adds the fault.
 template <class Member>
 void at_least(Faults &faults, const Value &value, std::string_view least, bool below, std::optional<Member> &member) {
     if (!below) return;
@@ -40,8 +40,8 @@ void at_least(Faults &faults, const Value &value, std::string_view least, bool b
     member.reset();
 }
 
-// None: the text is no number, or one that no double holds. Factors count to six decimals. (Not by std::from_chars,
-// whose tables would make libcurb.so a tenth larger.)
+// Returns a factor, rounded to six decimals. nullopt if the text is no number, or too large for a double. (Not by
+// std::from_chars, whose tables would make libcurb.so a tenth larger.)
 std::optional<double> number(std::string_view text) {
     if (text.ends_with('.')) text.remove_suffix(1);  // "2.", which people write and JSON does not
     const auto parsed = nlohmann::json::parse(text, nullptr, false);
@@ -54,7 +54,7 @@ std::optional<double> number(std::string_view text) {
 
 bool is_factor(double number, double least) { return number >= least && number <= kLargestFactor; }
 
-// A string without NUL, which C's strings could not hold.
+// Reads a string without NUL, which C's strings cannot hold.
 void read_string(Faults &faults, const Value &value, const char *right, const char *without_nul,
                  std::optional<std::string> &member) {
     if (value.node.kind != Kind::string) return faults.wrong_kind(value, right);
@@ -62,7 +62,7 @@ void read_string(Faults &faults, const Value &value, const char *right, const ch
     member = value.node.text;
 }
 
-// Why a variable cannot have this name; empty: it can.
+// Returns why a variable cannot have this name. Empty if it can.
 std::string wrong_name(std::string_view name) {
     const auto is_letter = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; };
     const bool right = !name.empty() && !is_digit(name.front()) &&
@@ -71,7 +71,7 @@ std::string wrong_name(std::string_view name) {
     return quote(name, '"') + " is not the name of an environment variable: letters, digits and '_', no digit first";
 }
 
-// Why the environment for a program may not hold this name; empty: it may.
+// Returns why a policy may not set this variable. Empty if it may.
 std::string barred_name(std::string_view name) {
     if (name.starts_with("LD_"))
         return quote(name, '"') +
@@ -84,7 +84,7 @@ std::string barred_name(std::string_view name) {
     return {};
 }
 
-// Variables with a text each.
+// Reads an object of variables, each with a text.
 template <class Wrong>
 void read_variables(Faults &faults, const Value &value, const char *right, const char *right_value, Wrong wrong,
                     std::optional<policy::Environment> &member) {
@@ -120,7 +120,7 @@ void read_size(Faults &faults, const Value &value, std::string_view least, std::
     take(faults, value, R"(a size is a string with a unit, as in "8GiB" or "75%")", policy::parse_size, member);
     if (!member || least.empty()) return;
     const policy::Size bound = policy::parse_size(least).value();
-    // A share of a device that nobody knows yet is little enough only if it is nothing.
+    // The device is not known yet, so only a share of 0% is below a least in bytes.
     const bool below = member->unit == bound.unit ? member->amount < bound.amount : member->amount == 0;
     at_least(faults, value, least, below, member);
 }

@@ -1,6 +1,6 @@
-// How each type of field is written: one function for each name in policy::FieldType that has a member to fill, called
-// by the table of fields (policy/fields.def). Each either fills `member` or adds what is wrong. `least` is that of the
-// table, as a file writes it. Private to config/.
+// Reads the values of fields: one function for each type in policy::FieldType, called by the table of fields
+// (policy/fields.def). Each sets `member` or adds a fault. `least`: the least value of the table, as a file writes it.
+// Private to config/.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace curb::config {
 
-// Growing further in one step than this is a slip of the pen.
+// A larger factor of growth is a typing error.
 inline constexpr double kLargestFactor = 100;
 
 void read_ignored(Faults &faults, const Value &value);

@@ -1,5 +1,5 @@
-// Runs on curb's worker inside somebody else's process, which may close any descriptor it finds and open another under
-// the same number: the descriptor is looked at before it is read or closed, and without it the polling goes on.
+// Runs on a thread of curb's in a process that is not ours. The program may close any descriptor and open another file
+// under its number, so curb checks the descriptor before it reads or closes it, and goes on polling without it.
 #include "config/watch.hpp"
 
 #include <fcntl.h>
@@ -28,15 +28,15 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Not IN_MODIFY: a log in the same directory would wake us with each line. A writer that keeps the policy open without
-// closing it is found by polling.
+// Not IN_MODIFY: a log in the same directory would wake us with each line. Polling finds a writer that keeps the policy
+// open.
 constexpr std::uint32_t kEvents =
     IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
 
 enum class Woken { by_time, by_event, by_stop };
 
-// Waits on either descriptor; -1 waits on none. A stop_fd that is no descriptor any more counts as readable, lest its
-// owner wait for us for ever.
+// Waits on either descriptor; -1: on none. A stop_fd that is closed counts as readable: else its owner would wait for
+// us for ever.
 Woken wait(int inotify, int stop_fd, milliseconds time) {
     const Clock::time_point end = Clock::now() + time;
     for (;;) {
@@ -47,7 +47,7 @@ Woken wait(int inotify, int stop_fd, milliseconds time) {
         if (fds[1].revents != 0) return Woken::by_stop;
         if (fds[0].revents != 0) return Woken::by_event;
         if (ready == 0) return Woken::by_time;
-        // poll itself failed, for want of memory: do not turn that into a loop.
+        // poll failed, because there is too little memory: do not spin.
         if (ready < 0) ::usleep(static_cast<useconds_t>(time.count()) * 1000);
         return Woken::by_time;
     }
@@ -62,8 +62,8 @@ bool is_inotify(int fd) {
     return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == kInotify;
 }
 
-// -1: none. Not under a number that the program, started without it, takes for its own stdin, stdout or stderr; and not
-// where the process may have so few descriptors that it may need each.
+// Returns -1 if there is none. Not under the numbers 0 to 2, which a program that was started without them takes for
+// its own; and not in a process that may have so few descriptors that it needs each.
 int new_inotify() {
     constexpr rlim_t kEnough = 64;
     rlimit limit{};
@@ -75,14 +75,14 @@ int new_inotify() {
     return moved;
 }
 
-// What it says does not matter, only that it spoke.
+// Discards the events: any of them means that the texts must be read.
 void drain(int inotify) {
     alignas(inotify_event) std::array<char, 4096> events;
     while (::read(inotify, events.data(), events.size()) > 0) {
     }
 }
 
-// The path with its symbolic links followed; empty: it leads nowhere at the moment.
+// Follows the symbolic links of the path. Empty if it leads nowhere at the moment.
 std::string target_of(const std::string &path) {
     const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free);
     return real == nullptr ? std::string() : std::string(real.get());
@@ -103,8 +103,8 @@ Watch::~Watch() {
     if (inotify_ >= 0 && is_inotify(inotify_)) ::close(inotify_);
 }
 
-// Watches the directories that the paths lead through now, and no others. Cheap enough to do before every look. One
-// that is not there is left to the polling.
+// Watches the directories of the paths and their targets, and no others. Cheap enough to do before every read. Polling
+// covers a directory that is missing.
 void Watch::arm() {
     if (inotify_ < 0) return;
     std::vector<int> now;
@@ -125,7 +125,7 @@ void Watch::arm() {
     watched_ = std::move(now);
 }
 
-// What the files say now; the last text of those that say nothing.
+// Reads the files. Returns the last text of those that cannot be read.
 Watch::Texts Watch::read() {
     Texts now = texts_;
     for (std::size_t i = 0; i < paths_.size(); ++i) {
@@ -148,8 +148,8 @@ void Watch::tell_of_unreadable() {
     }
 }
 
-// The texts that stood still, beside the last ones of the files that did not; none: one of those has none yet, or
-// nothing is new. That first text is waited for, since none would say that there is no such file.
+// Returns the settled texts, and the last ones of files that still change. nullopt if such a file has no text yet,
+// because that would mean that there is no such file; or if nothing is new.
 std::optional<Watch::Texts> Watch::without_restless(const Texts &before, Texts now) const {
     for (std::size_t i = 0; i < now.size(); ++i) {
         if (now[i] == before[i]) continue;
@@ -160,7 +160,7 @@ std::optional<Watch::Texts> Watch::without_restless(const Texts &before, Texts n
     return now;
 }
 
-// The new texts, once they have stood still for kSettle; none: nothing is new, or the wait for it was stopped.
+// Returns the new texts once they have not changed for kSettle. nullopt if nothing is new, or if the wait was stopped.
 std::optional<Watch::Texts> Watch::settle(int stop_fd, const std::function<bool()> &stopped) {
     const Clock::time_point end = Clock::now() + kPatience;
     for (Texts seen = read(); seen != texts_;) {
@@ -185,17 +185,17 @@ std::optional<Watch::Texts> Watch::next(int stop_fd, const std::function<bool()>
     for (;;) {
         if (stopped && stopped()) return std::nullopt;
         try {
-            arm();  // before the look: what changes after it will wake us
+            arm();  // before the read: a later change will wake us
             if (auto texts = settle(stop_fd, stopped)) {
-                Texts known = *texts;  // all or nothing: a copy that fails half-way would hide a change
+                Texts known = *texts;  // first: a copy that fails half-way would hide a change
                 texts_.swap(known);
                 return texts;
             }
             tell_of_unreadable();
         } catch (const std::bad_alloc &) {
-            // The texts are looked at again when there may be memory for them.
+            // Reads the texts again later, when there may be memory.
         }
-        // A directory in which something happens all the time costs one look in kSettle.
+        // Reads at most once in kSettle if the directory changes all the time.
         if (spoke && wait(-1, stop_fd, kSettle) == Woken::by_stop) return std::nullopt;
         const Woken woken = wait(inotify_, stop_fd, kPoll);
         if (woken == Woken::by_stop) return std::nullopt;

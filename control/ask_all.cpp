@@ -1,4 +1,4 @@
-// All capped processes at once, in one poll loop: no one of them, whatever it does, keeps the others from being heard.
+// Asks all capped processes in one poll loop, so that no process can block the others.
 #include <poll.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTidying{100};
 
-// A socket that was found, and how far one has come with its process.
+// A socket, and the state of its connection.
 struct Socket {
     ProcessName process;
     Folder folder;
@@ -31,11 +31,11 @@ struct Socket {
     std::optional<std::string> fault{};
 };
 
-// Files here. Answers that come make room.
+// True if this process has too many open files. Answers that arrive free some.
 bool too_many_open(int error) { return error == EMFILE || error == ENFILE; }
 
-// One attempt at a connection. Without one, EAGAIN says that the process lives, and takes others in just now. False:
-// the socket leads to no process that can be asked.
+// Tries to connect once. Returns false if no process can be asked by this socket. True without a connection: the
+// process lives, but takes no connection just now (EAGAIN).
 bool knock(Socket &socket) {
     const int pid = socket.process.pid;
     socket.connection = connect_to(socket.folder.path + "/" + socket.name, socket.error);
@@ -45,8 +45,8 @@ bool knock(Socket &socket) {
         return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
     }
     const auto who = peer(socket.connection);
-    // Another process by now has the pid, or one of another pid namespace shares the folder. (A child that has
-    // inherited the socket keeps it open for its dead parent.)
+    // Another process may have the pid by now, or one of another pid namespace shares the folder. (A child that has
+    // inherited the socket keeps it open after its parent has died.)
     if (!who || who->pid != pid || has_ended(pid)) return false;
     const auto now = name_of(pid);
     if (now && now != socket.process) return false;
@@ -61,20 +61,20 @@ bool knock(Socket &socket) {
     return belongs_in(socket.folder, pid);
 }
 
-// True if a process of this name runs, or if /proc does not tell.
+// True if the process runs, or if /proc does not show it.
 bool runs(const ProcessName &process) {
     if (has_ended(process.pid)) return false;
     const auto now = name_of(process.pid);
     return !now || now == process;
 }
 
-// What the folders hold.
+// The contents of the folders.
 struct Found {
     std::vector<Socket> sockets;                         // each process once, in the order of their pids
     std::vector<std::pair<Folder, std::string>> others;  // names of processes that have ended
 };
 
-// A user's processes that run are limited, and names in a folder are not: only those that run are connected to here.
+// Connects only to processes that run: their number is limited, that of names in a folder is not.
 Found look_for_sockets() {
     Found out;
     for (const Folder &folder : folders(places(), ::geteuid())) {
@@ -87,8 +87,8 @@ Found look_for_sockets() {
         }
     }
     std::vector<Socket> &sockets = out.sockets;
-    std::erase_if(sockets, [](Socket &socket) { return !knock(socket); });  // once no folder has to be opened any more
-    // Of several with one pid the one that answers comes first: others' may be there to hide it.
+    std::erase_if(sockets, [](Socket &socket) { return !knock(socket); });  // all folders are closed by now
+    // Of several sockets with one pid the one that answers comes first: another user may have put one there to hide it.
     const auto rank = [](const Socket &one) {
         return std::tuple(one.process.pid, one.fault.has_value(), !one.connection);
     };
@@ -107,7 +107,7 @@ void clean_up(const Found &found, const Deadline &deadline) {
     }
 }
 
-// One process, from the knock to its answer.
+// One process, from the first attempt to connect to its answer.
 class Asked {
   public:
     Asked(Socket socket, const std::string &line) : socket_(std::move(socket)), line_(line) {
@@ -118,7 +118,7 @@ class Asked {
     }
     [[nodiscard]] int pid() const { return socket_.process.pid; }
     [[nodiscard]] bool done() const { return reply_.has_value(); }
-    // None: there is nothing to poll for now, so it has to be looked at again in kAgain.
+    // Returns nullopt if there is nothing to poll for now. Then call look() again after kAgain.
     [[nodiscard]] std::optional<pollfd> poll_for() const {
         if (!exchange_ || closed_) return std::nullopt;
         return pollfd{exchange_->descriptor(), exchange_->events(), 0};
@@ -131,7 +131,7 @@ class Asked {
             case Exchange::State::closed: closed_.emplace(kEnding); break;
         }
     }
-    // What shows on no descriptor.
+    // Checks for changes that no descriptor shows.
     void look() {
         if (closed_ || exchange_) {
             if (has_ended(pid()))
@@ -169,11 +169,11 @@ class Asked {
     Socket socket_;
     const std::string &line_;
     std::optional<Exchange> exchange_;
-    std::optional<Deadline> closed_;  // until when it has time to end
+    std::optional<Deadline> closed_;  // its connection closed; it may end until then
     std::optional<Reply> reply_;
 };
 
-// Waits until one of them can go on, or has to be looked at. (poll takes no more entries than files may be open.)
+// Waits until one of them can go on, or has to be checked. (poll takes at most as many entries as files may be open.)
 void wait(std::vector<Asked> &processes, const Deadline &deadline) {
     std::vector<pollfd> polled;
     std::vector<Asked *> talking, others;

@@ -17,8 +17,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Where the socket of this process may be. Its XDG_RUNTIME_DIR need not be that of whoever asks: they come from
-// different shells, or one of them from cron.
+// Returns the folders in which the socket of this process may be. Its XDG_RUNTIME_DIR may differ from ours: it was
+// started from another shell, or by cron.
 std::vector<Folder> folders_for(int pid) {
     Places around = places();
     std::vector<Folder> out = folders(around, ::geteuid());
@@ -33,7 +33,7 @@ std::vector<Folder> folders_for(int pid) {
     return out;
 }
 
-// A connection to one socket, waited for while others are taken in.
+// Connects to one socket. Tries again while others connect (EAGAIN).
 Descriptor connection_to(const Folder &folder, const std::string &name, const Deadline &deadline, int &error) {
     for (;;) {
         Descriptor out = connect_to(folder.path + "/" + name, error);
@@ -46,12 +46,12 @@ Descriptor connection_to(const Folder &folder, const std::string &name, const De
 
 struct Listener {
     Descriptor connection;
-    bool busy = false;     // there is one, but it takes nobody in
-    bool refused = false;  // there is one of this very process, on which it does not listen
+    bool busy = false;     // there is a socket, but it takes no connections now
+    bool refused = false;  // there is a socket of this process, but it no longer listens
 };
 
-// A connection to this process. One to another process with the same pid (an earlier one, one of a container that
-// shares the folder, one of another user's) is not taken for it.
+// Connects to this process. Skips other processes with the same pid: an earlier one, one of a container that shares the
+// folder, one of another user.
 Listener find(int pid, const Deadline &deadline) {
     Listener out;
     const auto now = name_of(pid);
@@ -76,7 +76,7 @@ Listener find(int pid, const Deadline &deadline) {
     return out;
 }
 
-// Whether it ends, now that its socket is closed.
+// True if the process ends within kEnding. Call it once its socket has closed.
 bool ends(int pid) {
     for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, kAgain))
         if (has_ended(pid)) return true;
@@ -101,7 +101,7 @@ std::string not_found(int pid, const Listener &found) {
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
                ": ask for that one inside the container";
     const std::string maps = proc_text(pid, "maps");
-    if (ends(pid)) return none;  // its socket and its libraries go before it does
+    if (ends(pid)) return none;  // its socket and its libraries are gone before it is
     if (maps.empty()) return process + " does not run under curb, or does not let others look whether it does";
     if (maps.find("/libcurb.so") == std::string::npos)
         return process + " does not run under curb; start it by: curb run -- COMMAND";
@@ -110,13 +110,13 @@ std::string not_found(int pid, const Listener &found) {
            "info)";
 }
 
-// Waits until the exchange can go on; false: the deadline has passed, or the process has ended.
+// Waits until the exchange can go on. Returns false if the deadline has passed, or the process has ended.
 bool ready(int pid, const Exchange &exchange, const Deadline &deadline) {
     for (;;) {
         pollfd one{exchange.descriptor(), exchange.events(), 0};
         const int left = deadline.left();
         const int count = ::poll(&one, 1, left < 0 ? kLook : std::min(left, kLook));
-        if (count > 0) return !deadline.passed();  // it may say one byte after the other
+        if (count > 0) return !deadline.passed();  // a process may send one byte after the other
         if (count == 0 && (deadline.passed() || has_ended(pid))) return false;
         if (count < 0 && errno != EINTR) ::usleep(1000);
     }

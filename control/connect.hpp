@@ -1,4 +1,4 @@
-// Reaching a socket by its path. Private to control/.
+// Connects to a socket by its path. Private to control/.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,19 +12,20 @@
 
 namespace curb::control {
 
-// What sockaddr_un has room for, without its NUL.
+// The longest path that sockaddr_un can hold, without its NUL.
 inline constexpr std::size_t kLongestPath = 107;
 
-// A connection, which does not block; none: `error` says why. ECONNREFUSED: nobody listens there any more. EAGAIN: too
-// many others are being taken in just now. A path that is too long: ENAMETOOLONG.
+// Returns a connection that does not block. Sets `error` if there is none. ECONNREFUSED: no process listens any more.
+// EAGAIN: too many others connect just now. ENAMETOOLONG: the path is too long.
 Descriptor connect_to(const std::string &path, int &error);
 
-// Who listens at the other end, as this pid namespace knows it.
+// Returns the process at the other end, with its pid in this pid namespace.
 std::optional<ucred> peer(const Descriptor &connection);
-// True if a process of the folder's user listens at the other end. Others can, if root has opened the folder to them.
+// True if the process at the other end is of the folder's user. Others can listen if root has opened the folder to
+// them.
 inline bool speaks_for(const ucred &who, const Folder &folder) { return who.uid == folder.owner; }
-// True if the process may have its socket in this folder: its user's, or root's, if it gave up root's rights since. A
-// pid comes again, so a folder may hold a socket of an earlier process with it, on which a child of that one still
+// True if the process may have its socket in this folder: that of its user; or root's, if it gave up root's rights
+// since. Pids are used again: the folder may hold the socket of an earlier process, on which a child of that one
 // listens.
 bool belongs_in(const Folder &folder, int pid);
 

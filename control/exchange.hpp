@@ -1,5 +1,5 @@
-// One question over a connection and its answer, as far as it goes without waiting: for whoever polls one connection or
-// many. Private to control/.
+// One request over a connection and its reply, without waiting: the caller polls one connection or many. Private to
+// control/.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace curb::control {
 class Deadline {
   public:
     explicit Deadline(std::chrono::milliseconds patience);
-    // For poll; -1: none.
+    // Milliseconds for poll. -1: no deadline.
     [[nodiscard]] int left() const;
     [[nodiscard]] bool passed() const { return Clock::now() >= end_; }
 
@@ -24,12 +24,12 @@ class Deadline {
     Clock::time_point end_;
 };
 
-// A process ends in this time once its socket has closed, unless it lives on without it.
+// A process whose socket has closed ends within this time, or lives on without the socket.
 inline constexpr std::chrono::milliseconds kEnding{500};
-// Milliseconds until what takes nobody in, or is about to end, is tried again.
+// Milliseconds between attempts to reach a busy process, or one that is about to end.
 inline constexpr int kAgain = 5;
-// Milliseconds between looks whether a process that is waited for has ended: its end closes the connection, unless that
-// was duplicated into a child by other means than fork.
+// Milliseconds between checks whether the process has ended. Its end closes the connection, unless a child has a copy
+// of it by other means than fork.
 inline constexpr int kLook = 1000;
 
 class Exchange {
@@ -37,18 +37,18 @@ class Exchange {
     enum class State : std::uint8_t {
         under_way,
         closed,    // the other side has hung up
-        answered,  // by a reply, or by what is none: a Failure
+        answered,  // by a reply, or by something that cannot be read: a Failure
     };
-    // `line`: the request with its newline, which must live as long.
+    // `line`: the request with its newline. Must live as long as this.
     Exchange(int pid, Descriptor connection, std::string_view line)
         : pid_(pid), connection_(std::move(connection)), unsent_(line) {}
 
-    // Sends and reads what can be at once. May throw std::bad_alloc.
+    // Sends and reads as much as it can without waiting. May throw std::bad_alloc.
     State go_on();
     [[nodiscard]] int descriptor() const { return connection_.number(); }
-    // What to poll for.
+    // The events to poll for.
     [[nodiscard]] short events() const;
-    // Once it is answered.
+    // Only once it is answered.
     [[nodiscard]] Reply take() { return std::move(reply_); }
 
   private:
@@ -61,11 +61,11 @@ class Exchange {
     Reply reply_;
 };
 
-// Why there is no answer after `patience`, of a process that lives.
+// Return the sentence for a Failure: of a live process without an answer after `patience`,
 std::string late_text(int pid, std::chrono::milliseconds patience);
-// Why it could not be asked.
+// of one that takes no connections,
 std::string busy_text(int pid);
-// Why there is none though the connection is closed: it `ended`, or lives on.
+// and of one that closed the connection without an answer, because it `ended` or although it lives on.
 std::string closed_text(int pid, bool ended);
 
 }  // namespace curb::control

@@ -9,11 +9,10 @@
 namespace curb::control {
 namespace {
 
-constexpr std::size_t kDepth = 8;  // messages have four
-constexpr std::size_t kMembers =
-    256;  // of one object; those of messages have some twenty. They are searched one by one.
+constexpr std::size_t kDepth = 8;      // messages have four
+constexpr std::size_t kMembers = 256;  // of one object; those of messages have some twenty. Searched one by one.
 
-// nlohmann's SAX events -> the tree.
+// Builds the tree from nlohmann's SAX events.
 class Builder {
   public:
     using json = nlohmann::json;

@@ -1,7 +1,7 @@
-// JSON text -> a small tree, for messages. Private to control/.
+// Reads JSON text of messages into a small tree. Private to control/.
 //
-// Beside config's reader of policy files, which has to know places and comments: here a line comes from a program, may
-// be meant to do harm, and is either right or refused.
+// Unlike config's reader of policy files it knows no places and no comments. A line comes from a program, perhaps a
+// hostile one, and is either right or refused.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Json {
     [[nodiscard]] const T *get() const {
         return std::get_if<T>(&value);
     }
-    // The member of that name; null: there is none, or this is no object.
+    // Returns the member of that name. null if there is none, or if this is no object.
     [[nodiscard]] const Json *member(std::string_view name) const;
 };
 
@@ -33,7 +33,7 @@ struct Json::Member {
     Json value;
 };
 
-// Negative whole numbers become std::int64_t, others std::uint64_t; what neither holds becomes a double. May throw
+// Negative whole numbers become std::int64_t, others std::uint64_t; numbers that neither holds become double. May throw
 // std::bad_alloc.
 policy::Result<Json, std::string> parse_json(std::string_view text);
 

@@ -2,7 +2,7 @@
 
 namespace curb::control {
 
-// The offset of the first newline; npos: there is none.
+// Returns the offset of the first newline. npos if there is none.
 std::size_t Lines::end() {
     const std::size_t found = bytes_.find('\n', searched_);
     searched_ = found == std::string::npos ? bytes_.size() : found;

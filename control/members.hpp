@@ -1,8 +1,8 @@
-// Structs as members of JSON objects, each struct listed once: describe(io, value) names the members, and Writing and
-// Reading do the one or the other with them. Private to control/.
+// Writes structs as JSON objects and reads them back. describe(io, value) lists the members of a struct once; Writing
+// and Reading walk that list. Private to control/.
 //
-// A member must be there when it is read, but for a std::optional, which is absent while it holds nothing, and for what
-// io.where_set() names: a later version adds its members so, and then both sides understand each other.
+// A member must be there when it is read. Exceptions: a std::optional, which is absent while it is empty, and members
+// of io.where_set(). A later version adds members in these two ways, so that both sides understand each other.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 
 namespace curb::control {
 
-// What the value of describe(io, value) is: const for Writing. The functions stand in this namespace, and not in an
+// The type of the value of describe(io, value): const for Writing. These functions are in this namespace, not in an
 // anonymous one, because they are found by their arguments:
 //
 //   template <class Io>
@@ -41,7 +41,7 @@ inline std::string_view wire_name(policy::Kind value) { return policy::kind_name
 inline std::string_view wire_name(policy::Obstacle value) { return policy::obstacle_name(value); }
 inline std::string wire_name(const policy::Size &value) { return policy::format(value); }
 
-// An array with a place for each value of an enumeration, which is an object on the wire: {"plain":1,"pools":2}.
+// An array with an element for each value of an enumeration. On the wire it is an object: {"plain":1,"pools":2}.
 template <class Enum, class Array>
 struct EachOf {
     Array &values;
@@ -51,12 +51,12 @@ EachOf<Enum, Array> each_of(Array &values) {
     return {values};
 }
 
-// A fraction on the wire is a time in milliseconds. Six decimals of more would not come back as the same number; it is
-// 46 days.
+// The largest time in milliseconds on the wire, 46 days: a larger one with six decimals would not come back as the same
+// number.
 inline constexpr double kMostMilliseconds = 4e9;
 
-// For whom an object is written: the other side of the socket, or readers of `curb … --json`, who find every member,
-// and null where nothing is known.
+// Who reads an object: the other side of the socket, or readers of `curb … --json`, who find every member, null if it
+// is not known.
 enum class For : bool { the_wire, readers };
 
 class Writing {
@@ -72,13 +72,13 @@ class Writing {
         if (value) return (*this)(name, *value);
         if (whom_ == For::readers) null(name);
     }
-    // A number whose 0 says that it is not known.
+    // A number that is 0 if it is not known.
     template <class T>
     void where_known(const char *name, const T &value) {
         if (whom_ == For::readers && value == T()) return null(name);
         (*this)(name, value);
     }
-    // Written only where it is not what a fresh one has.
+    // Written only if it differs from the default.
     template <class T>
     void where_set(const char *name, const T &value) {
         if (value != T() || whom_ == For::readers) (*this)(name, value);
@@ -136,7 +136,7 @@ class Writing {
     std::string out_;
 };
 
-// One fault is enough: the first.
+// Keeps the first fault only.
 class Reading {
   public:
     Reading(const Json &object, std::string &fault) : object_(object), fault_(fault) {
@@ -168,7 +168,7 @@ class Reading {
     }
     [[nodiscard]] bool has(std::string_view name) const { return object_.member(name) != nullptr; }
 
-    // Whatever else stands in the object is a fault.
+    // Any other member of the object is a fault.
     void nothing_more() {
         const auto *members = object_.get<Json::Object>();
         if (members == nullptr || !fault_.empty()) return;
@@ -221,7 +221,7 @@ class Reading {
         for (const Json &one : *array)
             if (fault_.empty()) read(name, one, out.emplace_back());
     }
-    // Values that this version does not know are passed over.
+    // Ignores values that this version does not know.
     template <class Enum, class Array>
     void read(const char * /*name*/, const Json &value, EachOf<Enum, Array> &out) {
         Reading inner(value, fault_);

@@ -1,5 +1,5 @@
-// The format, version 1. A member that a later version adds to a request needs a new version only if it must not be
-// passed over; processes refuse what they do not know, whoever asks reads past it.
+// The format, version 1. A process refuses members of a request that it does not know; a command ignores unknown
+// members of a reply. So a new member of a request needs a new version only if it must not be ignored.
 //
 //   {"curb":1,"ask":"status"}                 with "detail":true also what takes milliseconds to find out
 //   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; steps: the policy's
@@ -25,7 +25,7 @@ constexpr int kVersion = 1;
 
 using policy::quote;
 
-// Each struct once, for both ways.
+// The members of each struct, for writing and reading.
 
 template <class Io>
 void describe(Io &io, Is<StepReport> auto &value) {
@@ -107,7 +107,7 @@ void describe(Io &io, Is<Passed> auto &value) {
     io("library", value.library);
     io("how", value.how);
 }
-// All but its devices.
+// Without its devices.
 template <class Io>
 void describe_process(Io &io, Is<Status> auto &value) {
     io("pid", value.pid);
@@ -179,7 +179,7 @@ const char *name_of(const ReleaseReport & /*reply*/) { return "release"; }
 const char *name_of(const CapReport & /*reply*/) { return "cap"; }
 const char *name_of(const ReloadReport & /*reply*/) { return "reload"; }
 
-// The line as an object of our version.
+// Returns the line as an object. nullopt and a fault if it is none of our version.
 std::optional<Json> envelope(std::string_view line, std::string &fault) {
     if (line.size() > kLongestReply) {
         fault = "it is too long";
@@ -199,7 +199,7 @@ std::optional<Json> envelope(std::string_view line, std::string &fault) {
     return std::move(json).value();
 }
 
-// The request, if it is of this kind.
+// Reads the request. Returns false if it is of another kind.
 template <class One>
 bool read_request(Reading &message, const std::string &ask, Request &out) {
     One one;
@@ -210,7 +210,7 @@ bool read_request(Reading &message, const std::string &ask, Request &out) {
     return true;
 }
 
-// The same of a reply, whose member it is.
+// Reads the reply. Returns false if the message has no member of this kind.
 template <class One>
 bool read_reply(Reading &message, Reply &out) {
     One one;

@@ -17,8 +17,8 @@
 namespace curb::control {
 namespace {
 
-// Appends what is read of the file, at most `most` bytes. Returns false if it cannot be opened or read. Not by a
-// stream, whose iterators throw when the process ends meanwhile.
+// Appends the text of the file, at most `most` bytes. Returns false if it cannot be opened or read. Not by a stream,
+// whose iterators throw if the process ends meanwhile.
 bool read_into(std::string &out, const std::string &path, std::size_t most) {
     const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     std::array<char, 4096> block;

@@ -1,4 +1,4 @@
-// What /proc/PID/stat says of a process. Used in capped processes too. Private to control/.
+// Reads /proc/PID/stat. Used in capped processes too. Private to control/.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct ProcessStat {
     long threads = 0;
     std::uint64_t start = 0;  // clock ticks since boot: tells the process from a later one with the same pid
 
-    // Only waited for. A first thread that has left the others to go on (pthread_exit in main) looks like a zombie too,
-    // but is not alone.
+    // True for a zombie. A first thread that ended before the others (pthread_exit in main) looks like one too, but
+    // other threads are left.
     [[nodiscard]] bool has_ended() const noexcept { return state == 'X' || (state == 'Z' && threads <= 1); }
 };
-// None: there is no such process, or /proc is not to be had. Allocates nothing.
+// Returns nullopt if there is no such process, or /proc cannot be read. Allocates nothing.
 std::optional<ProcessStat> stat_of(int pid) noexcept;
 
 }  // namespace curb::control

@@ -1,4 +1,4 @@
-// Runs in capped processes too: each descriptor is looked at before it is closed (descriptor.hpp).
+// Runs in capped processes too: each descriptor is checked before it is closed (descriptor.hpp).
 #include "control/runtime_dir.hpp"
 
 #include <dirent.h>
@@ -40,13 +40,13 @@ void add(std::vector<Folder> &all, std::string path, uid_t owner) {
     if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(std::move(folder));
 }
 
-// Why nothing of `user` can be kept safely below this folder; empty: it can. `shared`: it may be root's, as /tmp is.
+// Returns why files of `user` are not safe below this folder. Empty if they are. `shared`: it may be root's, as /tmp.
 std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
     struct stat status {};
     if (!folder.starts_with('/')) return folder + ": it is not an absolute path";
     if (::stat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
     if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder";
-    // Another's XDG_RUNTIME_DIR is what sudo and su may leave.
+    // sudo and su may leave the XDG_RUNTIME_DIR of another user.
     if (status.st_uid != user && !(shared && status.st_uid == 0))
         return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user);
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0)
@@ -54,7 +54,7 @@ std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
     return {};
 }
 
-// Why this folder is not the user's own and closed to others; empty: it is.
+// Returns why this folder is not the user's own and closed to others. Empty if it is.
 std::string fault(const std::string &folder, const struct stat &status, uid_t user) {
     if (S_ISLNK(status.st_mode)) return folder + ": it is a symbolic link; remove it";
     if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder; remove it";
@@ -64,15 +64,15 @@ std::string fault(const std::string &folder, const struct stat &status, uid_t us
     return {};
 }
 
-// Makes the folder unless it is there, and judges it; empty: it can be used.
+// Makes the folder if it is missing. Returns why it cannot be used. Empty if it can.
 std::string made(const std::string &folder, uid_t user) {
     if (folder.size() + 1 + kLongestName > kLongestPath)
         return folder + ": the path is too long for a socket in it; set XDG_RUNTIME_DIR to a shorter one";
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return folder + ": " + std::strerror(errno);
     struct stat status {};
     if (::lstat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
-    // Made under a umask that takes the owner's own rights away, here or by another process of his. Nobody else can
-    // have put something in its place: the folder above is his, or sticky.
+    // A umask can take away the owner's own rights, here or in another process of the user. No other user can have put
+    // something in its place: the folder above belongs to the user, or is sticky.
     const bool closed_to_owner = S_ISDIR(status.st_mode) && status.st_uid == user && (status.st_mode & 07077) == 0;
     if (closed_to_owner && (status.st_mode & 0700) != 0700 && ::chmod(folder.c_str(), 0700) == 0)
         status.st_mode |= 0700;
@@ -84,8 +84,8 @@ Descriptor opened(const Folder &folder) {
     return out ? std::move(out).value() : Descriptor();
 }
 
-// The names that `keep` is true for, at most kMostNames. Not by opendir, whose closedir would close whatever stands
-// under the number by then.
+// Returns the names for which `keep` is true, at most kMostNames. Not by opendir: closedir would close any file that
+// has the number by then.
 std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep) {
     std::vector<std::string> out;
     alignas(dirent64) std::array<char, 8192> block;
@@ -103,7 +103,7 @@ std::vector<std::string> names_in(const Descriptor &folder, const std::function<
     return out;
 }
 
-// Whether it is seen to run: in another pid namespace it may, all the same.
+// True if /proc shows that the process runs. One of another pid namespace may run without that.
 bool runs(const ProcessName &process) {
     const auto stat = stat_of(process.pid);
     return stat && stat->start == process.start && !stat->has_ended();
@@ -163,7 +163,7 @@ std::vector<Folder> folders_of(const Places &places, uid_t user) {
 std::vector<Folder> folders(const Places &places, uid_t user) {
     std::vector<Folder> out = folders_of(places, user);
     if (user != 0) return out;
-    // Anybody can make folders in /tmp under the names of others.
+    // Any user can make folders in /tmp with the names of others.
     const auto add_below = [&](const std::string &parent, const std::string &prefix, const auto &path_of) {
         const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         std::vector<uid_t> owners;

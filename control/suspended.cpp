@@ -26,15 +26,15 @@ constexpr std::size_t kLargest = 64 << 10;
 constexpr const char *kRecord = ".suspended.json";
 constexpr const char *kClaim = ".claim";
 
-// Root touches files as the user for as long as this lives. By the file system's user, which each thread has its own
-// of: seteuid would change all threads of the process.
+// While this lives, root reads and writes files with the user's rights. It sets the file system's user of this thread:
+// seteuid would change all threads of the process.
 class As {
   public:
     explicit As(const Process &process) : root_(::geteuid() == 0 && process.uid != 0), group_(::getegid()) {
         if (root_) is_user_ = set(process.uid, process.gid);
     }
     ~As() {
-        if (root_ && !set(0, group_)) std::abort();  // never as somebody else by mistake
+        if (root_ && !set(0, group_)) std::abort();  // never go on as another user by mistake
     }
     As(const As &) = delete;
     As &operator=(const As &) = delete;
@@ -60,7 +60,7 @@ struct Directory {
 
 std::string why(int error) { return std::strerror(error); }
 
-// Opens the folders of the process's user. `faults` gets what is wrong with the others.
+// Opens the folders of the process's user. Adds the faults of those that cannot be used to `faults`.
 std::vector<Directory> directories(const Process &process, bool make, std::string &faults) {
     Places around = places();
     if (process.uid != ::getuid()) around.xdg.clear();
@@ -81,7 +81,7 @@ std::string name_of(const Process &process, const char *kind) {
 
 bool write_whole(int directory, const std::string &name, const std::string &text) {
     const std::string aside = name + ".new";
-    ::unlinkat(directory, aside.c_str(), 0);  // of one that was killed while it wrote
+    ::unlinkat(directory, aside.c_str(), 0);  // left by a curb that was killed while it wrote
     const Descriptor file(
         ::openat(directory, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     return file && ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
@@ -100,7 +100,8 @@ std::optional<std::string> read_whole(int directory, const std::string &name, un
     return text;
 }
 
-// The locked file; the error is that of errno. One that was taken away in between is not what others will find.
+// Makes and locks the file. The error is errno. Tries again if the file was deleted meanwhile: others would not find
+// it.
 policy::Result<Descriptor, int> lock(int directory, const std::string &name) {
     using Result = policy::Result<Descriptor, int>;
     for (;;) {

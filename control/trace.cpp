@@ -10,7 +10,7 @@
 
 namespace curb::control {
 
-// Of the header's arguments, for Writing and Reading.
+// The header's arguments, for Writing and Reading.
 struct HeaderArguments {
     int trace = trace::kVersion;
     trace::Header header{};
@@ -45,7 +45,7 @@ void append_number(std::string &out, Number value, int base = 10) {
     out.append(digits.begin(), std::to_chars(digits.begin(), digits.end(), value, base).ptr);
 }
 
-// Microseconds with three decimals, as the viewers count; exact to the nanosecond.
+// Appends microseconds with three decimals, the unit of the viewers. Exact to the nanosecond.
 void append_us(std::string &out, std::uint64_t ns) {
     append_number(out, ns / 1000);
     const unsigned rest = static_cast<unsigned>(ns % 1000);
@@ -57,7 +57,7 @@ void append_us(std::string &out, std::uint64_t ns) {
 class Arguments {
   public:
     explicit Arguments(std::string &out) : out_(out) { out_ += ",\"args\":{"; }
-    // Not a destructor's: there may be no memory for it.
+    // Not in a destructor: it may throw std::bad_alloc.
     void end() { out_ += "}},\n"; }
 
     template <class Number>
@@ -113,7 +113,7 @@ std::optional<std::uint64_t> parse_pointer(std::string_view text) {
     return text.starts_with("0x") ? policy::parse_number<std::uint64_t>(text.substr(2), 16) : std::nullopt;
 }
 
-// Nanoseconds of a member in microseconds; doubles hold them exactly for a hundred days.
+// Returns the nanoseconds of a member in microseconds. A double holds them exactly for a hundred days.
 std::uint64_t ns_of(const Json &event, const char *name) {
     const Json *value = event.member(name);
     if (!value) return 0;
@@ -129,7 +129,7 @@ std::uint64_t ns_of(const Json &event, const char *name) {
 }  // namespace
 }  // namespace trace
 
-// Of an event's arguments: as of this list they are read; append() writes the same names.
+// The arguments of an event, for Reading. append() writes the same names.
 template <class Io>
 void describe(Io &io, Is<trace::Event> auto &value) {
     io.where_set("gpu", value.gpu);
@@ -165,7 +165,7 @@ std::string text(const Header &header) {
 
 void append(std::string &out, const Event &event, int pid) {
     const bool lasted = event.what == What::step;
-    // One that was under way when the trace began has begun with it.
+    // A step that was under way when the trace began starts with it.
     const std::uint64_t duration_ns = lasted ? std::min(event.duration_ns, event.ns) : event.duration_ns;
     out += lasted ? R"({"ph":"X","name":")" : R"({"ph":"i","s":"t","name":")";
     out += name_of(event.what);

@@ -4,20 +4,153 @@
 // it: the words are split first.
 #include "command.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <deque>
 #include <sstream>
+#include <utility>
+#include <vector>
 
-#include "help_format.hpp"
 #include "policy/words.hpp"
 #include "terminal.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
-
-using Words = std::vector<std::string>;
-
 namespace {
+
+constexpr std::size_t kWidth = 80;
+constexpr std::size_t kNarrowest = 30;  // least width of the right column
+
+struct Row {
+    std::string left, right;
+};
+
+// Fills lines with the words, from column `at` on. The first line has `at` columns already.
+std::string filled(std::string_view words, std::size_t at) {
+    std::string out;
+    std::size_t column = at;
+    for (words = policy::trimmed(words); !words.empty();) {
+        const std::size_t end = std::min(words.find(' '), words.size());
+        const std::string_view word = words.substr(0, end);
+        if (column > at && column + 1 + width_of(word) > kWidth) {
+            out.append(1, '\n').append(at, ' ');
+            column = at;
+        } else if (column > at) {
+            out += ' ';
+            ++column;
+        }
+        out += word;
+        column += width_of(word);
+        words = policy::trimmed(words.substr(end));
+    }
+    return out + '\n';
+}
+
+// Lays out all rows with one left column, as wide as the widest left part that leaves room for the right one. Below a
+// wider left part the right part starts on the next line.
+std::string rows_text(const std::vector<Row> &rows) {
+    std::size_t column = 0;
+    for (const Row &row : rows) {
+        const std::size_t wanted = 2 + width_of(row.left) + 2;
+        if (!row.right.empty() && wanted + kNarrowest <= kWidth) column = std::max(column, wanted);
+    }
+    if (column == 0) column = 6;
+    std::string out;
+    for (const Row &row : rows) {
+        std::string left = "  " + row.left;
+        if (!row.right.empty() && width_of(left) + 2 > column) {
+            out += left + '\n';
+            left.clear();
+        }
+        out += row.right.empty() ? left + '\n' : padded(left, column) + filled(row.right, column);
+    }
+    return out;
+}
+
+// Fills paragraphs to the width. An indented line is a row of two columns, separated by two blanks.
+std::string laid_out(const std::string &text) {
+    std::string out, paragraph, line;
+    std::vector<Row> rows;
+    const auto end_block = [&] {
+        if (!paragraph.empty()) out += filled(paragraph, 0);
+        out += rows_text(rows);
+        paragraph.clear();
+        rows.clear();
+    };
+    std::istringstream lines(text);
+    while (std::getline(lines, line)) {
+        const std::string_view words = policy::trimmed(line);
+        const bool is_row = line.starts_with(' ');
+        if (words.empty() || (is_row ? !paragraph.empty() : !rows.empty())) end_block();
+        if (words.empty()) {
+            out += '\n';
+        } else if (is_row) {
+            const std::size_t gap = std::min(words.find("  "), words.size());
+            rows.push_back({std::string(words.substr(0, gap)), std::string(policy::trimmed(words.substr(gap)))});
+        } else {
+            paragraph.append(paragraph.empty() ? "" : " ").append(line);
+        }
+    }
+    end_block();
+    return out;
+}
+
+// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash read
+// the result. A description that ends in ": curb …" names its own usage, where CLI11 does not know all of it.
+class HelpFormat : public CLI::FormatterBase {
+  public:
+    std::string make_help(const CLI::App *app, std::string /*name*/, CLI::AppFormatMode /*mode*/) const override {
+        const auto [description, usage] = description_and_usage(app);
+        std::vector<Row> commands;
+        for (const CLI::App *command : app->get_subcommands([](const CLI::App *) { return true; }))
+            commands.push_back({command->get_name(), description_and_usage(command).first});
+        const std::string footer = app->get_footer();
+        return laid_out(description) + "\nUsage: " + filled(usage, 7) + section("Arguments", option_rows(app, true)) +
+               section("Options", option_rows(app, false)) + section("Commands", commands) +
+               (footer.empty() || footer.starts_with('\n') ? "" : "\n") + laid_out(footer);
+    }
+
+  private:
+    static std::pair<std::string, std::string> description_and_usage(const CLI::App *app) {
+        const std::string both = app->get_description();
+        const std::size_t at = both.find(": curb ");
+        return {both.substr(0, at), at == std::string::npos ? usage_of(app) : both.substr(at + 2)};
+    }
+    static std::string name_of(const CLI::App *app) {
+        return app->get_parent() ? name_of(app->get_parent()) + ' ' + app->get_name() : app->get_name();
+    }
+    static std::vector<const CLI::Option *> options_of(const CLI::App *app, bool positional) {
+        return app->get_options([=](const CLI::Option *option) {
+            return !option->get_group().empty() && option->get_positional() == positional;
+        });
+    }
+    static const char *dots(const CLI::Option *option) { return option->get_expected_max() > 1 ? "..." : ""; }
+    static std::string usage_of(const CLI::App *app) {
+        std::string out = name_of(app) + " [OPTIONS]";
+        for (const CLI::Option *option : options_of(app, true)) {
+            const std::string name = option->get_single_name() + dots(option);
+            out += option->get_required() ? ' ' + name : " [" + name + ']';
+        }
+        return out + (app->get_require_subcommand_min() > 0 ? " COMMAND" : "");
+    }
+    static std::vector<Row> option_rows(const CLI::App *app, bool positional) {
+        std::vector<Row> rows;
+        for (const CLI::Option *option : options_of(app, positional)) {
+            std::string left = positional ? option->get_single_name() : option->get_name(false, true);
+            std::string shape = option->get_type_name();
+            shape.resize(std::min(shape.find(':'), shape.size()));  // CLI11 appends its own checks behind ':'
+            const bool is_flag = option->get_type_size() == 0 || shape.empty();
+            if (!positional && !is_flag) left += ' ' + shape;
+            rows.push_back({left + dots(option), option->get_description()});
+        }
+        return rows;
+    }
+    static std::string section(const char *heading, const std::vector<Row> &rows) {
+        return rows.empty() ? "" : fmt::format("\n{}:\n{}", heading, rows_text(rows));
+    }
+};
 
 int pid_in(const std::string &word) {
     const auto pid = policy::whole_number(word);
@@ -26,6 +159,8 @@ int pid_in(const std::string &word) {
 }
 
 }  // namespace
+
+using Words = std::vector<std::string>;
 
 void Options::flag(const char *name, bool &to, const char *line) { command_.add_flag(name, to, line); }
 void Options::option(const char *name, std::optional<std::string> &to, const char *shape, const char *line) {
@@ -93,8 +228,7 @@ class Commands {
         }
         if (!parts.clear) {
             complain("run: '" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
-            complain("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
-            return kFailure;
+            return failed("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
         }
         return chosen_();
     }
@@ -163,8 +297,7 @@ class Commands {
                 why = name + " has no " + (word->starts_with("-") ? "option " : "command ") + policy::quote(*word);
         }
         complain(why);
-        complain("see " + name + " --help");
-        return kFailure;
+        return failed("see " + name + " --help");
     }
 
     CLI::App app_;

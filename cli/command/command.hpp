@@ -1,12 +1,14 @@
-// A command of curb: its name, its help, what it takes, what it does. Each stands in one file, and in one row of
-// main.cpp.
+// A command of curb: its name, its help, what it takes, what it does. main.cpp has a row for each.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "terminal.hpp"
 
 namespace CLI {
 class App;
@@ -20,7 +22,13 @@ inline constexpr int kFailure = 125;  // curb could not do what was asked
 inline constexpr int kNotExecutable = 126;
 inline constexpr int kNotFound = 127;
 
-// Where the command of another program begins, which a command of curb takes behind its own words.
+// Prints why, and returns the status.
+inline int failed(std::string_view why, int status = kFailure) {
+    complain(why);
+    return status;
+}
+
+// Where the command line of another program begins behind the words of a command of curb.
 enum class Rest {
     behind_dashes,  // at the first `--`
     at_first_word,  // there, or at the first word that is neither an option nor its value

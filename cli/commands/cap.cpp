@@ -1,15 +1,15 @@
 // `curb cap`: changes the cap of a running process by its control socket, and prints the cap in force.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
-#include "ask.hpp"
 #include "command.hpp"
 #include "control/client.hpp"
-#include "json.hpp"
 #include "policy/gpu_key.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
+#include "target.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {
@@ -49,51 +49,38 @@ policy::Result<control::CapRequest, std::string> request_of(const CapOptions &op
     return out;
 }
 
-std::string cap_text(const std::optional<policy::Bytes> &cap) {
-    return cap ? "cap " + policy::format_human(*cap) : "no cap";
+std::string cap_text(const std::optional<policy::Bytes> &cap, const char *of = "") {
+    return cap ? of + policy::format_human(*cap) : "no cap";
 }
 
-// "cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …"
-std::string text_of(const control::CapChange &gpu, const control::CapRequest &request) {
-    std::string out = "cuda:" + std::to_string(gpu.ordinal) + " " + cap_text(gpu.before);
-    if (gpu.before == gpu.now)
-        out += ", as before";
-    else
-        out += " -> " + (gpu.now ? policy::format_human(*gpu.now) : std::string("no cap"));
+// "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …"
+std::string text_of(int pid, const control::CapChange &gpu, const control::CapRequest &request) {
+    std::string out = fmt::format("process {}: cuda:{} {}", pid, gpu.ordinal, cap_text(gpu.before, "cap "));
+    out += gpu.before == gpu.now ? ", as before" : " -> " + cap_text(gpu.now);
     if (request.cap && gpu.live_cap != request.cap && gpu.live_cap)
-        out += "; " + policy::format(*gpu.live_cap) +
-               " was set for it by a key that is more specific, and holds: curb cap --gpu cuda:" +
-               std::to_string(gpu.ordinal) + " --reset takes it away";
+        out += fmt::format(
+            "; {} was set for it by a key that is more specific, and holds: curb cap --gpu cuda:{} --reset "
+            "takes it away",
+            policy::format(*gpu.live_cap), gpu.ordinal);
     else if (request.cap && gpu.ceiling)
         out += "; " + policy::format(*request.cap) + " was asked for, and the machine's ceiling allows no more";
     if (gpu.now && gpu.held > *gpu.now)
         out += "; " + policy::format_human(gpu.held) +
                " is held, so memory is released, and new requests wait or are refused until it is under";
-    return out;
-}
-
-void print_changes(int pid, const control::CapRequest &request, const control::CapReport &report) {
-    for (const control::CapChange &gpu : report.gpus)
-        std::printf("process %d: %s\n", pid, text_of(gpu, request).c_str());
-}
-
-std::string changes_json(int pid, const control::CapReport &report) {
-    const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
-    return json::object({{"pid", pid}, {"gpus", json::list(report.gpus, change)}});
+    return out + "\n";
 }
 
 int cap(const CapOptions &options) {
     const auto request = request_of(options);
-    if (!request) {
-        complain("cap: " + request.error());
-        return kFailure;
-    }
+    if (!request) return failed("cap: " + request.error());
     const int pid = options.pid;
+    const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kCapPatience));
     if (options.json)
-        std::printf("%s\n", (report ? changes_json(pid, *report) : error_json(pid, report.error())).c_str());
+        print_line(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
+                          : error_json(pid, report.error()));
     else if (report)
-        print_changes(pid, *request, *report);
+        for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, *request));
     else
         complain(policy::plain(report.error()));
     const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),

@@ -1,20 +1,15 @@
 // `curb release`: asks capped processes by their control sockets to release memory, and prints the bytes of each step.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <cstdio>
-#include <exception>
-#include <functional>
+#include <future>
 #include <mutex>
 #include <system_error>
-#include <thread>
 
-#include "ask.hpp"
 #include "command.hpp"
 #include "control/client.hpp"
-#include "json.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/size.hpp"
@@ -103,8 +98,8 @@ policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOption
 
 std::string text_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
-    std::string head = control::process_text(process.pid) + ": released " + control::size_text(control::freed(report)) +
-                       " in " + control::time_text(report.milliseconds);
+    std::string head = fmt::format("{}: released {} in {}", control::process_text(process.pid),
+                                   control::size_text(control::freed(report)), control::time_text(report.milliseconds));
     // Another release was running, and this one joined it.
     if (report.trigger != kTrigger) head += ", together with the release on " + policy::plain(report.trigger);
     if (report.steps.empty()) head += ": its policy has no release steps";
@@ -112,10 +107,8 @@ std::string text_of(const Asked &process) {
     for (const control::StepReport &step : report.steps)
         lines.push_back({std::string("  ") + policy::step_name(step.step), control::size_text(step.freed),
                          control::time_text(step.milliseconds), policy::plain(step.reason)});
-    std::string out = aligned(lines);
-    if (!report.returns_nothing.empty())
-        out += "  " + policy::plain(control::returns_nothing_text(report.returns_nothing)) + "\n";
-    return out;
+    const std::string nothing = policy::plain(control::returns_nothing_text(report.returns_nothing));
+    return aligned(lines) + (nothing.empty() ? "" : "  " + nothing + "\n");
 }
 
 std::string answer_json(const Asked &process) {
@@ -156,42 +149,29 @@ Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
 // Asks all processes at the same time and prints each answer when it comes. On a terminal, prints which processes are
 // slow.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::size_t left = processes.size();
-    std::exception_ptr unwritten;  // an answer that could not be written
-    std::vector<std::thread> threads;
-    const auto ask_one = [&](Asked &one) {
-        Answer answer = release_of(one.pid, request, options.all);
-        const std::scoped_lock lock(mutex);
-        one.answer = std::move(answer);
-        try {
-            if (!options.json) print_answer(one);
-        } catch (...) {
-            unwritten = std::current_exception();
-        }
-        --left;
-        changed.notify_all();
+    std::mutex printing;
+    const auto ask_one = [&](Asked *one) {
+        Answer answer = release_of(one->pid, request, options.all);
+        const std::scoped_lock lock(printing);
+        one->answer = std::move(answer);
+        if (!options.json) print_answer(*one);
     };
+    std::vector<std::future<void>> asking;
     for (Asked &one : processes) {
         try {
-            threads.emplace_back(ask_one, std::ref(one));
-        } catch (const std::system_error &) {
-            ask_one(one);  // no more threads: ask the rest one after the other
+            asking.push_back(std::async(std::launch::async, ask_one, &one));
+        } catch (const std::system_error &) {  // no more threads: ask the rest one after the other
+            asking.push_back(std::async(std::launch::deferred, ask_one, &one));
         }
     }
-    {
-        std::unique_lock lock(mutex);
-        if (!changed.wait_for(lock, kSilence, [&] { return left == 0; }) && ::isatty(STDERR_FILENO) != 0) {
-            std::string waiting;
-            for (const Asked &one : processes)
-                if (!one.answer) waiting += (waiting.empty() ? "" : ", ") + std::to_string(one.pid);
-            complain("waiting for process " + waiting +
-                     ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
-        }
-    }
-    for (std::thread &thread : threads) thread.join();
-    if (unwritten) std::rethrow_exception(unwritten);
+    const auto until = std::chrono::steady_clock::now() + kSilence;
+    std::vector<std::string> slow;
+    for (std::size_t i = 0; i < asking.size(); ++i)
+        if (asking[i].wait_until(until) != std::future_status::ready) slow.push_back(std::to_string(processes[i].pid));
+    if (!slow.empty() && ::isatty(STDERR_FILENO) != 0)
+        complain("waiting for process " + policy::joined(slow, ", ") +
+                 ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+    for (std::future<void> &one : asking) one.get();  // throws if an answer could not be written
 }
 
 void print_sum(const std::vector<Asked> &processes) {
@@ -204,27 +184,23 @@ void print_sum(const std::vector<Asked> &processes) {
         all.steps.insert(all.steps.end(), steps.begin(), steps.end());
     }
     if (answered > 1)
-        std::printf("%s in all, of %zu processes\n", control::size_text(control::freed(all)).c_str(), answered);
+        print(fmt::format("{} in all, of {} processes\n", control::size_text(control::freed(all)), answered));
 }
 
 int release(const ReleaseOptions &options) {
     const auto request = request_of(options);
+    if (!request) return failed("release: " + request.error());
     auto processes = processes_of(options);
-    for (const std::string *error : {request ? nullptr : &request.error(), processes ? nullptr : &processes.error()}) {
-        if (error == nullptr) continue;
-        complain("release: " + *error);
-        return kFailure;
-    }
+    if (!processes) return failed("release: " + processes.error());
     std::vector<Asked> &asked = processes.value();
     ask_all(asked, *request, options);
-    if (options.json) {
-        std::printf("%s\n", json::list(asked, answer_json).c_str());
-    } else {
+    if (options.json)
+        print_line(json::list(asked, answer_json));
+    else if (asked.empty())
+        print(fmt::format("no process to ask: none{} has used CUDA under curb\n",
+                          ::geteuid() == 0 ? "" : " of this user"));
+    else
         print_sum(asked);
-        if (asked.empty())
-            std::printf("no process to ask: none%s has used CUDA under curb\n",
-                        ::geteuid() == 0 ? "" : " of this user");
-    }
     return std::all_of(asked.begin(), asked.end(), [](const Asked &one) { return one.answer->ok(); }) ? 0 : 1;
 }
 

@@ -1,19 +1,19 @@
 // `curb replay`: runs a recorded run again under another policy.
 
 #include "replay.hpp"
-#include "command.hpp"
-#include "config/load.hpp"
-#include "json.hpp"
-#include "pages.hpp"
-#include "policy/words.hpp"
-#include "policy_source.hpp"
-#include "report_json.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <span>
+
+#include "command.hpp"
+#include "config/load.hpp"
+#include "pages.hpp"
+#include "policy/fields.hpp"
+#include "policy_source.hpp"
+#include "terminal.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -41,19 +41,19 @@ policy::Subject subject_of(const Recording &recording) {
     return out;
 }
 
-bool asks_for_more(const std::vector<policy::Rule> &rules) {
-    return std::any_of(rules.begin(), rules.end(),
+bool asks_for_more(const config::Document &document) {
+    return std::any_of(document.file.rules.begin(), document.file.rules.end(),
                        [](const policy::Rule &rule) { return rule.match.user || rule.match.env; });
 }
 
+// True if a size that is replayed is a share of the device.
 bool has_percentages(const std::vector<policy::GpuRule> &rules) {
-    const auto relative = [](const std::optional<policy::Size> &size) {
-        return size && size->unit == policy::Size::Unit::basis_points;
-    };
-    return std::any_of(rules.begin(), rules.end(), [&](const policy::GpuRule &rule) {
-        const policy::GrowthPolicy &growth = rule.policy.growth;
-        return relative(rule.policy.cap) || relative(growth.start) || relative(growth.step) ||
-               relative(growth.keep_free);
+    policy::Layer layer;
+    layer.gpu = rules;
+    const auto settings = policy::settings(layer);
+    return std::any_of(settings.begin(), settings.end(), [](const policy::Setting &one) {
+        return one.field->type == policy::FieldType::size && one.field->pointer != "/gpu/*/cache/max" &&
+               one.value.find('%') != std::string::npos;
     });
 }
 
@@ -67,6 +67,7 @@ struct Judged {
 };
 
 struct Outcome {
+    policy::Policy policy;
     std::string rule;  // that was laid over; empty: none
     std::vector<Judged> gpus;
     std::vector<std::string> notes;  // what a replay cannot know of this run
@@ -84,47 +85,27 @@ std::vector<policy::GpuIdentity> identities(const Recording &recording) {
     return out;
 }
 
-// Reads the policy for the program of the trace. If it cannot be used, prints why and returns nullopt.
-std::optional<config::Loaded> load(const ReplayOptions &options, const Recording &recording, Outcome &out,
-                                   int &status) {
+// Reads the policy for the program of the trace. Prints the errors and sets `status`, if there are any.
+std::optional<Outcome> load(const ReplayOptions &options, const Recording &recording, int &status) {
     config::Source source;
-    std::optional<std::string> text;
-    if (options.policy) {
-        source.file = *options.policy == "-" ? "<stdin>" : *options.policy;
-        source.named = true;
-        if (*options.policy == "-") {
-            auto read = read_standard_input();
-            if (!read) {
-                complain("replay: " + read.error().text());
-                status = kFailure;
-                return std::nullopt;
-            }
-            text = std::move(read).value();
-        }
-    }
-    if (options.cap) source.cap = *options.cap;
-    auto reading = config::read(source, text ? std::optional<std::string_view>(*text) : std::nullopt);
-    if (!reading) {
-        for (const config::Diagnostic &one : reading.error()) std::fprintf(stderr, "%s\n", one.text().c_str());
-        status = std::max(1, exit_status(reading.error()));
-        return std::nullopt;
-    }
-    const config::Reading &read = *reading;
-    auto loaded = config::outcome(read, [&](bool) { return subject_of(recording); });
-    config::Loaded result;
-    result.policy = std::move(loaded.policy);
-    if (loaded.rule != nullptr) result.rule = policy::rule_name(read.own.file, *loaded.rule);
-    if (asks_for_more(read.own.file.rules) || (read.ceiling && asks_for_more(read.ceiling->file.rules)))
-        out.notes.push_back(
+    source.named = options.policy.has_value();
+    if (source.named) source.file = *options.policy == "-" ? kStandardInput : *options.policy;
+    source.cap = options.cap.value_or("");
+    const auto reading = read_policy(source, false, status);
+    if (!reading) return std::nullopt;
+    const config::Outcome loaded = config::outcome(*reading, [&](bool) { return subject_of(recording); });
+    Outcome out{loaded.policy, {}, {}, {}};
+    if (loaded.rule != nullptr) out.rule = policy::rule_name(reading->own.file, *loaded.rule);
+    if (asks_for_more(reading->own) || (reading->ceiling && asks_for_more(*reading->ceiling)))
+        out.notes.emplace_back(
             "Some rules ask for a user or an environment, which a trace does not tell: they are taken not to match.");
-    if (read.ceiling)
-        out.notes.push_back(std::string("This machine's ceiling, ") + config::kCeiling + ", holds here too.");
-    return result;
+    if (reading->ceiling)
+        out.notes.push_back(fmt::format("This machine's ceiling, {}, holds here too.", config::kCeiling));
+    return out;
 }
 
-Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome out) {
-    policy::Policy policy = loaded.policy;
-    out.rule = loaded.rule;
+void judge(const Recording &recording, Outcome &out) {
+    policy::Policy &policy = out.policy;
     const auto gpus = identities(recording);
     for (auto *rules : {&policy.gpu, &policy.ceiling}) {
         policy::Matched matched = policy::match(*rules, gpus);
@@ -144,7 +125,7 @@ Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome 
         one.recorded_refusals = summary.gpus[i].refusals.size();
         keeps_free |= one.terms.growth.keep_free != 0;
         caches |= one.terms.cache.max != 0;
-        const ReplayTerms terms{one.terms, total, policy.release.before_growth.value_or(true)};
+        const ReplayTerms terms{one.terms, total, *policy.release.before_growth};
         one.out = replay(recording, one.gpu, terms);
         one.smallest = smallest_cap(recording, one.gpu, total);
         out.gpus.push_back(std::move(one));
@@ -155,25 +136,22 @@ Outcome judge(const Recording &recording, const config::Loaded &loaded, Outcome 
     if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
     if (policy.release.idle && policy.release.idle->count() != 0)
         out.notes.push_back("Releases for idleness (release.idle) are not replayed.");
-    return out;
 }
 
 // ---- words ----
 
+using policy::format_human;
+
 std::string refusals_text(const Recording &recording, const Replayed &out) {
     constexpr std::size_t kMost = 10;
     std::vector<std::vector<std::string>> lines;
-    for (std::size_t i = 0; i < std::min(kMost, out.refusals.size()); ++i) {
-        const ReplayRefusal &one = out.refusals[i];
-        std::string why = std::string("for ") + policy::obstacle_text(one.why);
-        if (one.waited_ns != 0) why += " after " + span_text(one.waited_ns);
-        if (one.recorded) why += ", as then";
-        lines.push_back({"    " + clock_text(recording, one.ns), policy::format_human(one.bytes),
-                         policy::kind_text(one.kind), policy::format_human(one.held) + " held", why});
-    }
-    std::string text = aligned(lines);
-    if (out.refused > kMost) text += "    and " + std::to_string(out.refused - kMost) + " more\n";
-    return text;
+    for (const ReplayRefusal &one : std::span(out.refusals).first(std::min(kMost, out.refusals.size())))
+        lines.push_back({"    " + clock_text(recording, one.ns), format_human(one.bytes), policy::kind_text(one.kind),
+                         format_human(one.held) + " held",
+                         fmt::format("for {}{}{}", policy::obstacle_text(one.why),
+                                     one.waited_ns == 0 ? "" : " after " + span_text(one.waited_ns),
+                                     one.recorded ? ", as then" : "")});
+    return aligned(lines) + (out.refused > kMost ? fmt::format("    and {} more\n", out.refused - kMost) : "");
 }
 
 std::string gpu_text(const Recording &recording, const Judged &gpu) {
@@ -182,40 +160,36 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
     const auto say = [&](const char *what, const std::string &text) {
         lines.push_back({std::string("  ") + what, text});
     };
-    say("cap", gpu.terms.cap ? policy::format_human(*gpu.terms.cap) : "none");
-    say("peak", policy::format_human(out.peak) + " at " + clock_text(recording, out.peak_ns) +
-                    " (recorded: " + policy::format_human(gpu.recorded_peak) + ")");
+    const std::string recorded = fmt::format(" (recorded: {})", gpu.recorded_refusals);
+    say("cap", gpu.terms.cap ? format_human(*gpu.terms.cap) : "none");
+    say("peak", fmt::format("{} at {} (recorded: {})", format_human(out.peak), clock_text(recording, out.peak_ns),
+                            format_human(gpu.recorded_peak)));
     say("requests", std::to_string(out.requests));
-    say("refused", out.refused == 0 ? "none" + (gpu.recorded_refusals == 0
-                                                    ? std::string()
-                                                    : " (recorded: " + std::to_string(gpu.recorded_refusals) + ")")
-                                    : std::to_string(out.refused) + ", " + policy::format_human(out.refused_bytes) +
-                                          " (recorded: " + std::to_string(gpu.recorded_refusals) + ")");
-    if (out.served_now != 0) say("served", std::to_string(out.served_now) + " that the recorded run refused");
+    say("refused", out.refused != 0 ? fmt::format("{}, {}{}", out.refused, format_human(out.refused_bytes), recorded)
+                                    : "none" + (gpu.recorded_refusals == 0 ? "" : recorded));
+    if (out.served_now != 0) say("served", fmt::format("{} that the recorded run refused", out.served_now));
     if (out.device_refused != 0)
-        say("full device", std::to_string(out.device_refused) + " refused by the device itself, as then");
+        say("full device", fmt::format("{} refused by the device itself, as then", out.device_refused));
     if (out.waits != 0)
-        say("waited", std::to_string(out.waits) + ", " + span_text(out.waited_ns) + " in all, at most " +
-                          span_text(out.longest_wait_ns) + "; in vain " + std::to_string(out.waits_in_vain));
+        say("waited", fmt::format("{}, {} in all, at most {}; in vain {}", out.waits, span_text(out.waited_ns),
+                                  span_text(out.longest_wait_ns), out.waits_in_vain));
     if (gpu.terms.growth.start)
-        say("growth", std::to_string(out.steps.size()) + (out.steps.size() == 1 ? " step" : " steps") + ", to " +
-                          (out.allowance == policy::kUnbounded ? "no limit" : policy::format_human(out.allowance)));
+        say("growth", fmt::format("{} step{}, to {}", out.steps.size(), out.steps.size() == 1 ? "" : "s",
+                                  out.allowance == policy::kUnbounded ? "no limit" : format_human(out.allowance)));
     if (out.releases != 0)
-        say("released", std::to_string(out.releases) + (out.releases == 1 ? " time, " : " times, ") +
-                            policy::format_human(out.released) + " of unused pool memory");
+        say("released", fmt::format("{} time{}, {} of unused pool memory", out.releases, out.releases == 1 ? "" : "s",
+                                    format_human(out.released)));
     if (out.over_cap != 0)
-        say("over the cap", policy::format_human(out.over_cap) + ", by what is not asked for: contexts, code");
+        say("over the cap", format_human(out.over_cap) + ", by what is not asked for: contexts, code");
     say("smallest cap",
-        gpu.smallest ? policy::format_human(*gpu.smallest) + ", as the only limit, would have served it" : "none");
+        gpu.smallest ? format_human(*gpu.smallest) + ", as the only limit, would have served it" : "none");
     return aligned(lines) + refusals_text(recording, out);
 }
 
 std::string text_of(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
-    std::string text = title_of(recording) + "\n" + origin_of(recording) + "\nunder " +
-                       (options.policy ? *options.policy : "no policy file");
-    if (!outcome.rule.empty()) text += ", " + outcome.rule;
-    if (options.cap) text += ", --cap " + *options.cap;
-    text += "\n";
+    std::string text = fmt::format(
+        "{}\n{}\nunder {}{}{}\n", title_of(recording), origin_of(recording), options.policy.value_or("no policy file"),
+        outcome.rule.empty() ? "" : ", " + outcome.rule, options.cap ? ", --cap " + *options.cap : "");
     for (const Judged &gpu : outcome.gpus) text += "\n" + gpu_name(gpu.gpu) + "\n" + gpu_text(recording, gpu);
     for (const std::string &one : recording.missing) text += "\nmissing: " + one;
     for (const std::string &one : outcome.notes) text += "\nnote: " + one;
@@ -284,29 +258,29 @@ int replay(const ReplayOptions &options) {
         return kFailure;
     }
     const auto recording = read_trace(options.trace);
-    if (!recording) {
-        complain("replay: " + recording.error());
-        return 1;
-    }
+    if (!recording) return failed("replay: " + recording.error(), 1);
     int status = 0;
-    Outcome outcome;
-    const auto loaded = load(options, *recording, outcome, status);
-    if (!loaded) return status;
-    const bool sized = std::all_of(recording->header.gpus.begin(), recording->header.gpus.end(),
-                                   [](const auto &gpu) { return gpu.total != 0; }) &&
-                       !recording->header.gpus.empty();
-    const bool relative =
-        has_percentages(loaded->policy.gpu) || has_percentages(loaded->policy.ceiling) ||
-        std::any_of(loaded->policy.narrowed_to.begin(), loaded->policy.narrowed_to.end(),
-                    [](const policy::Size &size) { return size.unit == policy::Size::Unit::basis_points; });
+    std::optional<Outcome> outcome = load(options, *recording, status);
+    if (!outcome) return status;
+    const auto &gpus = recording->header.gpus;
+    const bool sized =
+        !gpus.empty() && std::all_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return gpu.total != 0; });
+    const auto &narrowed = outcome->policy.narrowed_to;
+    const bool relative = has_percentages(outcome->policy.gpu) || has_percentages(outcome->policy.ceiling) ||
+                          std::any_of(narrowed.begin(), narrowed.end(), [](const policy::Size &size) {
+                              return size.unit == policy::Size::Unit::basis_points;
+                          });
     if (!sized && relative) {
         complain(
             "replay: the trace does not tell how large the GPU was, so a size in percent means nothing; write it in "
             "bytes");
         return kFailure;
     }
-    outcome = judge(*recording, *loaded, std::move(outcome));
-    print(options.json ? replay_json(*recording, options, outcome) + "\n" : text_of(*recording, options, outcome));
+    judge(*recording, *outcome);
+    if (options.json)
+        print_line(replay_json(*recording, options, *outcome));
+    else
+        print_text(text_of(*recording, options, *outcome));
     return 0;
 }
 

@@ -8,7 +8,6 @@
 #include "pages.hpp"
 #include "policy/words.hpp"
 #include "replace_file.hpp"
-#include "report_json.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {
@@ -26,14 +25,6 @@ struct ReportOptions {
     }
 };
 
-enum class Form { html, svg, unknown };
-
-Form form_of(const std::string &file) {
-    const std::string lower = policy::lower_case(file);
-    if (lower.ends_with(".html") || lower.ends_with(".htm")) return Form::html;
-    return lower.ends_with(".svg") ? Form::svg : Form::unknown;
-}
-
 // The mode of new files under this umask.
 mode_t mode_of_new_files() {
     const mode_t mask = ::umask(0);
@@ -42,36 +33,28 @@ mode_t mode_of_new_files() {
 }
 
 int report(const ReportOptions &options) {
-    const Form form = options.output ? form_of(*options.output) : Form::unknown;
-    if (options.output && form == Form::unknown) {
-        complain("report: " + policy::quote(policy::one_line(*options.output)) +
-                 " says not what to write; name a file that ends in .html (a page) or .svg (a picture)");
-        return kFailure;
-    }
+    const std::string file = options.output.value_or(""), lower = policy::lower_case(file);
+    const std::string quoted = policy::quote(policy::one_line(file));
+    const bool is_page = lower.ends_with(".html") || lower.ends_with(".htm");
+    if (options.output && !is_page && !lower.ends_with(".svg"))
+        return failed("report: " + quoted +
+                      " says not what to write; name a file that ends in .html (a page) or .svg (a picture)");
     std::error_code ignored;
-    if (options.output && std::filesystem::equivalent(options.trace, *options.output, ignored)) {
-        complain("report: " + policy::quote(policy::one_line(*options.output)) +
-                 " is the trace itself; name another file");
-        return kFailure;
-    }
+    if (options.output && std::filesystem::equivalent(options.trace, file, ignored))
+        return failed("report: " + quoted + " is the trace itself; name another file");
     const auto recording = read_trace(options.trace);
-    if (!recording) {
-        complain("report: " + recording.error());
-        return 1;
-    }
+    if (!recording) return failed("report: " + recording.error(), 1);
     const Summary summary = summarise(*recording);
     if (options.output) {
-        const std::string text = form == Form::html ? html_page(*recording, summary) : svg_picture(*recording, summary);
-        if (const auto fault = replace_file(*options.output, text, mode_of_new_files())) {
-            complain("report: " + *fault);
-            return kFailure;
-        }
+        const std::string text = is_page ? html_page(*recording, summary) : svg_picture(*recording, summary);
+        if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
+            return failed("report: " + *fault);
     }
     for (const std::string &one : recording->missing) complain("report: " + recording->name + ": " + one);
     if (options.json)
-        print(report_json(*recording, summary) + "\n");
+        print_line(report_json(*recording, summary));
     else if (!options.output)
-        print(text_report(*recording, summary));
+        print_text(text_report(*recording, summary));
     return 0;
 }
 

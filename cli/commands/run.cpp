@@ -1,11 +1,17 @@
 // `curb run`: finds everything that can go wrong, then becomes the program. It changes nothing that the program
 // inherits except the environment: no handler, no mask, no open descriptor.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "command.hpp"
@@ -14,7 +20,6 @@
 #include "policy/size.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
-#include "reach.hpp"
 #include "subject.hpp"
 #include "terminal.hpp"
 
@@ -22,9 +27,6 @@ namespace curb::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Error = std::string;
-template <class T>
-using Result = policy::Result<T, Error>;
 
 struct RunOptions {
     std::optional<std::string> cap, policy;
@@ -49,11 +51,6 @@ std::string variable(const char *name) {
 
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
-
-// Puts `front` before the value that the variable has.
-std::string prepended(const std::string &front, const std::string &rest) {
-    return rest.empty() ? front : front + ":" + rest;
-}
 
 // CURB_CAP as the program will have it: the lower of --cap and of its present value, which another curb run or the
 // administrator may have set.
@@ -83,16 +80,70 @@ Environment environment_with(const RunOptions &options, const Cap &cap) {
 }
 
 // Returns the policy files that the program will find.
-Result<config::Source> locate(const RunOptions &options, const Environment &environment) {
+policy::Result<config::Source, std::string> locate(const RunOptions &options, const Environment &environment) {
     if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
-    if (options.policy && options.policy->empty()) return Error("--policy: the path is empty; name a file");
+    if (options.policy && options.policy->empty()) return std::string("--policy: the path is empty; name a file");
     return config::locate(environment);
+}
+
+bool is_mounted(const std::string &path, unsigned long how) {
+    struct statvfs system {};
+    return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & how) != 0;
+}
+
+// True if the kernel gives the program rights that this process does not have. The loader then ignores LD_PRELOAD
+// (AT_SECURE, ld.so(8)).
+bool gains_rights(const std::string &file) {
+    struct stat status {};
+    if (::stat(file.c_str(), &status) != 0 || is_mounted(file, ST_NOSUID) ||
+        ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+        return false;
+    if ((status.st_mode & S_ISUID) != 0 && status.st_uid != ::getuid()) return true;
+    constexpr mode_t kSetGroup = S_ISGID | S_IXGRP;
+    if ((status.st_mode & kSetGroup) == kSetGroup && status.st_gid != ::getgid()) return true;
+    return ::getuid() != 0 && ::getxattr(file.c_str(), "security.capability", nullptr, 0) > 0;
+}
+
+// The loader itself, started as a program, loads preloads although it names no interpreter.
+bool is_loader(const std::string &file) {
+    const std::string_view name = std::string_view(file).substr(file.rfind('/') + 1);
+    return name.starts_with("ld-") || name == "ld.so";
+}
+
+// Returns why the loader will not load `library` into `file`, as a sentence. nullopt if it will, or if `file` cannot be
+// read.
+std::optional<std::string> why_out_of_reach(const std::string &file, const fs::path &library) {
+    constexpr const char *kUncapped = ", so it runs without curb";
+    const std::string name = policy::quote(file);
+    const auto program = read_elf(file), ours = read_elf(library.string());
+    if (!program) return std::nullopt;
+    if (is_mounted(library.string(), ST_NOEXEC))
+        return fmt::format(
+            "{} lies on a file system that is mounted noexec, so the loader cannot load it, and {} runs "
+            "without curb; install curb on another one",
+            library.string(), name);
+    if (program->interpreter.empty() && !is_loader(file))
+        return fmt::format(
+            "{} is statically linked{}; of what it starts, programs that are linked dynamically are under "
+            "curb",
+            name, kUncapped);
+    if (program->interpreter.find("/ld-musl-") != std::string::npos)
+        return name + " uses musl as its libc, and libcurb.so needs glibc" + kUncapped;
+    if (ours && !same_architecture(*ours, *program))
+        return fmt::format("{} is for {}, and libcurb.so for {}{}", name, architecture_of(*program),
+                           architecture_of(*ours), kUncapped);
+    if (gains_rights(file))
+        return name +
+               " has rights of its own (set-user-ID, set-group-ID or capabilities), so the loader does not load "
+               "libcurb.so into it: it and what it starts run without curb; put curb run behind it, as in sudo "
+               "curb run -- COMMAND";
+    return std::nullopt;
 }
 
 // Warns if the loader will not load libcurb.so into the program. Returns false if --strict then forbids to start it.
 bool can_be_reached(const RunOptions &options, const std::string &file) {
     const auto library = find_library();
-    const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() tells of no library
+    const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() reports a missing library
     if (why) complain(*why + (options.strict ? "; --strict forbids that" : ""));
     return !why || !options.strict;
 }
@@ -109,23 +160,27 @@ std::optional<policy::Policy> load(const config::Source &source, const Program &
     return std::nullopt;
 }
 
-Result<Settings> settings(const config::Source &source, const RunOptions &options, const Cap &cap) {
+policy::Result<Settings, std::string> settings(const config::Source &source, const RunOptions &options,
+                                               const Cap &cap) {
     Settings out;
     if (cap.text) out.emplace_back("CURB_CAP", *cap.text);
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
+    // Puts the path before the value that the variable has.
+    const auto prepend = [&](const char *name, const std::string &path) {
+        const std::string rest = variable(name);
+        out.emplace_back(name, rest.empty() ? path : path + ":" + rest);
+    };
     const auto library = find_library();
     if (!library) return library.error();
     if (auto error = not_carried(*library, "LD_PRELOAD", kPreloadSeparators)) return *error;
-    out.emplace_back("LD_PRELOAD", prepended(library->native(), variable("LD_PRELOAD")));
-
-    if (options.sim) {
-        const auto sim = find_sim();
-        if (!sim) return sim.error();
-        if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", kLibraryPathSeparators)) return *error;
-        out.emplace_back("LD_LIBRARY_PATH", prepended(sim->native(), variable("LD_LIBRARY_PATH")));
-        complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
-    }
+    prepend("LD_PRELOAD", library->native());
+    if (!options.sim) return out;
+    const auto sim = find_sim();
+    if (!sim) return sim.error();
+    if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", kLibraryPathSeparators)) return *error;
+    prepend("LD_LIBRARY_PATH", sim->native());
+    complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
     return out;
 }
 
@@ -140,9 +195,7 @@ std::string shell_quoted(const std::string &word) {
 void show(const Settings &settings, const std::vector<std::string> &command) {
     std::string out;
     for (const auto &[name, value] : settings) out += name + "=" + shell_quoted(value) + "\n";
-    const char *separator = "";
-    for (const std::string &word : command) out += std::exchange(separator, " ") + shell_quoted(word);
-    print(out + "\n");
+    print(out + policy::joined(command, " ", shell_quoted) + "\n");
 }
 
 // Returns only if the command could not be started.
@@ -154,40 +207,27 @@ int become(const std::vector<std::string> &command) {
     ::execvp(words.front(), words.data());
     const int error = errno;
     const std::string name = "'" + policy::one_line(command.front()) + "'";
-    if (error != ENOENT) {
-        complain(name + " cannot be executed: " + std::strerror(error));
-        return kNotExecutable;
-    }
-    if (command.front().find('/') != std::string::npos && ::access(command.front().c_str(), F_OK) == 0) {
-        complain(name + " cannot be executed: the interpreter that it names is not there");
-        return kNotExecutable;
-    }
-    complain(name + " was not found");
-    return kNotFound;
+    if (error != ENOENT) return failed(name + " cannot be executed: " + std::strerror(error), kNotExecutable);
+    if (command.front().find('/') != std::string::npos && ::access(command.front().c_str(), F_OK) == 0)
+        return failed(name + " cannot be executed: the interpreter that it names is not there", kNotExecutable);
+    return failed(name + " was not found", kNotFound);
 }
 
 int run(const RunOptions &options) {
     if (options.command.empty()) {
         complain("run: there is no command to run");
-        complain(
+        return failed(
             "usage: curb run [--cap SIZE] [--policy FILE] [--strict] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
-        return kFailure;
     }
     const Cap cap = cap_with(options);
     const Environment variables = environment_with(options, cap);
     const auto source = locate(options, variables);
-    if (!source) {
-        complain(source.error());
-        return kFailure;
-    }
+    if (!source) return failed(source.error());
     const Program program = program_of(options.command, variables);
     const auto policy = load(*source, program, cap, variables);
     if (!policy) return kFailure;
     auto environment = settings(*source, options, cap);
-    if (!environment) {
-        complain(environment.error());
-        return kFailure;
-    }
+    if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own variables come first; no variable of a policy has one of their names.
     for (auto &steering : policy::variables_to_set(*policy, variables))
@@ -197,10 +237,8 @@ int run(const RunOptions &options) {
         return 0;
     }
     for (const auto &[name, value] : *environment) {
-        if (::setenv(name.c_str(), value.c_str(), 1) != 0) {
-            complain(name + " cannot be set: " + std::strerror(errno));
-            return kFailure;
-        }
+        if (::setenv(name.c_str(), value.c_str(), 1) != 0)
+            return failed(name + " cannot be set: " + std::strerror(errno));
     }
     return become(options.command);
 }

@@ -73,6 +73,15 @@ int doctor(const DoctorOptions &options) {
 
 }  // namespace
 
+const char *verdict_name(Verdict verdict) {
+    return verdict == Verdict::ok ? "ok" : verdict == Verdict::note ? "note" : "problem";
+}
+
+bool has_problem(const Findings &findings) {
+    return std::any_of(findings.begin(), findings.end(),
+                       [](const Finding &one) { return one.verdict == Verdict::problem; });
+}
+
 extern const Command kDoctor{
     .name = "doctor",
     .line = "Say what is wrong with this machine, or why a process is not capped",

@@ -1,10 +1,11 @@
-// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_machine_facts and
-// doctor_process_facts collect facts; doctor_machine and doctor_process turn them into sentences, and are pure.
+// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_facts collects facts;
+// doctor_machine and doctor_process turn them into findings, and are pure.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/load.hpp"
@@ -20,7 +21,7 @@ enum class Verdict { ok, note, problem };
 const char *verdict_name(Verdict verdict);
 
 struct Finding {
-    const char *check;  // what was looked at: "driver"; stays the same between versions
+    const char *check;  // its subject: "driver"; stays the same between versions
     Verdict verdict{};
     std::string text;    // one sentence, without a full stop
     std::string remedy;  // what to do; empty: nothing
@@ -28,15 +29,37 @@ struct Finding {
 using Findings = std::vector<Finding>;
 bool has_problem(const Findings &findings);
 
+// Adds the findings of one check. Each function adds its finding if `when` holds, and returns `when`: of a chain of ||
+// the first that holds is added.
+class Check {
+  public:
+    Check(const char *name, Findings &out) : name_(name), out_(out) {}
+    bool ok(bool when, std::string text) const { return add(when, Verdict::ok, std::move(text), {}); }
+    bool note(bool when, std::string text, std::string remedy = {}) const {
+        return add(when, Verdict::note, std::move(text), std::move(remedy));
+    }
+    bool problem(bool when, std::string text, std::string remedy) const {
+        return add(when, Verdict::problem, std::move(text), std::move(remedy));
+    }
+
+  private:
+    bool add(bool when, Verdict verdict, std::string text, std::string remedy) const {
+        if (when) out_.push_back({name_, verdict, std::move(text), std::move(remedy)});
+        return when;
+    }
+    const char *name_;
+    Findings &out_;
+};
+
 // The driver, as a program that is started here finds it.
 struct DriverCondition {
     std::string fault;    // why it cannot be loaded; empty: it can
     bool silent = false;  // it did not answer in time
     CUresult init{};
     std::string init_text;  // "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
-    int cuda = 0;           // as cuDriverGetVersion says it: 13000
+    int cuda = 0;           // of cuDriverGetVersion: 13000
     bool has_checkpoint = false;
-    std::string version;                 // of the driver: "580.159.04"; empty: NVML does not say
+    std::string version;                 // of the driver: "580.159.04"; empty: not known
     std::string kernel;                  // of the kernel's module; empty: it is not loaded, or that cannot be seen
     bool has_device_files = false;       // /dev/nvidiactl is there
     std::vector<std::string> closed;     // device files that this user may not open
@@ -45,7 +68,7 @@ struct DriverCondition {
 
 // Facts from NVML that a View does not have.
 struct NvmlCondition {
-    std::string fault;  // why it says nothing; empty: it does
+    std::string fault;  // why it cannot be asked; empty: it can
     struct Gpu {
         int index = 0;
         bool mig = false;
@@ -59,14 +82,11 @@ struct NvmlCondition {
 struct LibraryCondition {
     std::string fault;  // why there is none
     std::string path;
-    std::optional<Elf> elf;      // nothing: it cannot be read
-    std::optional<Elf> command;  // this program's own
-    unsigned owner = 0;
-    unsigned mode = 0;  // permission bits
-    unsigned folder_owner = 0;
-    unsigned folder_mode = 0;
-    bool no_exec = false;     // its file system does not let programs map code
-    std::string not_carried;  // why LD_PRELOAD cannot name it; empty: it can
+    std::optional<Elf> elf;              // nothing: it cannot be read
+    std::optional<Elf> command;          // this program's own
+    unsigned mode = 0, folder_mode = 0;  // permission bits
+    bool no_exec = false;                // its file system does not let programs map code
+    std::string not_carried;             // why LD_PRELOAD cannot name it; empty: it can
 };
 
 // /etc/ld.so.preload, which the loader reads for every process of the machine.
@@ -89,7 +109,6 @@ struct PolicyCondition {
 };
 
 struct MachineCondition {
-    unsigned user = 0;
     DriverCondition driver;
     NvmlCondition nvml;
     LibraryCondition library;
@@ -139,14 +158,14 @@ struct ProcessCondition {
     std::vector<Preloaded> preloaded;
     std::vector<Mapped> curb, driver, tensorflow;
     std::optional<control::Status> status;
-    std::string silence;      // why it does not say, in the words of control::ask
+    std::string silence;      // why there is no `status`: the message of control::ask
     bool has_socket = false;  // one that it listens on
     bool stopped = false;
     bool suspended = false;                  // by curb suspend
     int inner_pid = 0;                       // in its container; 0: it is in none
     int forked_from = 0;                     // a process under curb whose memory it began with; 0: none
     std::string version;                     // of this command
-    std::optional<std::vector<int>> listed;  // who holds GPU memory, by NVML; nothing: NVML does not say
+    std::optional<std::vector<int>> listed;  // holds GPU memory, as NVML reports; nullopt: not known
 };
 ProcessCondition look_into(int pid);
 Findings examine(const ProcessCondition &facts);

@@ -1,6 +1,4 @@
-#include <algorithm>
-#include <array>
-#include <cstring>
+#include <fmt/format.h>
 
 #include "control/proc.hpp"
 #include "doctor.hpp"
@@ -12,82 +10,58 @@ namespace {
 
 constexpr int kOldestTried = 11040;
 
-Finding ok(const char *check, std::string text) { return {check, Verdict::ok, std::move(text), {}}; }
-Finding note(const char *check, std::string text, std::string remedy = {}) {
-    return {check, Verdict::note, std::move(text), std::move(remedy)};
-}
-Finding problem(const char *check, std::string text, std::string remedy) {
-    return {check, Verdict::problem, std::move(text), std::move(remedy)};
-}
+std::string cuda_text(int cuda) { return fmt::format("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10); }
 
-std::string cuda_text(int cuda) {
-    return "CUDA " + std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
+// Takes "the fault; the remedy", the form of other messages of curb.
+void add_fault(const Check &check, const std::string &told) {
+    const std::size_t end = std::min(told.rfind("; "), told.size());
+    check.problem(true, told.substr(0, end), told.substr(std::min(end + 2, told.size())));
 }
-
-// Splits "the fault; the remedy", the form of other messages of curb.
-Finding problem(const char *check, const std::string &told) {
-    const std::size_t end = told.rfind("; ");
-    if (end == std::string::npos) return {check, Verdict::problem, told, {}};
-    return {check, Verdict::problem, told.substr(0, end), told.substr(end + 2)};
-}
-
-// The codes of cuInit that have one cause, with its remedy.
-struct InitFault {
-    int code;
-    const char *text, *remedy;
-};
-constexpr InitFault kInitFaults[] = {
-    {34, "the libcuda.so.1 that is found is the toolkit's stub, not a driver",
-     "take the folder of stubs out of LD_LIBRARY_PATH"},
-    {802, "the GPUs of this machine are not ready: CUDA_ERROR_SYSTEM_NOT_READY",
-     "start nvidia-fabricmanager, of the driver's own version"},
-    {803, "the driver's library and the kernel's module are of different versions",
-     "restart the machine, or load the module again; in a container, restart it"},
-    {804, "the driver's library is newer than the kernel's module, which this GPU does not allow",
-     "take the compat folder out of LD_LIBRARY_PATH, or update the driver"},
-};
 
 void judge(const DriverCondition &driver, Findings &out) {
-    constexpr const char *kCheck = "driver";
-    const bool has_module = !driver.kernel.empty();
-    const std::string permission = "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
-    constexpr const char *kPermission = "be in the group of those files, or have the container be given the GPU";
-    if (!driver.fault.empty())
-        return out.push_back(problem(kCheck, "there is no CUDA driver here: " + driver.fault,
-                                     has_module
-                                         ? "the kernel has NVIDIA's module: install the driver's libcuda, or give the "
-                                           "container its GPUs (docker run --gpus all)"
-                                         : "install NVIDIA's driver; without a GPU, curb run --sim tries a policy"));
-    if (driver.silent)
-        return out.push_back(problem(kCheck, "the CUDA driver has not answered cuInit in time",
-                                     "see what nvidia-smi and dmesg say; a GPU may have fallen off the bus"));
-    if (driver.init != CUDA_SUCCESS) {
-        const auto *known = std::find_if(std::begin(kInitFaults), std::end(kInitFaults),
-                                         [&](const InitFault &one) { return one.code == driver.init; });
-        if (known != std::end(kInitFaults)) return out.push_back(problem(kCheck, known->text, known->remedy));
-        const std::string failed = "the CUDA driver cannot be initialised: " + driver.init_text;
-        if (!driver.closed.empty()) return out.push_back(problem(kCheck, failed + "; " + permission, kPermission));
-        if (driver.init == CUDA_ERROR_NO_DEVICE && !driver.has_device_files)
-            return out.push_back(problem(kCheck, failed + "; there is no /dev/nvidiactl",
-                                         has_module ? "give the container its GPUs (docker run --gpus all)"
-                                                    : "load the kernel's module: modprobe nvidia"));
-        return out.push_back(problem(kCheck, failed, "see what nvidia-smi and dmesg say"));
-    }
-    out.push_back(ok(kCheck, (driver.version.empty() ? "" : driver.version + ", ") + cuda_text(driver.cuda)));
-    if (!driver.closed.empty()) out.push_back(note(kCheck, permission, kPermission));
-    if (driver.visible && (driver.visible->empty() || *driver.visible == "-1"))
-        out.push_back(note(
-            kCheck,
-            "CUDA_VISIBLE_DEVICES is \"" + *driver.visible + "\" here, so programs that are started here see no GPU",
-            "unset CUDA_VISIBLE_DEVICES"));
-    if (driver.cuda < kOldestTried)
-        out.push_back(note("driver-version",
-                           cuda_text(driver.cuda) + " is older than 11.4, the oldest that curb is tried with",
-                           "update the driver"));
-    if (driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint)
-        out.push_back(note("driver-version",
-                           "this driver cannot move processes out of their GPUs, so there is no curb suspend",
-                           "that takes driver 570 (CUDA 12.8) or newer"));
+    const Check check("driver", out), version("driver-version", out);
+    const bool has_module = !driver.kernel.empty(), failed = driver.init != CUDA_SUCCESS;
+    const bool no_files = driver.init == CUDA_ERROR_NO_DEVICE && !driver.has_device_files;
+    const int code = driver.init;
+    const std::string missing = "there is no CUDA driver here: " + driver.fault;
+    const std::string failure = "the CUDA driver cannot be initialised: " + driver.init_text;
+    const std::string closed = "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
+    constexpr const char *kOpen = "be in the group of those files, or have the container be given the GPU";
+    const bool is_wrong =
+        check.problem(!driver.fault.empty() && has_module, missing,
+                      "the kernel has NVIDIA's module: install the driver's libcuda, or give the container its GPUs "
+                      "(docker run --gpus all)") ||
+        check.problem(!driver.fault.empty(), missing,
+                      "install NVIDIA's driver; without a GPU, curb run --sim tries a policy") ||
+        check.problem(driver.silent, "the CUDA driver has not answered cuInit in time",
+                      "see what nvidia-smi and dmesg say; a GPU may have fallen off the bus") ||
+        check.problem(code == 34, "the libcuda.so.1 that is found is the toolkit's stub, not a driver",
+                      "take the folder of stubs out of LD_LIBRARY_PATH") ||
+        check.problem(code == 802, "the GPUs of this machine are not ready: CUDA_ERROR_SYSTEM_NOT_READY",
+                      "start nvidia-fabricmanager, of the driver's own version") ||
+        check.problem(code == 803, "the driver's library and the kernel's module are of different versions",
+                      "restart the machine, or load the module again; in a container, restart it") ||
+        check.problem(code == 804,
+                      "the driver's library is newer than the kernel's module, which this GPU does not allow",
+                      "take the compat folder out of LD_LIBRARY_PATH, or update the driver") ||
+        check.problem(failed && !driver.closed.empty(), failure + "; " + closed, kOpen) ||
+        check.problem(no_files, failure + "; there is no /dev/nvidiactl",
+                      has_module ? "give the container its GPUs (docker run --gpus all)"
+                                 : "load the kernel's module: modprobe nvidia") ||
+        check.problem(failed, failure, "see what nvidia-smi and dmesg say");
+    if (is_wrong) return;
+    const std::string visible = driver.visible.value_or("all");
+    check.ok(true, (driver.version.empty() ? "" : driver.version + ", ") + cuda_text(driver.cuda));
+    check.note(!driver.closed.empty(), closed, kOpen);
+    check.note(visible.empty() || visible == "-1",
+               "CUDA_VISIBLE_DEVICES is \"" + visible + "\" here, so programs that are started here see no GPU",
+               "unset CUDA_VISIBLE_DEVICES");
+    version.note(driver.cuda < kOldestTried,
+                 cuda_text(driver.cuda) + " is older than 11.4, the oldest that curb is tried with",
+                 "update the driver");
+    version.note(driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint,
+                 "this driver cannot move processes out of their GPUs, so there is no curb suspend",
+                 "that takes driver 570 (CUDA 12.8) or newer");
 }
 
 // Returns the capped processes that use a GPU and that NVML does not list there.
@@ -104,200 +78,161 @@ std::vector<std::string> unlisted(const View &view) {
 }
 
 void judge(const NvmlCondition &nvml, const DriverCondition &driver, const std::optional<View> &view, Findings &out) {
-    constexpr const char *kCheck = "nvml";
     if (!driver.fault.empty()) return;  // one cause is enough
-    if (!nvml.fault.empty())
-        return out.push_back(
-            problem(kCheck,
-                    nvml.fault.substr(0, nvml.fault.find("; ")) +
-                        ", so curb foresees what the driver takes instead of measuring it",
-                    "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or mend it "
-                    "until nvidia-smi works"));
-    const auto blind = view ? unlisted(*view) : std::vector<std::string>();
-    if (blind.empty()) {
-        out.push_back(ok(kCheck, "tells what processes hold"));
-    } else {
-        out.push_back(note(kCheck,
-                           "NVML does not list process " + policy::joined(blind, ", ") +
-                               ", as in some containers, so what the driver takes for code there is not measured",
-                           "let the container share the machine's pids (docker run --pid=host), if that matters"));
-    }
+    const Check check("nvml", out), mig("mig", out), mps("mps", out), persistence("persistence", out);
+    const auto hidden = view ? unlisted(*view) : std::vector<std::string>();
+    const bool is_wrong =
+        check.problem(!nvml.fault.empty(),
+                      nvml.fault.substr(0, nvml.fault.find("; ")) +
+                          ", so curb foresees what the driver takes instead of measuring it",
+                      "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or mend it "
+                      "until nvidia-smi works");
+    if (is_wrong) return;
+    check.ok(hidden.empty(), "tells what processes hold");
+    check.note(!hidden.empty(),
+               "NVML does not list process " + policy::joined(hidden, ", ") +
+                   ", as in some containers, so what the driver takes for code there is not measured",
+               "let the container share the machine's pids (docker run --pid=host), if that matters");
     for (const NvmlCondition::Gpu &gpu : nvml.gpus) {
         const std::string name = "GPU " + std::to_string(gpu.index);
-        if (gpu.mig)
-            out.push_back(note(
-                "mig", name + " is divided (MIG): each instance is capped by itself, and there is no curb suspend"));
-        if (gpu.mps_clients > 0)
-            out.push_back(note("mps", name + " is shared through MPS by " + std::to_string(gpu.mps_clients) +
-                                          (gpu.mps_clients == 1 ? " process" : " processes") +
-                                          ", which curb suspend refuses"));
-        if (!gpu.kept_awake)
-            out.push_back(note("persistence",
-                               name + " is put to sleep whenever nobody uses it: the first CUDA call, and "
-                                      "curb suspend, then take seconds",
-                               "as root: nvidia-smi -pm 1"));
+        mig.note(gpu.mig, name + " is divided (MIG): each instance is capped by itself, and there is no curb suspend");
+        mps.note(gpu.mps_clients > 0,
+                 fmt::format("{} is shared through MPS by {} process{}, which curb suspend refuses", name,
+                             gpu.mps_clients, gpu.mps_clients == 1 ? "" : "es"));
+        persistence.note(!gpu.kept_awake,
+                         name +
+                             " is put to sleep whenever nobody uses it: the first CUDA call, and curb suspend, then "
+                             "take seconds",
+                         "as root: nvidia-smi -pm 1");
     }
 }
 
 void judge(const LibraryCondition &library, Findings &out) {
-    constexpr const char *kCheck = "library";
-    const auto wrong = [&](const std::string &what, std::string remedy) {
-        out.push_back(problem(kCheck, library.path + " " + what, std::move(remedy)));
-    };
-    if (!library.fault.empty()) return out.push_back(problem(kCheck, library.fault));
-    if (!library.elf) return wrong("cannot be read by this user", "chmod a+r " + library.path);
+    const Check check("library", out);
+    const std::string &path = library.path;
+    if (!library.fault.empty()) return add_fault(check, library.fault);
+    if (check.problem(!library.elf, path + " cannot be read by this user", "chmod a+r " + path)) return;
+    constexpr unsigned kOthersWrite = 02, kOthersRead = 04, kSticky = 01000;
+    const bool writable = (library.mode & kOthersWrite) != 0;
+    const bool folder_writable = (library.folder_mode & kOthersWrite) != 0 && (library.folder_mode & kSticky) == 0;
+    const std::string ours = library.command ? architecture_of(*library.command) : "";
     const std::size_t before = out.size();
-    if (!library.not_carried.empty()) out.push_back(problem(kCheck, library.not_carried));
-    if (library.command &&
-        (library.elf->machine != library.command->machine || library.elf->bits != library.command->bits))
-        wrong("is for " + architecture_of(*library.elf) + ", and this command for " + architecture_of(*library.command),
-              "install curb for " + architecture_of(*library.command));
-    if (library.no_exec)
-        wrong("lies on a file system that is mounted noexec, so the loader passes it over", "install curb elsewhere");
-    constexpr unsigned kOthersWrite = 02, kSticky = 01000;
-    if ((library.mode & kOthersWrite) != 0)
-        wrong("can be written by everybody, and with it what every program under curb does",
-              "chmod o-w " + library.path);
-    else if ((library.folder_mode & kOthersWrite) != 0 && (library.folder_mode & kSticky) == 0)
-        wrong("lies in a folder that everybody can write to, and with it what every program under curb does",
-              "chmod o-w " + library.path.substr(0, library.path.rfind('/')));
-    if ((library.mode & 04) == 0)
-        out.push_back(note(kCheck,
-                           library.path + " cannot be read by everybody; other users' programs start without it",
-                           "chmod a+r " + library.path));
-    if (out.size() == before) out.push_back(ok(kCheck, library.path));
+    if (!library.not_carried.empty()) add_fault(check, library.not_carried);
+    check.problem(library.command && !same_architecture(*library.elf, *library.command),
+                  path + " is for " + architecture_of(*library.elf) + ", and this command for " + ours,
+                  "install curb for " + ours);
+    check.problem(library.no_exec, path + " lies on a file system that is mounted noexec, so the loader passes it over",
+                  "install curb elsewhere");
+    check.problem(writable, path + " can be written by everybody, and with it what every program under curb does",
+                  "chmod o-w " + path);
+    check.problem(
+        !writable && folder_writable,
+        path + " lies in a folder that everybody can write to, and with it what every program under curb does",
+        "chmod o-w " + path.substr(0, path.rfind('/')));
+    check.note((library.mode & kOthersRead) == 0,
+               path + " cannot be read by everybody; other users' programs start without it", "chmod a+r " + path);
+    check.ok(out.size() == before, path);
 }
 
-void judge(const PreloadFile &file, Findings &out) {
-    constexpr const char *kCheck = "ld.so.preload";
-    if (!file.missing.empty())
-        out.push_back(problem(kCheck, "/etc/ld.so.preload names " + file.missing + ", which is not there",
-                              "correct /etc/ld.so.preload, or install curb again"));
-    else if (file.names_curb)
-        out.push_back(note(kCheck, "/etc/ld.so.preload names libcurb.so: every program of this machine is under curb"));
+void judge(const PreloadFile &file, const Check &check) {
+    check.problem(!file.missing.empty(), "/etc/ld.so.preload names " + file.missing + ", which is not there",
+                  "correct /etc/ld.so.preload, or install curb again") ||
+        check.note(file.names_curb, "/etc/ld.so.preload names libcurb.so: every program of this machine is under curb");
 }
 
-void judge(const RuntimeCondition &runtime, Findings &out) {
-    constexpr const char *kCheck = "runtime-folder";
-    if (runtime.folder.empty())
-        out.push_back(problem(
-            kCheck,
-            "there is no folder for control sockets, so processes started here cannot be asked: " + runtime.fault,
-            "mend one of those folders, or set XDG_RUNTIME_DIR to one of this user's own"));
-    else if (!runtime.passed_over.empty())
-        out.push_back(
-            note(kCheck, runtime.folder + " is used instead of that in XDG_RUNTIME_DIR: " + runtime.passed_over));
-    else
-        out.push_back(ok(kCheck, runtime.folder + (runtime.xdg.empty() ? " (XDG_RUNTIME_DIR is not set)" : "")));
-}
-
-const char *without_policy(bool has_ceiling, bool ceiling_is_valid) {
-    if (!ceiling_is_valid) return "the ceiling alone decides, and it cannot be used";
-    return has_ceiling ? "programs are held to the ceiling alone" : "programs are watched, and not held to anything";
+void judge(const RuntimeCondition &runtime, const Check &check) {
+    check.problem(runtime.folder.empty(),
+                  "there is no folder for control sockets, so processes started here cannot be asked: " + runtime.fault,
+                  "mend one of those folders, or set XDG_RUNTIME_DIR to one of this user's own") ||
+        check.note(!runtime.passed_over.empty(),
+                   runtime.folder + " is used instead of that in XDG_RUNTIME_DIR: " + runtime.passed_over) ||
+        check.ok(true, runtime.folder + (runtime.xdg.empty() ? " (XDG_RUNTIME_DIR is not set)" : ""));
 }
 
 void judge(const PolicyCondition &policy, Findings &out) {
+    const Check own("policy", out), ceiling("ceiling", out);
     const config::Source &source = policy.source;
-    bool own = true, ceiling = true;
+    bool own_is_valid = true, ceiling_is_valid = true;
     for (const config::Diagnostic &fault : policy.faults) {
-        const bool of_ceiling = fault.file == source.ceiling;
-        (of_ceiling ? ceiling : own) = false;
-        // Of a ceiling that is not trusted the message ends with the remedy.
-        out.push_back(problem(of_ceiling ? "ceiling" : "policy", fault.text(),
-                              of_ceiling
-                                  ? "as root, mend " + source.ceiling + ": until then no GPU allocation is granted"
-                              : source.named ? "mend it; curb run refuses to start programs with it"
-                                             : "mend it, or remove it; curb run refuses to start programs with it"));
+        // The message about a ceiling that is not trusted ends with a remedy of its own.
+        if (ceiling.problem(fault.file == source.ceiling, fault.text(),
+                            "as root, mend " + source.ceiling + ": until then no GPU allocation is granted"))
+            ceiling_is_valid = false;
+        else
+            own_is_valid = !own.problem(true, fault.text(),
+                                        std::string(source.named ? "mend it" : "mend it, or remove it") +
+                                            "; curb run refuses to start programs with it");
     }
-    if (!source.foreign.empty())
-        out.push_back(note("policy", source.foreign + " is not used, because it belongs to another user",
-                           "chown it, name it in CURB_POLICY, or set HOME to this user's home"));
-    if (own) {
-        std::string what = source.file.empty() ? "" : source.file + " is valid";
-        if (!source.cap.empty()) what += (what.empty() ? "" : ", ") + ("CURB_CAP is " + source.cap);
-        if (what.empty()) what = "none here: " + std::string(without_policy(policy.has_ceiling, ceiling));
-        out.push_back(ok("policy", what));
-    }
-    if (ceiling && policy.has_ceiling) out.push_back(ok("ceiling", source.ceiling + " is valid"));
+    own.note(!source.foreign.empty(), source.foreign + " is not used, because it belongs to another user",
+             "chown it, name it in CURB_POLICY, or set HOME to this user's home");
+    std::vector<std::string> said;
+    if (!source.file.empty()) said.push_back(source.file + " is valid");
+    if (!source.cap.empty()) said.push_back("CURB_CAP is " + source.cap);
+    if (said.empty())
+        said.emplace_back(!ceiling_is_valid    ? "none here: the ceiling alone decides, and it cannot be used"
+                          : policy.has_ceiling ? "none here: programs are held to the ceiling alone"
+                                               : "none here: programs are watched, and not held to anything");
+    own.ok(own_is_valid, policy::joined(said, ", "));
+    ceiling.ok(ceiling_is_valid && policy.has_ceiling, source.ceiling + " is valid");
 }
 
 std::string who(const ViewProcess &process) {
-    std::string out = control::process_text(process.pid);
-    if (!process.name.empty()) out += " (" + process.name + ")";
-    return out + (process.user.empty() ? "" : " of " + process.user);
+    return control::process_text(process.pid) + (process.name.empty() ? "" : " (" + process.name + ")") +
+           (process.user.empty() ? "" : " of " + process.user);
 }
 
-std::string gpu_name(const ViewGpu &gpu) {
-    return gpu.index && gpu.parent.empty() ? "GPU " + std::to_string(*gpu.index) : gpu.uuid;
+// Adds the findings for a process under curb that does not answer, or whose policy is not in force.
+void judge(const ViewProcess &process, const Check &check) {
+    if (!process.status) {
+        const std::string why = process.trouble.substr(0, process.trouble.find(": see curb doctor "));
+        const std::string silent = who(process) + " is under curb and does not say what it holds: it " + why;
+        check.note(process.stopped || process.suspended, silent) ||
+            check.problem(true, silent, fmt::format("curb doctor {} may say why", process.pid));
+        return;
+    }
+    const control::PolicyStatus &policy = process.status->policy;
+    const std::string remedy = "mend " + policy.file + "; it is read at once";
+    check.problem(policy.unusable,
+                  who(process) + " has a policy that cannot be used, so it gets no GPU memory: " + policy.error,
+                  remedy) ||
+        check.problem(!policy.error.empty(),
+                      "the last edit of the policy of " + who(process) + " is not in force: " + policy.error, remedy);
 }
 
 void judge(const View &view, Findings &out) {
-    constexpr const char *kCheck = "processes";
-    std::size_t capped = 0;
+    const Check check("processes", out);
     const std::size_t before = out.size();
+    std::size_t capped = 0;
     for (const ViewProcess &process : view.processes) {
         if (!process.under_curb) continue;
         ++capped;
-        const std::string pid = std::to_string(process.pid);
-        if (!process.status) {
-            const bool waits = process.stopped || process.suspended;
-            // The remedy, if it names one, stands beside it.
-            const std::string trouble = process.trouble.substr(0, process.trouble.find(": see curb doctor "));
-            out.push_back({kCheck, waits ? Verdict::note : Verdict::problem,
-                           who(process) + " is under curb and does not say what it holds: it " + trouble,
-                           waits ? "" : "curb doctor " + pid + " may say why"});
-        } else if (process.status->policy.unusable) {
-            out.push_back(problem(kCheck,
-                                  who(process) + " has a policy that cannot be used, so it gets no GPU memory: " +
-                                      process.status->policy.error,
-                                  "mend " + process.status->policy.file + "; it is read at once"));
-        } else if (!process.status->policy.error.empty()) {
-            out.push_back(problem(
-                kCheck,
-                "the last edit of the policy of " + who(process) + " is not in force: " + process.status->policy.error,
-                "mend " + process.status->policy.file + "; it is read at once"));
-        }
+        judge(process, check);
     }
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const ViewProcess &process = view.processes[use.process];
             if (process.under_curb || (use.nvml && *use.nvml == 0)) continue;
-            const std::string what = (use.nvml ? policy::format_human(*use.nvml) : "memory") + " of " + gpu_name(gpu);
-            out.push_back(process.elsewhere
-                              ? note(kCheck, who(process) + " of another pid namespace holds " + what +
-                                                 "; from here it is not seen whether it is under curb")
-                              : note(kCheck, who(process) + " is not under curb and holds " + what,
-                                     "curb doctor " + std::to_string(process.pid) + " says why, if it should be"));
+            const std::string what = (use.nvml ? policy::format_human(*use.nvml) : "memory") + " of " +
+                                     (gpu.index && gpu.parent.empty() ? "GPU " + std::to_string(*gpu.index) : gpu.uuid);
+            check.note(process.elsewhere, who(process) + " of another pid namespace holds " + what +
+                                              "; from here it is not seen whether it is under curb") ||
+                check.note(true, who(process) + " is not under curb and holds " + what,
+                           fmt::format("curb doctor {} says why, if it should be", process.pid));
         }
-    if (out.size() == before)
-        out.push_back(ok(kCheck, capped == 0   ? "none is under curb"
-                                 : capped == 1 ? "the one under curb answers"
-                                               : "the " + std::to_string(capped) + " under curb answer"));
+    check.ok(out.size() == before, capped == 0   ? "none is under curb"
+                                   : capped == 1 ? "the one under curb answers"
+                                                 : fmt::format("the {} under curb answer", capped));
 }
 
 }  // namespace
-
-const char *verdict_name(Verdict verdict) {
-    switch (verdict) {
-        case Verdict::ok: return "ok";
-        case Verdict::note: return "note";
-        case Verdict::problem: break;
-    }
-    return "problem";
-}
-
-bool has_problem(const Findings &findings) {
-    return std::any_of(findings.begin(), findings.end(),
-                       [](const Finding &one) { return one.verdict == Verdict::problem; });
-}
 
 Findings examine(const MachineCondition &facts) {
     Findings out;
     judge(facts.driver, out);
     judge(facts.nvml, facts.driver, facts.view, out);
     judge(facts.library, out);
-    judge(facts.preload_file, out);
-    judge(facts.runtime, out);
+    judge(facts.preload_file, Check("ld.so.preload", out));
+    judge(facts.runtime, Check("runtime-folder", out));
     judge(facts.policy, out);
     if (facts.view) judge(*facts.view, out);
     return out;

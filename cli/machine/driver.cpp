@@ -1,9 +1,13 @@
 #include "driver.hpp"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+
+#include "nvml_abi.h"
+#include "target.hpp"
 
 namespace curb::cli {
 
@@ -47,6 +51,195 @@ policy::Result<Driver, std::string> open_driver() {
     if (const CUresult error = driver.cuInit(0); error != CUDA_SUCCESS)
         return "the CUDA driver cannot be initialised: " + driver.text(error) + "; see whether nvidia-smi works here";
     return driver;
+}
+
+// ---- NVML ----
+
+#define CURB_NVML_CALLS(X)                        \
+    X(nvmlInit_v2)                                \
+    X(nvmlErrorString)                            \
+    X(nvmlSystemGetDriverVersion)                 \
+    X(nvmlDeviceGetCount_v2)                      \
+    X(nvmlDeviceGetHandleByIndex_v2)              \
+    X(nvmlDeviceGetUUID)                          \
+    X(nvmlDeviceGetMemoryInfo)                    \
+    X(nvmlDeviceGetComputeRunningProcesses_v3)    \
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
+    X(nvmlDeviceGetMigMode)
+// Calls that curb can do without.
+#define CURB_NVML_MORE(X)                       \
+    X(nvmlDeviceGetName)                        \
+    X(nvmlDeviceGetMemoryInfo_v2)               \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3) \
+    X(nvmlDeviceGetMaxMigDeviceCount)           \
+    X(nvmlDeviceGetMigDeviceHandleByIndex)      \
+    X(nvmlDeviceGetPersistenceMode)
+
+struct NvmlCalls {
+#define CURB_SLOT(name) decltype(&::name) name = nullptr;
+    CURB_NVML_CALLS(CURB_SLOT)
+    CURB_NVML_MORE(CURB_SLOT)
+#undef CURB_SLOT
+};
+
+namespace {
+
+using policy::Result;
+using ListCall = decltype(&nvmlDeviceGetComputeRunningProcesses_v3);
+
+// Asks again with more room while the list grows.
+nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInfo_t> &out) {
+    out.resize(64);
+    for (;;) {
+        auto count = static_cast<unsigned>(out.size());
+        const nvmlReturn_t result = call(device, &count, out.data());
+        if (result == NVML_ERROR_INSUFFICIENT_SIZE && out.size() < 100'000) {
+            out.resize(std::max<std::size_t>(out.size() * 2, count + 16));
+            continue;
+        }
+        out.resize(result == NVML_SUCCESS ? count : 0);
+        return result;
+    }
+}
+
+// Adds the processes that are not users of it yet.
+void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
+    for (const nvmlProcessInfo_t &one : processes) {
+        const auto pid = static_cast<int>(one.pid);
+        if (gpu.user(pid) != nullptr) continue;
+        GpuUser user{pid, name_of(pid), std::nullopt};
+        if (one.usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) user.held = one.usedGpuMemory;
+        gpu.users.push_back(std::move(user));
+    }
+}
+
+// Reads a GPU or an instance. Returns what went wrong, or an empty text.
+std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    const auto fault = [&](const char *call, nvmlReturn_t error) {
+        return std::string(call) + ": " + nvml.nvmlErrorString(error);
+    };
+    std::array<char, 96> text{};
+    nvmlMemory_t memory{};
+    if (const auto error = nvml.nvmlDeviceGetUUID(device, text.data(), text.size()))
+        return fault("nvmlDeviceGetUUID", error);
+    gpu.uuid = text.data();
+    if (nvml.nvmlDeviceGetName && nvml.nvmlDeviceGetName(device, text.data(), text.size()) == NVML_SUCCESS)
+        gpu.name = text.data();
+    if (const auto error = nvml.nvmlDeviceGetMemoryInfo(device, &memory))
+        return fault("nvmlDeviceGetMemoryInfo", error);
+    gpu.total = memory.total;
+    gpu.free = memory.free;
+    gpu.used = memory.used;
+    nvmlMemory_v2_t detailed{nvmlMemory_v2, 0, 0, 0, 0};
+    if (nvml.nvmlDeviceGetMemoryInfo_v2 && nvml.nvmlDeviceGetMemoryInfo_v2(device, &detailed) == NVML_SUCCESS)
+        gpu.used = detailed.used;
+    std::vector<nvmlProcessInfo_t> processes;
+    const auto listed = list(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, processes);
+    if (listed != NVML_SUCCESS && !gpu.mig) return fault("nvmlDeviceGetComputeRunningProcesses", listed);
+    add_users(gpu, processes);
+    list(nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, device, processes);
+    add_users(gpu, processes);
+    for (const nvmlProcessInfo_t &one : processes) gpu.mps_clients.push_back(static_cast<int>(one.pid));
+    if (nvml.nvmlDeviceGetGraphicsRunningProcesses_v3) {
+        list(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, processes);
+        add_users(gpu, processes);
+    }
+    return {};
+}
+
+// Reads the instances of a divided GPU. Leaves out an instance that cannot be read.
+void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    unsigned count = 0;
+    if (!nvml.nvmlDeviceGetMaxMigDeviceCount || !nvml.nvmlDeviceGetMigDeviceHandleByIndex ||
+        nvml.nvmlDeviceGetMaxMigDeviceCount(device, &count) != NVML_SUCCESS)
+        return;
+    for (unsigned index = 0; index < count; ++index) {
+        nvmlDevice_t instance = nullptr;
+        if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, &instance) != NVML_SUCCESS) continue;
+        GpuState state;
+        state.index = static_cast<int>(index);
+        state.mig = true;
+        if (read(nvml, instance, state).empty()) gpu.instances.push_back(std::move(state));
+    }
+}
+
+}  // namespace
+
+const GpuUser *GpuState::user(int pid) const {
+    const auto found = std::find_if(users.begin(), users.end(), [=](const GpuUser &user) { return user.pid == pid; });
+    return found == users.end() ? nullptr : &*found;
+}
+
+bool GpuState::is_mps_client(int pid) const {
+    return std::find(mps_clients.begin(), mps_clients.end(), pid) != mps_clients.end();
+}
+
+std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus) {
+    std::vector<const GpuUser *> out;
+    for (const GpuState &gpu : gpus) {
+        for (const GpuUser &user : gpu.users) out.push_back(&user);
+        for (const GpuState &instance : gpu.instances)
+            for (const GpuUser &user : instance.users) out.push_back(&user);
+    }
+    return out;
+}
+
+policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid) {
+    for (const GpuState &gpu : gpus)
+        if (const GpuUser *user = gpu.user(pid); user && gpu.uuid == uuid) return user->held.value_or(0);
+    return 0;
+}
+
+Result<Nvml, std::string> Nvml::open() {
+    void *library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *why = ::dlerror();
+        return std::string("there is no NVML (") + (why ? why : "libnvidia-ml.so.1 cannot be loaded") +
+               "); run curb where the driver is installed";
+    }
+    static NvmlCalls the_calls;  // one for each run of curb
+    NvmlCalls *calls = &the_calls;
+#define CURB_FIND(name) calls->name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
+    CURB_NVML_CALLS(CURB_FIND)
+    CURB_NVML_MORE(CURB_FIND)
+#undef CURB_FIND
+#define CURB_THERE(name) &&calls->name != nullptr
+    if (!(true CURB_NVML_CALLS(CURB_THERE)))
+        return std::string("NVML lacks a call that curb needs; a driver of 570 or newer has them");
+#undef CURB_THERE
+    if (const nvmlReturn_t error = calls->nvmlInit_v2(); error != NVML_SUCCESS)
+        return std::string("NVML cannot be initialised: ") + calls->nvmlErrorString(error) +
+               "; see whether nvidia-smi works here";
+    return Nvml(calls);
+}
+
+std::string Nvml::driver_version() const {
+    std::array<char, 96> text{};
+    return calls_->nvmlSystemGetDriverVersion(text.data(), text.size()) == NVML_SUCCESS ? text.data() : "";
+}
+
+Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
+    const NvmlCalls &nvml = *calls_;
+    unsigned count = 0;
+    if (const auto error = nvml.nvmlDeviceGetCount_v2(&count))
+        return std::string("nvmlDeviceGetCount: ") + nvml.nvmlErrorString(error);
+    std::vector<GpuState> out;
+    for (unsigned index = 0; index < count; ++index) {
+        GpuState gpu;
+        gpu.index = static_cast<int>(index);
+        nvmlDevice_t device = nullptr;
+        // Skips a GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
+        if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
+        unsigned current = 0, pending = 0;  // a GPU that knows no MIG answers that it is not supported
+        gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
+        if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
+        if (gpu.mig) read_instances(nvml, device, gpu);
+        unsigned on = 1;
+        gpu.kept_awake = !nvml.nvmlDeviceGetPersistenceMode ||
+                         nvml.nvmlDeviceGetPersistenceMode(device, &on) != NVML_SUCCESS || on != 0;
+        out.push_back(std::move(gpu));
+    }
+    return out;
 }
 
 }  // namespace curb::cli

@@ -1,12 +1,14 @@
-// The driver's calls for whole processes, looked up at run time. curb links neither the driver nor NVML, so that it
-// starts without them and can report that they are missing.
+// The driver's calls for whole processes, and this machine's GPUs by NVML. Both libraries are loaded at run time, so
+// that curb starts without them and can report that they are missing.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cuda_abi.h"
 #include "policy/result.hpp"
+#include "policy/size.hpp"
 
 namespace curb::cli {
 
@@ -26,7 +28,7 @@ struct Driver {
     CURB_SLOT(cuGetErrorString)
     CURB_CHECKPOINT_CALLS(CURB_SLOT)
 #undef CURB_SLOT
-    int version = 0;              // as cuDriverGetVersion says it: 13000; 0: it does not
+    int version = 0;              // of cuDriverGetVersion: 13000; 0: not known
     bool has_checkpoint = false;  // all the calls are there
 
     // "CUDA_ERROR_NOT_READY (device not ready)"
@@ -38,5 +40,49 @@ policy::Result<Driver, std::string> load_driver();
 // Loads and initialises the driver. Takes seconds if no GPU is kept awake (nvidia-smi -pm 1). Does not initialise a
 // driver without the checkpoint calls. The error has the remedy.
 policy::Result<Driver, std::string> open_driver();
+
+struct GpuUser {
+    int pid = 0;
+    std::string text;                   // "4711 (python3)"
+    std::optional<policy::Bytes> held;  // nullopt: not known (of a divided GPU NVML shows it to some users only)
+};
+
+struct GpuState {
+    int index = 0;  // nvidia-smi's; of an instance: among those of its GPU
+    std::string uuid;
+    std::string name;  // "NVIDIA H100 80GB HBM3"; empty: not known
+    policy::Bytes total = 0, free = 0;
+    policy::Bytes used = 0;  // by everybody, as nvidia-smi shows it: without what the driver reserves for itself
+    bool mig = false;
+    bool kept_awake = true;  // persistence mode; true if not known
+    std::vector<GpuUser> users;
+    std::vector<int> mps_clients;
+    std::vector<GpuState> instances;  // where it is divided, and NVML can list them
+
+    // null if NVML does not list the process.
+    [[nodiscard]] const GpuUser *user(int pid) const;
+    [[nodiscard]] bool is_mps_client(int pid) const;
+};
+
+// Returns the users of these GPUs and of their instances. A process on several of them is in the list several times.
+std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
+// Returns the bytes that the process holds of the GPU with this UUID. 0 if it holds none, or if NVML does not report
+// it.
+policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
+
+struct NvmlCalls;
+
+class Nvml {
+  public:
+    // The error has the remedy.
+    static policy::Result<Nvml, std::string> open();
+    [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
+    // "580.159.04". Empty if it is not known.
+    [[nodiscard]] std::string driver_version() const;
+
+  private:
+    explicit Nvml(const NvmlCalls *calls) : calls_(calls) {}
+    const NvmlCalls *calls_;  // for as long as the process lives
+};
 
 }  // namespace curb::cli

@@ -90,6 +90,8 @@ std::optional<Elf> read_elf(const std::string &path) {
     return std::nullopt;
 }
 
+bool same_architecture(const Elf &a, const Elf &b) { return a.machine == b.machine && a.bits == b.bits; }
+
 std::string architecture_of(const Elf &elf) {
     if (elf.machine == EM_X86_64) return elf.bits == 64 ? "x86-64" : "x32";
     if (elf.machine == EM_AARCH64) return "aarch64";

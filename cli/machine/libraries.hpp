@@ -22,6 +22,7 @@ struct Elf {
 // nullopt if it cannot be read, or is not an ELF file of this machine's byte order.
 std::optional<Elf> read_elf(const std::string &path);
 
+bool same_architecture(const Elf &a, const Elf &b);
 // "x86-64", "aarch64", "32-bit x86"; of others their number.
 std::string architecture_of(const Elf &elf);
 

@@ -4,8 +4,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "control/messages.hpp"
+#include "control/proc.hpp"
 #include "control/suspended.hpp"
+#include "json.hpp"
+#include "policy/result.hpp"
 #include "policy/size.hpp"
 
 namespace curb::cli {
@@ -46,5 +52,17 @@ struct HostRoom {
 // nullopt if /proc/meminfo cannot be read. Tests pass other folders.
 std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
                                   const std::string &cgroups = "/sys/fs/cgroup");
+
+// Returns the report in the answer. The error says why there is none.
+template <class Report>
+policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {
+    if (auto *report = std::get_if<Report>(&reply)) return std::move(*report);
+    if (auto *failure = std::get_if<control::Failure>(&reply)) return std::move(failure->message);
+    return control::process_text(pid) + " answers something else than was asked";
+}
+// {"pid":4711,"error":"…"}
+inline std::string error_json(int pid, const std::string &error) {
+    return json::object({{"pid", std::to_string(pid)}, {"error", json::text(error)}});
+}
 
 }  // namespace curb::cli

@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "control/client.hpp"
 #include "control/status.hpp"
+#include "driver.hpp"
+#include "policy/result.hpp"
 #include "policy/size.hpp"
 
 namespace curb::cli {
@@ -22,26 +25,25 @@ struct ViewProcess {
     bool suspended = false;                 // by curb suspend
     bool elsewhere = false;                 // in another pid namespace: nothing is known but NVML's figures
     bool under_curb = false;                // it can be asked, or libcurb.so is mapped
-    std::optional<control::Status> status;  // what it says; none: see `trouble`
-    std::string trouble;                    // why a process under curb does not say: "stopped", "has not answered for
-                                            // 300 ms: …"
+    std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
+    std::string trouble;                    // why a process under curb gives none: "has not answered for 300 ms: …"
 };
 
 // One process on one GPU.
 struct ViewUse {
     std::size_t process = 0;            // index into View::processes
-    std::optional<std::size_t> books;   // index into its status->gpus; none: it does not say
-    std::optional<policy::Bytes> nvml;  // what NVML says that it holds; none: NVML does not list it
+    std::optional<std::size_t> books;   // index into its status->gpus; nullopt: it has not answered
+    std::optional<policy::Bytes> nvml;  // held, as NVML reports; nullopt: NVML does not list it
     [[nodiscard]] bool operator==(const ViewUse &) const = default;
 };
 
 struct ViewGpu {
-    std::optional<int> index;  // nvidia-smi's; of an instance, among those of its GPU; none: NVML does not tell
+    std::optional<int> index;  // nvidia-smi's; of an instance, among those of its GPU; nullopt: not known
     std::string uuid;          // "GPU-…", of an instance "MIG-…"
     std::string parent;        // of an instance: the GPU that it is part of, "GPU-…"
     std::string name;          // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0;
-    std::optional<policy::Bytes> used, free;  // by everybody and by nobody, as NVML says; none: it does not
+    std::optional<policy::Bytes> used, free;  // as NVML reports; nullopt: not known
     bool mig = false;                         // it is divided, or an instance of one that is
     std::vector<ViewUse> uses;                // the largest first
 };
@@ -49,7 +51,7 @@ struct ViewGpu {
 struct View {
     std::string nvml_fault;              // why there are no figures of NVML's; empty: there are
     std::vector<ViewGpu> gpus;           // by index, instances behind their GPU
-    std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or does not say what
+    std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or has not answered
 };
 
 // Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
@@ -59,7 +61,7 @@ View look_around(std::chrono::milliseconds patience, bool detail = false);
 // NVML lists beside them.
 struct Closely {
     View view;
-    std::map<int, std::string> failures;  // by pid: why it does not say, with the remedy
+    std::map<int, std::string> failures;  // by pid: why there is no answer, with the remedy
 };
 Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
@@ -69,5 +71,25 @@ View only(const View &view, const std::vector<int> &pids);
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 // Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
+
+// Facts from /proc about a process.
+struct ProcessFacts {
+    int pid = 0;
+    bool lives = false;  // false: there is none (any more) in this pid namespace, or it is a zombie
+    std::string user, name, command;
+    bool stopped = false;
+    bool suspended = false;  // by the record that curb suspend keeps
+    bool preloaded = false;  // libcurb.so is mapped
+};
+
+struct ViewFacts {
+    policy::Result<std::vector<GpuState>, std::string> gpus;
+    std::vector<control::Answer> answers;
+    // The processes that `gpus` or `answers` name, by pid. A process that NVML lists and that is not here is in another
+    // pid namespace.
+    std::vector<ProcessFacts> processes;
+};
+// Joins the facts, each from its own source, into one View. Pure.
+View join(const ViewFacts &facts);
 
 }  // namespace curb::cli

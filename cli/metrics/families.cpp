@@ -1,9 +1,11 @@
 #include "families.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string_view>
+#include <sstream>
 
 #include "policy/names.hpp"
 #include "policy/words.hpp"
@@ -22,7 +24,7 @@ constexpr Metric kMetrics[] = {
 };
 
 // The labels of a sample's subject. A row of the table names those that it uses.
-using Labels = std::map<std::string, std::string, std::less<>>;
+using Labels = std::map<std::string, std::string>;
 
 class Families {
   public:
@@ -33,10 +35,10 @@ class Families {
     void add(Id id, const Labels &known, std::uint64_t value) {
         Family &family = families_[static_cast<std::size_t>(id)];
         Sample sample{{}, value};
-        for (const std::string_view name : label_names(family.metric)) {
-            const auto label = known.find(name);
-            if (label != known.end() && !label->second.empty()) sample.labels.emplace_back(*label);
-        }
+        std::istringstream names(family.metric.labels);
+        for (std::string name; names >> name;)
+            if (const auto label = known.find(name); label != known.end() && !label->second.empty())
+                sample.labels.emplace_back(*label);
         family.samples.push_back(std::move(sample));
     }
     template <class Value>
@@ -138,17 +140,17 @@ void add_processes(Families &out, const View &view) {
     if (view.nvml_fault.empty()) out.add(Id::processes, {{"state", "uncapped"}}, uncapped);
 }
 
-}  // namespace
-
-std::vector<std::string_view> label_names(const Metric &metric) {
-    std::vector<std::string_view> out;
-    for (std::string_view left = metric.labels; !left.empty();) {
-        const std::size_t end = std::min(left.find(' '), left.size());
-        out.push_back(left.substr(0, end));
-        left.remove_prefix(std::min(end + 1, left.size()));
+// The text of a label's value in quotes.
+std::string quoted(const std::string &text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '\\' || c == '"' || c == '\n') out += '\\';
+        out += c == '\n' ? 'n' : c;
     }
-    return out;
+    return out + '"';
 }
+
+}  // namespace
 
 std::vector<Family> families_of(const View &view, const std::string &version) {
     Families out;
@@ -158,6 +160,19 @@ std::vector<Family> families_of(const View &view, const std::string &version) {
     for (const ViewGpu &gpu : view.gpus) add_gpu(out, view, gpu);
     for (const ViewProcess &process : view.processes) add_process(out, process);
     return std::move(out).take();
+}
+
+std::string text_of(const std::vector<Family> &families) {
+    const auto label = [](const auto &one) { return one.first + "=" + quoted(one.second); };
+    std::string out;
+    for (const auto &[metric, samples] : families) {
+        out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", metric.name, metric.help,
+                           metric.type == MetricType::counter ? "counter" : "gauge");
+        for (const auto &[labels, value] : samples)
+            out += fmt::format("{}{} {}\n", metric.name,
+                               labels.empty() ? "" : "{" + policy::joined(labels, ",", label) + "}", value);
+    }
+    return out;
 }
 
 }  // namespace curb::cli

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,6 @@ struct Metric {
     const char *help;
 };
 
-std::vector<std::string_view> label_names(const Metric &metric);
-
 struct Sample {
     std::vector<std::pair<std::string, std::string>> labels;  // those that are known, in the table's order
     std::uint64_t value = 0;
@@ -36,7 +33,7 @@ struct Family {
 // All families, in the order of the table. The values of labels are valid UTF-8 on one line.
 std::vector<Family> families_of(const View &view, const std::string &version);
 
-// Prometheus's text format, 0.0.4.
+// Prometheus's text format 0.0.4, which Prometheus and node_exporter's textfile collector read.
 std::string text_of(const std::vector<Family> &families);
 
 }  // namespace curb::cli

@@ -23,18 +23,17 @@ struct MetricsOptions {
 
 constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
 
-int written(const std::string &text) {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return 0;
-    if (errno != EPIPE) complain(std::string("metrics: standard output cannot be written: ") + std::strerror(errno));
-    return 1;
-}
-
 int metrics(const MetricsOptions &options) {
-    const auto families = families_of(look_around(kMetricsPatience), CURB_VERSION);
-    if (!options.textfile) return written(text_of(families));
-    const auto wrong = replace_file(*options.textfile, text_of(families));
-    if (wrong) complain("metrics: " + *wrong);
-    return wrong ? 1 : 0;
+    const std::string text = text_of(families_of(look_around(kMetricsPatience), CURB_VERSION));
+    std::optional<std::string> fault;
+    if (options.textfile) {
+        fault = replace_file(*options.textfile, text);
+    } else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+        if (errno == EPIPE) return 1;
+        fault = std::string("standard output cannot be written: ") + std::strerror(errno);
+    }
+    if (fault) complain("metrics: " + *fault);
+    return fault ? 1 : 0;
 }
 
 }  // namespace

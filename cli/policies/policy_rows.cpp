@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "json.hpp"
 #include "policy/words.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -12,7 +15,7 @@ namespace {
 using policy::Field;
 using policy::GpuKey;
 
-// A device of which no more is known than a key says, for policy::names.
+// A device known by its key alone, for policy::names.
 policy::GpuIdentity identity(const GpuKey &key) {
     policy::GpuIdentity out;
     out.ordinal = key.kind == GpuKey::Kind::cuda ? key.index : -1;
@@ -23,7 +26,12 @@ policy::GpuIdentity identity(const GpuKey &key) {
     return out;
 }
 
-// What one file says, with the rule that is laid over it.
+// "/rules/2"
+std::string in_rule(const config::Document &document, const policy::Rule &rule) {
+    return "/rules/" + std::to_string(&rule - document.file.rules.data());
+}
+
+// The settings of one file, with the rule that is laid over it.
 class Side {
   public:
     Side(const config::Document &document, const policy::Rule *rule, Origin::Kind kind)
@@ -35,7 +43,7 @@ class Side {
         std::string value;  // JSON
         std::vector<Origin> origins;
     };
-    // Of the device that `key` names, all that holds for it. None: nothing is said.
+    // Returns the setting for the device that `key` names. nullopt if there is none.
     [[nodiscard]] std::optional<Said> of_device(const Field &field, const GpuKey &key) const {
         policy::Layer device;
         device.gpu = {{key, policy::gpu_policy_for(layer_.gpu, identity(key))}};
@@ -67,17 +75,15 @@ class Side {
         return std::nullopt;
     }
 
-    // Where this pointer stands: in the rule, then in the rest of the file.
+    // The places of this pointer: in the rule, then in the rest of the file.
     [[nodiscard]] std::vector<Origin> origins_of(const std::string &pointer) const {
         std::vector<Origin> out;
-        const policy::File &file = document_.file;
-        if (rule_ != nullptr) {
-            const std::string in_rule = "/rules/" + std::to_string(rule_ - file.rules.data()) + pointer;
-            const auto place = document_.places.find(in_rule);
-            if (place != document_.places.end()) out.push_back({kind_, place->second, policy::rule_name(file, *rule_)});
-        }
-        const auto place = document_.places.find(pointer);
-        if (place != document_.places.end()) out.push_back({kind_, place->second, {}});
+        const auto add = [&](const std::string &at, const std::string &rule) {
+            if (const auto place = document_.places.find(at); place != document_.places.end())
+                out.push_back({kind_, place->second, rule});
+        };
+        if (rule_ != nullptr) add(in_rule(document_, *rule_) + pointer, policy::rule_name(document_.file, *rule_));
+        add(pointer, {});
         return out;
     }
 
@@ -104,6 +110,54 @@ Row row(std::string pointer, const Field &field, std::optional<Side::Said> own, 
     Side::Said &said = own ? *own : *ceiling;
     out.value = std::move(said.value);
     out.origins = std::move(said.origins);
+    return out;
+}
+
+// A string of one plain word without its quotes, as people type it, and a list of such words without its brackets; any
+// other value as JSON.
+std::string as_typed(const std::string &value) {
+    if (value.empty()) return "-";
+    const bool is_word = value.size() > 2 && value.front() == '"' && value.find_first_of(" \\,") == std::string::npos;
+    if (is_word) return value.substr(1, value.size() - 2);
+    if (value.front() != '[' || value == "[]") return value;
+    std::string words = value.substr(1, value.size() - 2);
+    std::erase(words, '"');
+    return words;
+}
+
+// What the rows of one block have in common: `gpu "cuda:0"`, "release"; and how much of their pointers that is.
+struct Heading {
+    std::string text;
+    std::size_t length;
+};
+Heading heading(const Row &row) {
+    const std::string_view pattern = row.field->pointer;
+    const std::string section(pattern.substr(1, pattern.find('/', 1) - 1));
+    if (!pattern.starts_with("/gpu/*/")) return {section, section.size() + 2};
+    const std::size_t rest = pattern.size() - std::string_view("/gpu/*").size();
+    const std::size_t length = row.pointer.size() - rest;
+    return {section + " " + policy::quote(row.pointer.substr(5, length - 5), '"'), length + 1};
+}
+
+// {"file":"job.json","line":7,"column":14} with the members before it.
+std::string at(json::Members members, const config::Place &place) {
+    members.emplace_back("file", json::text(place.file));
+    members.emplace_back("line", place.line);
+    members.emplace_back("column", place.column);
+    return json::object(members);
+}
+
+// The settings of a rule, each with its place.
+struct Saying {
+    policy::Setting setting;
+    config::Place place;
+};
+std::vector<Saying> sayings(const config::Document &document, const policy::Rule &rule) {
+    std::vector<Saying> out;
+    for (policy::Setting &setting : policy::settings(rule.over)) {
+        const auto place = document.places.find(in_rule(document, rule) + setting.pointer);
+        out.push_back({std::move(setting), place == document.places.end() ? config::Place() : place->second});
+    }
     return out;
 }
 
@@ -146,6 +200,93 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             out.push_back(row(std::string(field.pointer), field, own.of_process(field), ceiling.of_process(field)));
     }
     return out;
+}
+
+std::string Origin::text() const {
+    if (kind == Kind::fallback) return "default";
+    if (kind == Kind::variable) return "CURB_CAP";
+    std::string more = kind == Kind::ceiling ? "ceiling" : "";
+    if (!rule.empty()) more += (more.empty() ? "" : ", ") + rule;
+    return place.text() + (more.empty() ? "" : " (" + more + ")");
+}
+
+std::string Origin::json_text() const {
+    if (kind == Kind::fallback) return json::object({{"kind", json::text("default")}});
+    if (kind == Kind::variable) return json::object({{"kind", json::text("CURB_CAP")}});
+    return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")}, {"rule", json::text_or_null(rule)}},
+              place);
+}
+
+std::string Bound::text() const {
+    // A bound by the ceiling needs no word that its place is the ceiling's.
+    Origin by = origin;
+    if (by.kind == Origin::Kind::ceiling) by.kind = Origin::Kind::file;
+    return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + as_typed(value) + " by " +
+           by.text();
+}
+
+std::string text(const std::vector<Row> &rows) {
+    std::vector<std::vector<std::string>> lines;
+    std::string last;
+    for (const Row &row : rows) {
+        const auto [block, length] = heading(row);
+        if (block != last) lines.push_back({block});
+        last = block;
+        lines.push_back({"  " + row.pointer.substr(length), as_typed(row.value),
+                         policy::joined(row.origins, ", ", &Origin::text),
+                         policy::joined(row.bounds, ", ", &Bound::text)});
+    }
+    return aligned(lines);
+}
+
+std::string json_text(const std::vector<Row> &rows) {
+    const auto bound_json = [](const Bound &bound) {
+        return json::object(
+            {{"holds", json::text(bound.holds)}, {"value", bound.value}, {"source", bound.origin.json_text()}});
+    };
+    return json::list(rows, [&](const Row &row) {
+        return json::object({{"pointer", json::text(row.pointer)},
+                             {"value", row.value.empty() ? "null" : row.value},
+                             {"sources", json::list(row.origins, &Origin::json_text)},
+                             {"bounds", json::list(row.bounds, bound_json)}});
+    });
+}
+
+std::string text(const config::Document &document, const policy::Rule &rule) {
+    std::vector<std::vector<std::string>> lines;
+    for (const auto &[setting, place] : sayings(document, rule))
+        lines.push_back({"    " + setting.pointer, as_typed(setting.value), place.text()});
+    return aligned(lines);
+}
+
+std::string json_text(const config::Document &document, const policy::Rule &rule) {
+    return json::list(sayings(document, rule), [](const Saying &one) {
+        return at({{"pointer", json::text(one.setting.pointer)}, {"value", one.setting.value}}, one.place);
+    });
+}
+
+std::string text(const policy::Match &match) {
+    std::vector<std::string> out;
+    const auto add = [&](const std::string &what, const std::optional<std::string> &pattern) {
+        if (pattern) out.push_back(what + " " + policy::quote(*pattern, '"'));
+    };
+    add("exe", match.exe);
+    add("args", match.args);
+    add("user", match.user);
+    for (const auto &[name, pattern] : match.env.value_or(policy::Environment{})) add("env " + name, pattern);
+    return out.empty() ? "every process" : policy::joined(out, ", ");
+}
+
+std::string json_text(const policy::Match &match) {
+    json::Members out;
+    const auto add = [&](const char *name, const std::optional<std::string> &pattern) {
+        if (pattern) out.emplace_back(name, json::text(*pattern));
+    };
+    add("exe", match.exe);
+    add("args", match.args);
+    add("user", match.user);
+    if (match.env) out.emplace_back("env", policy::json_text(*match.env));
+    return json::object(out);
 }
 
 }  // namespace curb::cli

@@ -142,10 +142,7 @@ class Ps {
 
 int ps(const PsOptions &options) {
     const auto between_looks = every(options);
-    if (!between_looks) {
-        complain("ps: " + between_looks.error());
-        return kFailure;
-    }
+    if (!between_looks) return failed("ps: " + between_looks.error());
     return Ps(options, *between_looks).run();
 }
 

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
@@ -89,9 +92,9 @@ class Detail {
         if (!status.returns_nothing.empty())
             line(2, "release", control::returns_nothing_text(status.returns_nothing), Ink::yellow);
         if (const auto &trace = status.trace) {
-            std::string written = plain(trace->file) + ", " + std::to_string(trace->events) + " events";
-            if (trace->dropped > 0) written += ", " + std::to_string(trace->dropped) + " more were dropped";
-            line(2, "trace", written);
+            line(2, "trace",
+                 fmt::format("{}, {} events{}", plain(trace->file), trace->events,
+                             trace->dropped > 0 ? fmt::format(", {} more were dropped", trace->dropped) : ""));
             if (!trace->error.empty()) line(2, "", "nothing is written any more: " + plain(trace->error), Ink::red);
         }
     }
@@ -110,7 +113,7 @@ class Detail {
         const bool over = is_over_cap(process_, books);
         std::string held = format_human(books.held);
         if (process_.suspended) held += ", in host memory";
-        if (over) held += ", " + format_human(books.held - *books.cap) + " more than its cap";
+        if (over) held += fmt::format(", {} more than its cap", format_human(books.held - *books.cap));
         if (over && process_.status->releasing) held += "; a release is under way";
         line(2, "held", held, over ? Ink::red : Ink::plain);
         for (std::size_t i = 0; i < policy::kKinds; ++i) {
@@ -118,7 +121,7 @@ class Detail {
             if (books.kinds[i] == 0) continue;
             std::string of = std::string(policy::kind_text(kind));
             if (kind == policy::Kind::pools && books.pools.size() > 1) of += " (" + pools_text(books.pools) + ")";
-            if (kind == policy::Kind::contexts && books.contexts > 1) of += " (" + std::to_string(books.contexts) + ")";
+            if (kind == policy::Kind::contexts && books.contexts > 1) of += fmt::format(" ({})", books.contexts);
             line(2, "", padded(format_human(books.kinds[i]), kSizes, true) + "  " + of);
         }
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
@@ -130,10 +133,9 @@ class Detail {
     }
     static std::string pools_text(const std::vector<Bytes> &pools) {
         constexpr std::size_t kMost = 4;
-        std::string out = std::to_string(pools.size()) + " of them: ";
-        for (std::size_t i = 0; i < std::min(pools.size(), kMost); ++i)
-            out += (i == 0 ? "" : ", ") + format_human(pools[i]);
-        return out + (pools.size() > kMost ? ", …" : "");
+        const auto largest = std::span(pools).first(std::min(pools.size(), kMost));
+        return fmt::format("{} of them: {}{}", pools.size(), policy::joined(largest, ", ", format_human),
+                           pools.size() > kMost ? ", …" : "");
     }
     static std::string cap_text(const control::GpuStatus &books) {
         if (!books.cap) return "none";
@@ -143,24 +145,20 @@ class Detail {
         return out;
     }
     static std::string by_obstacle(const control::GpuStatus &books) {
-        const std::uint64_t all = control::refused(books);
-        std::string out;
-        bool several = false;
-        for (std::size_t i = 0; i < policy::kObstacles; ++i) {
-            if (books.refused[i] == 0) continue;
-            several |= books.refused[i] != all;
-            out += (out.empty() ? "" : ", ") + std::to_string(books.refused[i]) + " met " +
-                   policy::obstacle_text(static_cast<policy::Obstacle>(i));
-        }
-        return several ? std::to_string(all) + ": " + out : out;
+        std::vector<std::string> out;
+        for (std::size_t i = 0; i < policy::kObstacles; ++i)
+            if (books.refused[i] != 0)
+                out.push_back(fmt::format("{} met {}", books.refused[i],
+                                          policy::obstacle_text(static_cast<policy::Obstacle>(i))));
+        return (out.size() > 1 ? fmt::format("{}: ", control::refused(books)) : "") + policy::joined(out, ", ");
     }
     static std::string by_step(const control::GpuStatus &books) {
-        std::string out;
+        std::vector<std::string> out;
         for (std::size_t i = 0; i < policy::kSteps; ++i)
             if (books.released[i] > 0)
-                out += (out.empty() ? "" : ", ") + std::string(policy::step_name(static_cast<policy::Step>(i))) + " " +
-                       format_human(books.released[i]);
-        return out;
+                out.push_back(policy::step_name(static_cast<policy::Step>(i)) +
+                              (" " + format_human(books.released[i])));
+        return policy::joined(out, ", ");
     }
 
     void waits(const control::Status &status) {
@@ -173,10 +171,11 @@ class Detail {
         if (status.refusals.empty()) return;
         title("last refusals");
         for (auto one = status.refusals.rbegin(); one != status.refusals.rend(); ++one) {
-            std::string text = one->bytes == 0 ? "code of unknown size" : format_human(one->bytes);
-            text += " on cuda:" + std::to_string(one->gpu) + " met " + policy::obstacle_text(one->why);
-            if (one->limit > 0) text += ", " + format_human(one->limit);
-            line(2, clock_text(one->at, now_), text + "; " + format_human(one->held) + " was held");
+            line(2, clock_text(one->at, now_),
+                 fmt::format("{} on cuda:{} met {}{}; {} was held",
+                             one->bytes == 0 ? "code of unknown size" : format_human(one->bytes), one->gpu,
+                             policy::obstacle_text(one->why), one->limit > 0 ? ", " + format_human(one->limit) : "",
+                             format_human(one->held)));
         }
     }
     void releases(const control::Status &status) {
@@ -184,8 +183,8 @@ class Detail {
         title(status.releasing ? "last releases; another one is under way" : "last releases");
         for (auto one = status.releases.rbegin(); one != status.releases.rend(); ++one) {
             line(2, clock_text(one->at, now_),
-                 control::size_text(control::freed(one->report)) + " in " +
-                     control::time_text(one->report.milliseconds) + " on " + plain(one->report.trigger));
+                 fmt::format("{} in {} on {}", control::size_text(control::freed(one->report)),
+                             control::time_text(one->report.milliseconds), plain(one->report.trigger)));
             for (const control::StepReport &step : one->report.steps)
                 line(4, std::string(policy::step_name(step.step)),
                      control::size_text(step.freed) + " in " + control::time_text(step.milliseconds) +

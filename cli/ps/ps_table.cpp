@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -18,7 +20,7 @@ constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",   "HEL
 constexpr bool is_number(std::size_t column) { return column != user && column != command; }
 // The columns that a narrow terminal loses, first to last.
 constexpr std::array kLost{released, cached, allowance, refused, user, cap, nvml};
-// Columns of it, before others are lost: such as say more than a few letters of a command, and the figures.
+// The least width of the command while a column can still be dropped; and before the figures are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
 constexpr std::size_t kIndent = 2, kGap = 2;
 
@@ -151,6 +153,111 @@ std::string head_of(const Block &block, const Screen &screen) {
     return clipped(block.heads.back(), *screen.width);
 }
 
+using policy::Obstacle;
+
+// Returns a cap under which the refused request would have fitted, with some room for the driver's own memory: in whole
+// GiB, or in quarters of a GiB if it is small.
+std::string enough(const control::Refusal &last) {
+    const Bytes least = std::max(last.held + last.bytes + policy::GiB / 4, last.limit + 1);
+    const Bytes step = least < 4 * policy::GiB ? policy::GiB / 4 : policy::GiB;
+    return policy::format_exact((least + step - 1) / step * step);
+}
+
+std::string help(int pid, const control::GpuStatus &books, const control::Refusal &last) {
+    switch (last.why) {
+        case Obstacle::cap:
+            if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
+            if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
+            return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
+        case Obstacle::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
+        case Obstacle::keep_free:
+            return "help: others have to give memory back, or its policy keeps less free for them";
+        case Obstacle::device: return "help: make room: curb release --all, or end what holds the most";
+        case Obstacle::policy: break;
+    }
+    return "help: curb policy check";
+}
+
+// For this long a refusal has a line below the table. The column of refusals counts it as long as the process lives.
+constexpr control::UnixMs kNews = 10 * 60 * 1000;
+
+// True if the limit that the request met has been raised since.
+bool is_raised(const control::GpuStatus &books, const control::Refusal &last) {
+    const auto is_above = [&](const std::optional<Bytes> &limit) { return !limit || *limit > last.limit; };
+    return (last.why == Obstacle::cap && is_above(books.cap)) ||
+           (last.why == Obstacle::allowance && is_above(books.allowance));
+}
+
+class Notes {
+  public:
+    Notes(const View &view, control::UnixMs now) : view_(view), now_(now) {}
+
+    std::vector<std::string> done() && {
+        if (!view_.nvml_fault.empty()) say("{}; so there is only what capped processes say", plain(view_.nvml_fault));
+        for (std::size_t i = 0; i < view_.processes.size(); ++i) about(i);
+        return std::move(out_);
+    }
+
+  private:
+    void about(std::size_t index) {
+        const ViewProcess &process = view_.processes[index];
+        const std::string who = process_label(process), says = nvml_says(view_, index);
+        const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
+        if (process.suspended)
+            say("{} is suspended: what it held is in host memory until: curb resume {}", who, process.pid);
+        else if (process.stopped && process.trouble.empty())
+            say("{} is stopped until: kill -CONT {}", who, process.pid);
+        if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
+        if (process.elsewhere) say("{} runs in another pid namespace, perhaps a container; {}", who, nvml);
+        if (!process.status) return;
+        const control::PolicyStatus &policy = process.status->policy;
+        const std::string error = policy.error.empty() ? "" : ": " + plain(policy.error);
+        if (policy.unusable)
+            say("{} has a policy that cannot be used, so all that it asks for is refused{}", who, error);
+        else if (!policy.error.empty())
+            say("{} keeps to its last good policy, for the last edit is not in force{}", who, error);
+        for (const ViewGpu &gpu : view_.gpus)
+            for (const ViewUse &use : gpu.uses)
+                if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
+    }
+
+    void about_gpu(const ViewProcess &process, const ViewGpu &gpu, const control::GpuStatus &books) {
+        const std::string who = process_label(process);
+        const std::string where = view_.gpus.size() > 1 ? " on " + gpu_label(view_, gpu) : "";
+        if (is_over_cap(process, books))
+            say("{} holds {} more{} than its cap of {}: {} new requests are refused", who,
+                format_human(books.held - *books.cap), where, format_human(*books.cap),
+                process.status->releasing ? "a release is under way, and until it is under the cap"
+                                          : "until it is under it");
+        if (books.live_cap)
+            say("{} has a cap{} that was set by curb cap: {}; its policy's again: curb cap {} --reset", who, where,
+                policy::format(*books.live_cap), process.pid);
+        const auto is_here = [&](const auto &one) { return one.gpu == books.ordinal; };
+        const auto &waits = process.status->waits;
+        const auto wait = std::find_if(waits.begin(), waits.end(), is_here);
+        if (wait != waits.end() && has_waited_long(*wait, now_))
+            say("{} waits{} for {}{}", who, where, wait_text(*wait, process.pid, now_),
+                books.waiting > 1 ? fmt::format("; {} more wait", books.waiting - 1) : "");
+        if (process.status->policy.unusable) return;
+        const auto &refusals = process.status->refusals;
+        const auto last = std::find_if(refusals.rbegin(), refusals.rend(), is_here);
+        if (last == refusals.rend() || now_ - last->at > kNews || is_raised(books, *last)) return;
+        const std::uint64_t times = control::refused(books);
+        say("{} was refused {} request{}{}, last {}: {} met {}; {}", who, times, times == 1 ? "" : "s", where,
+            clock_text(last->at, now_), last->bytes == 0 ? "code of unknown size" : format_human(last->bytes),
+            policy::obstacle_text(last->why), help(process.pid, books, *last));
+    }
+
+    template <class... Words>
+    void say(fmt::format_string<const Words &...> text, const Words &...words) {
+        out_.push_back(fmt::format(text, words...));
+    }
+
+    const View &view_;
+    control::UnixMs now_;
+    std::vector<std::string> out_;
+};
+
 }  // namespace
 
 std::string ps_table(const View &view, const Screen &screen, control::UnixMs now) {
@@ -170,5 +277,7 @@ std::string ps_table(const View &view, const Screen &screen, control::UnixMs now
     for (const std::string &note : notes) out += screen.width ? wrapped(note, *screen.width, 2) : note + "\n";
     return out;
 }
+
+std::vector<std::string> ps_notes(const View &view, control::UnixMs now) { return Notes(view, now).done(); }
 
 }  // namespace curb::cli

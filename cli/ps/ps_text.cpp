@@ -1,10 +1,14 @@
-// The words that the table, the notes and the details share.
+// The words that the table, the notes and the details share, and the JSON.
 #include "ps_text.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <ctime>
 
+#include "control/messages.hpp"
+#include "json.hpp"
 #include "policy/size.hpp"
 #include "text_width.hpp"
 
@@ -16,6 +20,42 @@ tm local(control::UnixMs at) {
     tm out{};
     ::localtime_r(&seconds, &out);
     return out;
+}
+
+using json::list;
+using json::object;
+using json::text_or_null;
+
+std::string use_json(const View &view, const ViewUse &use) {
+    const control::GpuStatus *books = books_of(view, use);
+    return object({{"pid", view.processes[use.process].pid},
+                   {"nvml", use.nvml},
+                   {"books", books ? control::json_of(*books) : "null"}});
+}
+
+std::string gpu_json(const View &view, const ViewGpu &gpu) {
+    return object({{"index", gpu.index},
+                   {"uuid", json::text(gpu.uuid)},
+                   {"parent", text_or_null(gpu.parent)},
+                   {"name", text_or_null(gpu.name)},
+                   {"mig", gpu.mig},
+                   {"total", gpu.total},
+                   {"used", gpu.used},
+                   {"free", gpu.free},
+                   {"uses", list(gpu.uses, [&](const ViewUse &use) { return use_json(view, use); })}});
+}
+
+std::string process_json(const ViewProcess &process) {
+    return object({{"pid", process.pid},
+                   {"user", text_or_null(process.user)},
+                   {"name", text_or_null(process.name)},
+                   {"command", text_or_null(process.command)},
+                   {"under_curb", process.under_curb},
+                   {"stopped", process.stopped},
+                   {"suspended", process.suspended},
+                   {"elsewhere", process.elsewhere},
+                   {"trouble", text_or_null(process.trouble)},
+                   {"status", process.status ? control::json_of(*process.status) : "null"}});
 }
 
 }  // namespace
@@ -48,18 +88,18 @@ std::string clock_text(control::UnixMs at, control::UnixMs now) {
 
 std::string span_text(control::UnixMs from, control::UnixMs to) {
     const std::int64_t seconds = std::max<std::int64_t>(to - from, 0) / 1000;
-    if (seconds < 60) return std::to_string(seconds) + " s";
-    if (seconds < 3600) return std::to_string(seconds / 60) + " min";
-    if (seconds < 48 * 3600) return std::to_string(seconds / 3600) + " h " + std::to_string(seconds / 60 % 60) + " min";
-    return std::to_string(seconds / 86'400) + " days";
+    if (seconds < 60) return fmt::format("{} s", seconds);
+    if (seconds < 3600) return fmt::format("{} min", seconds / 60);
+    if (seconds < 48 * 3600) return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+    return fmt::format("{} days", seconds / 86'400);
 }
 
 std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now) {
-    std::string out = policy::format_human(one.bytes) + " since " + span_text(one.since, now);
-    if (one.thread != pid) out += " (thread " + std::to_string(one.thread) + ")";
-    out += ": it met " + std::string(policy::obstacle_text(one.why));
-    if (one.step) out += "; the next growth step is due in " + span_text(now, *one.step);
-    return out + "; it fails in " + span_text(now, one.until) + " unless there is room by then";
+    return fmt::format("{} since {}{}: it met {}{}; it fails in {} unless there is room by then",
+                       policy::format_human(one.bytes), span_text(one.since, now),
+                       one.thread == pid ? "" : fmt::format(" (thread {})", one.thread), policy::obstacle_text(one.why),
+                       one.step ? "; the next growth step is due in " + span_text(now, *one.step) : "",
+                       span_text(now, one.until));
 }
 
 bool has_waited_long(const control::Waiting &one, control::UnixMs now) {
@@ -74,6 +114,17 @@ std::string nvml_says(const View &view, std::size_t process) {
             if (use.process == process && use.nvml)
                 out += (out.empty() ? "" : ", ") + policy::format_human(*use.nvml) + " of " + gpu_label(view, gpu);
     return out.empty() ? out : "NVML says that it holds " + out;
+}
+
+std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now) {
+    const auto error = [](const PsError &one) {
+        return object({{"pid", one.pid}, {"message", json::text(one.message)}});
+    };
+    return object({{"time", now},
+                   {"nvml_fault", text_or_null(view.nvml_fault)},
+                   {"gpus", list(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
+                   {"processes", list(view.processes, process_json)},
+                   {"errors", list(errors, error)}});
 }
 
 }  // namespace curb::cli

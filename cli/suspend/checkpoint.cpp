@@ -1,24 +1,22 @@
 #include "checkpoint.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <future>
-#include <optional>
 #include <system_error>
 #include <thread>
 
-#include "json.hpp"
-#include "policy/size.hpp"
-#include "terminal.hpp"
+#include "control/client.hpp"
 
 namespace curb::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto kBooksPatience = std::chrono::seconds(2);
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr auto kLine = std::chrono::seconds(1);
 constexpr int kTries = 5;
@@ -26,24 +24,65 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 
 volatile sig_atomic_t pressed = 0;
 
-// Blocks all signals of this thread, and of threads that it starts, while it lives. An interrupted call of the driver
-// may fail.
-class Undisturbed {
-  public:
-    Undisturbed() {
-        sigset_t all;
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~Undisturbed() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    Undisturbed(const Undisturbed &) = delete;
-    Undisturbed &operator=(const Undisturbed &) = delete;
-
-  private:
-    sigset_t before_{};
-};
+// Calls `done` until it returns true, a few times.
+void try_again(const std::function<bool()> &done) {
+    for (int i = 0; i < kTries && !done(); ++i) std::this_thread::sleep_for(kBetweenTries);
+}
 
 }  // namespace
+
+policy::Result<std::vector<GpuState>, std::string> Machine::gpus() const {
+    if (!nvml) return nvml.error();
+    return nvml->gpus();
+}
+
+Machine open_machine() {
+    auto driver = open_driver();
+    return {std::move(driver), Nvml::open()};
+}
+
+DriverFacts facts_of(const Machine &machine, int pid) {
+    DriverFacts facts;
+    if (!machine.driver) {
+        facts.fault = machine.driver.error();
+        return facts;
+    }
+    const Driver &driver = *machine.driver;
+    facts.cuda = driver.version;
+    facts.version = machine.nvml ? machine.nvml->driver_version() : "";
+    facts.has_checkpoint = driver.has_checkpoint;
+    if (!driver.has_checkpoint) return facts;
+    CUprocessState state{};
+    const CUresult error = driver.cuCheckpointProcessGetState(pid, &state);
+    if (error == CUDA_SUCCESS)
+        facts.state = state;
+    else
+        facts.state_error = driver.text(error);
+    return facts;
+}
+
+policy::Result<control::Status, std::string> ask_books(const Target &target) {
+    if (!target.under_curb) return std::string("it is not under curb");
+    const int pid = target.process.pid;
+    return report_in<control::Status>(pid, control::ask(pid, control::StatusRequest{}, kBooksPatience));
+}
+
+Books books_of(const Target &target) {
+    const auto status = ask_books(target);
+    if (!status) return {std::nullopt, status.error()};
+    policy::Bytes managed = 0;
+    for (const control::GpuStatus &gpu : status->gpus)
+        managed += gpu.kinds[static_cast<std::size_t>(policy::Kind::managed)];
+    return {managed, ""};
+}
+
+int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
+    if (target.executable.empty() || look_at(target.parent).executable != target.executable) return 0;
+    for (const GpuState &gpu : gpus)
+        for (const GpuUser &user : gpu.users)
+            if (user.pid != target.process.pid && look_at(user.pid).parent == target.parent) return user.pid;
+    return 0;
+}
 
 void hold_interrupts() {
     struct sigaction note {};
@@ -55,7 +94,8 @@ void hold_interrupts() {
 
 bool interrupted() { return pressed != 0; }
 
-Progress::Progress(Line line) : line_(std::move(line)), terminal_(::isatty(2) == 1), next_(Clock::now() + kLine) {}
+Progress::Progress(Line line)
+    : line_(std::move(line)), terminal_(::isatty(2) == 1), start_(Clock::now()), next_(start_ + kLine) {}
 
 Progress::~Progress() {
     if (shown_) std::fputs("\r\033[K", stderr);
@@ -65,7 +105,7 @@ void Progress::look() {
     if (!terminal_ || Clock::now() < next_) return;
     next_ = Clock::now() + kLine;
     shown_ = true;
-    std::fprintf(stderr, "\r\033[K%s", line_().c_str());
+    std::fprintf(stderr, "\r\033[K%s", line_(so_far()).c_str());
 }
 
 void Progress::say(const std::string &text) {
@@ -73,67 +113,48 @@ void Progress::say(const std::string &text) {
     shown_ = false;
 }
 
-CUresult make(const std::function<CUresult()> &call, Progress &progress, const std::string &note) {
-    std::promise<CUresult> promise;
-    std::future<CUresult> result = promise.get_future();
-    std::optional<std::thread> thread;
+Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note) {
+    Progress progress(line);
+    std::future<CUresult> result;
+    // The thread has all signals blocked: an interrupted call of the driver may fail.
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-        const Undisturbed undisturbed;
-        thread.emplace([&] { promise.set_value(call()); });
+        result = std::async(std::launch::async, call);
     } catch (const std::system_error &) {
-        return call();  // without a thread there is nothing to watch it by
+        result = std::async(std::launch::deferred, call);  // without a thread there is nothing to watch it by
     }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     bool said = false;
-    while (result.wait_for(kLook) != std::future_status::ready) {
+    while (result.wait_for(kLook) == std::future_status::timeout) {
         progress.look();
         if (interrupted() && !said) progress.say(note);
         said = said || interrupted();
     }
-    thread->join();
-    return result.get();
-}
-
-int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message) {
-    complain(message);
-    if (json)
-        print(json::object(
-                  {{"pid", pid}, {done, false}, {"process", json::text(state)}, {"message", json::text(message)}}) +
-              "\n");
-    return status;
+    const CUresult error = result.get();
+    return {error, progress.so_far()};
 }
 
 Left state_of(const Driver &driver, int pid) {
     Left left;
-    for (int i = 0; i < kTries && !left.known; ++i) {
-        if (i != 0) std::this_thread::sleep_for(kBetweenTries);
+    try_again([&] {
         left.error = driver.cuCheckpointProcessGetState(pid, &left.state);
-        left.known = left.error == CUDA_SUCCESS;
-    }
+        return left.known = left.error == CUDA_SUCCESS;
+    });
     return left;
 }
 
 Left unlock(const Driver &driver, int pid) {
     CUresult error = CUDA_SUCCESS;
-    for (int i = 0; i < kTries; ++i) {
-        if (i != 0) std::this_thread::sleep_for(kBetweenTries);
+    try_again([&] {
         CUcheckpointUnlockArgs arguments{};
-        error = driver.cuCheckpointProcessUnlock(pid, &arguments);
-        if (error == CUDA_SUCCESS) return {error, CU_PROCESS_STATE_RUNNING, true};
-    }
+        return (error = driver.cuCheckpointProcessUnlock(pid, &arguments)) == CUDA_SUCCESS;
+    });
+    if (error == CUDA_SUCCESS) return {error, CU_PROCESS_STATE_RUNNING, true};
     Left left = state_of(driver, pid);
     left.error = error;
     return left;
-}
-
-std::string seconds_text(Seconds seconds) {
-    char text[32];
-    std::snprintf(text, sizeof text, seconds.count() < 0.1 ? "%.3f s" : "%.1f s", seconds.count());
-    return text;
-}
-
-std::string rate_text(policy::Bytes bytes, Seconds seconds) {
-    const double rate = static_cast<double>(bytes) / std::max(seconds.count(), 1e-3);
-    return policy::format_human(static_cast<policy::Bytes>(rate)) + "/s";
 }
 
 }  // namespace curb::cli

@@ -1,22 +1,36 @@
-// Makes the driver's calls on one process. Each runs in a thread of its own, because none can be interrupted; this
-// thread shows the progress and notes Ctrl-C.
+// What suspend and resume do with the machine: ask the driver, NVML and the process for facts, and make the driver's
+// calls on one process.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <string>
 
+#include "control/status.hpp"
 #include "driver.hpp"
-#include "nvml.hpp"
+#include "guards.hpp"
 
 namespace curb::cli {
 
-// Exit statuses of suspend and resume.
-inline constexpr int kRefused = 1;
-inline constexpr int kHalfDone = 2;
-inline constexpr int kInterrupted = 130;
-
 using Seconds = std::chrono::duration<double>;
+
+struct Machine {
+    policy::Result<Driver, std::string> driver;
+    policy::Result<Nvml, std::string> nvml;
+
+    [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
+};
+// Loads both libraries; the driver may take seconds.
+Machine open_machine();
+
+DriverFacts facts_of(const Machine &machine, int pid);
+// Asks the process for its status, over its socket. A suspended process answers too. The error says why there is no
+// answer.
+policy::Result<control::Status, std::string> ask_books(const Target &target);
+Books books_of(const Target &target);
+// Returns the pid of another process that holds GPU memory, if both have the same parent and the parent runs the same
+// program. That is torch.multiprocessing, whose ranks show in no environment. 0 if there is none.
+int companion_of(const Target &target, const std::vector<GpuState> &gpus);
 
 // Notes Ctrl-C, SIGTERM and SIGHUP from now on instead of ending. Ignores Ctrl-Z and a terminal or pipe that is gone,
 // so that nothing stops curb between two steps.
@@ -26,39 +40,42 @@ bool interrupted();
 // A line on stderr, if that is a terminal, rewritten once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
 class Progress {
   public:
-    using Line = std::function<std::string()>;
+    using Line = std::function<std::string(Seconds so_far)>;
     explicit Progress(Line line);
     ~Progress();  // wipes the line
     Progress(const Progress &) = delete;
     Progress &operator=(const Progress &) = delete;
     void look();
-    // A line that stays.
+    // Prints a line that stays.
     void say(const std::string &text);
+    [[nodiscard]] Seconds so_far() const { return std::chrono::steady_clock::now() - start_; }
 
   private:
     Line line_;
     bool terminal_, shown_ = false;
-    std::chrono::steady_clock::time_point next_;
+    std::chrono::steady_clock::time_point start_, next_;
 };
 
-// Makes the call and waits for its end. Prints `note` once if Ctrl-C is pressed meanwhile.
-CUresult make(const std::function<CUresult()> &call, Progress &progress, const std::string &note);
-
-// Prints the message, and with `json` the answer: that it is not `done` ("suspended", "resumed"). Returns `status`.
-int not_done(const char *done, int pid, bool json, int status, const std::string &state, const std::string &message);
+struct Made {
+    CUresult error;
+    Seconds time;
+};
+// Makes the call in a thread of its own, because none can be interrupted, and waits for its end. Shows `line`, and
+// prints `note` once if Ctrl-C is pressed meanwhile.
+Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note);
 
 // The state in which a process was left.
 struct Left {
     CUresult error = CUDA_SUCCESS;  // of the call that was to bring it there
     CUprocessState state = CU_PROCESS_STATE_FAILED;
-    bool known = false;  // whether `state` is what the driver says
+    bool known = false;  // false: the driver does not tell the state
+
+    [[nodiscard]] bool is(CUprocessState wanted) const { return known && state == wanted; }
+    [[nodiscard]] std::string name() const { return known ? state_name(state) : "unknown"; }
 };
 // Asks the driver, and asks again if it fails.
 Left state_of(const Driver &driver, int pid);
 // Unlocks the process, and tries again if that fails: a process that stays locked hangs.
 Left unlock(const Driver &driver, int pid);
-
-std::string seconds_text(Seconds seconds);                    // "3.9 s"
-std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
 
 }  // namespace curb::cli

@@ -1,8 +1,9 @@
 #include "guards.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "driver.hpp"
 #include "policy/growth.hpp"
 
 namespace curb::cli {
@@ -11,199 +12,200 @@ namespace {
 using policy::Bytes;
 using policy::format_human;
 
-std::string gpu_name(const GpuState &gpu) { return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid + ")"; }
+// Refuses at most once.
+class Guard {
+  public:
+    Guard(const char *what, const Target &target) : what_(fmt::format("cannot {} {}", what, target.text())) {}
 
-std::optional<Refusal> not_ours(const std::string &what, const Target &target, unsigned user) {
-    const std::string pid = std::to_string(target.process.pid);
-    if (target.process.start == 0)
-        return Refusal{what, "there is no such process", "curb needs the pid as ps shows it here"};
-    if (target.thread_of != 0)
-        return Refusal{what, "that is a thread of process " + std::to_string(target.thread_of),
-                       "name the process: " + std::to_string(target.thread_of)};
-    if (user != 0 && user != target.process.uid)
-        return Refusal{what, "it belongs to user " + std::to_string(target.process.uid),
-                       "only that user and root can do this"};
-    if (!target.environment)
-        return Refusal{what, "its environment cannot be read, so it cannot be seen what it belongs to",
-                       user == 0
-                           ? "root may not look into it from here: try on the machine itself, outside of containers"
-                           : "try as root (sudo curb ...)"};
-    return std::nullopt;
+    // Refuses if `when` holds, and returns `when`: of a chain of || the first that holds is the refusal.
+    bool refuse(bool when, std::string why, std::string remedy) {
+        if (when) refusal_ = {what_, std::move(why), std::move(remedy)};
+        return when;
+    }
+    std::optional<Refusal> take() && { return std::move(refusal_); }
+
+  private:
+    std::string what_;
+    std::optional<Refusal> refusal_;
+};
+
+constexpr const char *kReleaseInstead = "curb release gives back what it caches";
+constexpr const char *kSeeSmi = "see whether nvidia-smi works here";
+
+std::string gpu_name(const GpuState &gpu) { return fmt::format("GPU {} ({})", gpu.index, gpu.uuid); }
+
+bool not_ours(Guard &guard, const Target &target, unsigned user) {
+    return guard.refuse(target.process.start == 0, "there is no such process",
+                        "curb needs the pid as ps shows it here") ||
+           guard.refuse(target.thread_of != 0, fmt::format("that is a thread of process {}", target.thread_of),
+                        fmt::format("name the process: {}", target.thread_of)) ||
+           guard.refuse(user != 0 && user != target.process.uid,
+                        fmt::format("it belongs to user {}", target.process.uid),
+                        "only that user and root can do this") ||
+           guard.refuse(!target.environment, "its environment cannot be read, so it cannot be seen what it belongs to",
+                        user == 0 ? "root may not look into it from here: try on the machine itself, outside of "
+                                    "containers"
+                                  : "try as root (sudo curb ...)");
 }
 
 // Refuses if the driver cannot suspend and resume.
-std::optional<Refusal> cannot(const std::string &what, const DriverFacts &driver) {
-    if (!driver.fault.empty()) {
-        const std::size_t remedy = driver.fault.find("; ");
-        if (remedy == std::string::npos) return Refusal{what, driver.fault, "see whether nvidia-smi works here"};
-        return Refusal{what, driver.fault.substr(0, remedy), driver.fault.substr(remedy + 2)};
-    }
-    if (driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint)
-        return Refusal{what,
-                       "driver " + (driver.version.empty() ? "of an unknown version" : driver.version) +
-                           " cannot move processes out of their GPUs",
-                       "that takes 570 or newer; curb release gives cached memory back with any"};
-    if (!driver.state)
-        return Refusal{what, "the driver does not know it as a process that uses CUDA (" + driver.state_error + ")",
-                       "nvidia-smi lists those that do; the pid must be the one of this machine or container"};
-    if (*driver.state == CU_PROCESS_STATE_FAILED)
-        return Refusal{what, "the driver has given it up: an earlier suspend or resume failed for good",
-                       "all that is left is to end it (kill -9)"};
-    return std::nullopt;
+bool cannot(Guard &guard, const DriverFacts &driver) {
+    const std::size_t remedy = driver.fault.find("; ");
+    return guard.refuse(!driver.fault.empty(), driver.fault.substr(0, remedy),
+                        remedy == std::string::npos ? kSeeSmi : driver.fault.substr(remedy + 2)) ||
+           guard.refuse(driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint,
+                        fmt::format("driver {} cannot move processes out of their GPUs",
+                                    driver.version.empty() ? "of an unknown version" : driver.version),
+                        "that takes 570 or newer; curb release gives cached memory back with any") ||
+           guard.refuse(!driver.state,
+                        "the driver does not know it as a process that uses CUDA (" + driver.state_error + ")",
+                        "nvidia-smi lists those that do; the pid must be the one of this machine or container") ||
+           guard.refuse(driver.state == CU_PROCESS_STATE_FAILED,
+                        "the driver has given it up: an earlier suspend or resume failed for good",
+                        "all that is left is to end it (kill -9)");
 }
 
-std::optional<Refusal> wrong_state(const std::string &what, CUprocessState state, const std::string &pid) {
-    switch (state) {
-        case CU_PROCESS_STATE_CHECKPOINTED:
-            return Refusal{what, "it is suspended already", "curb resume " + pid + " brings it back"};
-        case CU_PROCESS_STATE_LOCKED:
-            return Refusal{what, "it is locked: a suspend or resume was cut short, or another tool is at work on it",
-                           "curb resume " + pid + " unlocks it, so that it runs again"};
-        default: return std::nullopt;
-    }
+bool wrong_state(Guard &guard, CUprocessState state, int pid) {
+    return guard.refuse(state == CU_PROCESS_STATE_CHECKPOINTED, "it is suspended already",
+                        fmt::format("curb resume {} brings it back", pid)) ||
+           guard.refuse(state == CU_PROCESS_STATE_LOCKED,
+                        "it is locked: a suspend or resume was cut short, or another tool is at work on it",
+                        fmt::format("curb resume {} unlocks it, so that it runs again", pid));
 }
 
-std::optional<Refusal> not_alone(const std::string &what, const SuspendFacts &facts) {
-    const auto ranks = ranks_of(*facts.target.environment);
-    const std::string remedy = "suspend none of such a job, or end all of it; curb release gives back what each caches";
-    if (ranks && (facts.target.has_nccl || !facts.force))
-        return Refusal{what,
-                       "it is one of several processes that work together (" + ranks->variable + "=" + ranks->count +
-                           "), and the others would wait for it in vain",
-                       facts.target.has_nccl ? remedy + " (NCCL is loaded, so --force does not help)"
-                                             : remedy + "; --force if they do not depend on each other"};
-    if (facts.companion != 0 && !facts.force)
-        return Refusal{what,
-                       "the program that started it also started " + std::to_string(facts.companion) +
-                           ", which uses a GPU: they may work together, and one would wait for the other in vain",
-                       "--force if they do not depend on each other"};
-    return std::nullopt;
+bool not_alone(Guard &guard, const SuspendFacts &facts) {
+    const bool has_nccl = facts.target.has_nccl;
+    const auto ranks = ranks_of(*facts.target.environment).value_or(Ranks());
+    return guard.refuse(
+               !ranks.variable.empty() && (has_nccl || !facts.force),
+               fmt::format(
+                   "it is one of several processes that work together ({}={}), and the others would wait for it "
+                   "in vain",
+                   ranks.variable, ranks.count),
+               std::string("suspend none of such a job, or end all of it; curb release gives back what each caches") +
+                   (has_nccl ? " (NCCL is loaded, so --force does not help)"
+                             : "; --force if they do not depend on each other")) ||
+           guard.refuse(facts.companion != 0 && !facts.force,
+                        fmt::format("the program that started it also started {}, which uses a GPU: they may work "
+                                    "together, and one would wait for the other in vain",
+                                    facts.companion),
+                        "--force if they do not depend on each other");
 }
 
-std::optional<Refusal> shared_in_hardware(const std::string &what, const SuspendFacts &facts,
-                                          const std::vector<const GpuState *> &gpus) {
+bool shared_in_hardware(Guard &guard, const SuspendFacts &facts, const std::vector<const GpuState *> &gpus) {
     const int pid = facts.target.process.pid;
     const auto divided = std::find_if(gpus.begin(), gpus.end(), [](const GpuState *gpu) { return gpu->mig; });
     const auto visible = facts.target.environment->find("CUDA_VISIBLE_DEVICES");
-    if (divided != gpus.end() ||
-        (visible != facts.target.environment->end() && visible->second.find("MIG-") != std::string::npos))
-        return Refusal{what,
-                       (divided != gpus.end() ? gpu_name(**divided) : "its GPU") +
-                           " is divided (MIG), and the driver cannot move a process out of a part",
-                       "curb release gives back what it caches"};
+    const bool names_part =
+        visible != facts.target.environment->end() && visible->second.find("MIG-") != std::string::npos;
+    if (guard.refuse(divided != gpus.end() || names_part,
+                     (divided != gpus.end() ? gpu_name(**divided) : "its GPU") +
+                         " is divided (MIG), and the driver cannot move a process out of a part",
+                     kReleaseInstead))
+        return true;
+    return std::any_of(gpus.begin(), gpus.end(), [&](const GpuState *gpu) {
+        return guard.refuse(
+            gpu->is_mps_client(pid),
+            "it shares " + gpu_name(*gpu) + " through MPS, and the driver cannot move a client of MPS out of it",
+            kReleaseInstead);
+    });
+}
+
+bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
+    if (!*facts.gpus) return guard.refuse(true, "NVML does not tell who holds what: " + facts.gpus->error(), kSeeSmi);
+    const int pid = facts.target.process.pid;
+    const auto gpus = gpus_of(**facts.gpus, pid);
+    if (guard.refuse(gpus.empty(), "NVML lists no GPU memory of it",
+                     "nvidia-smi lists those that have some; the pid must be the one of this machine") ||
+        shared_in_hardware(guard, facts, gpus))
+        return true;
     for (const GpuState *gpu : gpus)
-        if (gpu->is_mps_client(pid))
-            return Refusal{
-                what,
-                "it shares " + gpu_name(*gpu) + " through MPS, and the driver cannot move a client of MPS out of it",
-                "curb release gives back what it caches"};
-    return std::nullopt;
-}
-
-std::optional<Refusal> too_large_for_host(const std::string &what, const HostRoom &host, Bytes held) {
+        if (guard.refuse(!gpu->user(pid)->held, "NVML does not tell how much it holds of " + gpu_name(*gpu),
+                         "try as root (sudo curb ...)"))
+            return true;
+    if (!facts.host) return false;
     // The process may go on taking memory while it is moved, and so may others.
-    const Bytes margin = std::max(held / 16, 256 * policy::MiB);
-    if (held + margin <= host.available) return std::nullopt;
-    return Refusal{what,
-                   format_human(held) + " would have to go to host memory, with " + format_human(margin) +
-                       " to spare, and " + host.limit + " has room for " + format_human(host.available),
-                   "make room there first"};
+    const Bytes held = held_by(**facts.gpus, pid), margin = std::max(held / 16, 256 * policy::MiB);
+    return guard.refuse(
+        held + margin > facts.host->available,
+        fmt::format("{} would have to go to host memory, with {} to spare, and {} has room for {}", format_human(held),
+                    format_human(margin), facts.host->limit, format_human(facts.host->available)),
+        "make room there first");
 }
 
-std::optional<Refusal> no_room(const std::string &what, const ResumeFacts &facts, const Need &need) {
+bool no_room(Guard &guard, const ResumeFacts &facts, const Need &need) {
     const std::vector<GpuState> &gpus = **facts.gpus;
     const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == need.uuid; });
     if (gpu == gpus.end())
-        return Refusal{what, need.uuid + ", which it was on, is not there any more", "bring that GPU back first"};
-    if (gpu->free >= need.bytes) return std::nullopt;
+        return guard.refuse(true, need.uuid + ", which it was on, is not there any more", "bring that GPU back first");
+    if (gpu->free >= need.bytes) return false;
     std::string users;
     for (const GpuUser &user : gpu->users) {
         if (user.pid == facts.target.process.pid) continue;
-        users += (users.empty() ? "" : ", ") + user.text;
+        users += (users.empty() ? " (there: " : ", ") + user.text;
         if (user.held) users += " " + format_human(*user.held);
     }
-    return Refusal{what,
-                   "it needs " + format_human(need.bytes) + " of " + gpu_name(*gpu) + ", and only " +
-                       format_human(gpu->free) + " are free: " + format_human(need.bytes - gpu->free) +
-                       " are missing, and the driver would wedge it for good" +
-                       (users.empty() ? "" : " (there: " + users + ")"),
-                   "make room first (curb release or curb suspend others), or wait for it with --wait 10m"};
+    return guard.refuse(
+        true,
+        fmt::format("it needs {} of {}, and only {} are free: {} are missing, and the driver would wedge "
+                    "it for good{}",
+                    format_human(need.bytes), gpu_name(*gpu), format_human(gpu->free),
+                    format_human(need.bytes - gpu->free), users.empty() ? "" : users + ")"),
+        "make room first (curb release or curb suspend others), or wait for it with --wait 10m");
+}
+
+std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
+    Guard guard("resume", facts.target);
+    const auto refuses = [&] {
+        if (not_ours(guard, facts.target, facts.user)) return true;
+        if (facts.driver) {
+            if (cannot(guard, *facts.driver) || guard.refuse(*facts.driver->state == CU_PROCESS_STATE_RUNNING,
+                                                             "it is not suspended: it runs", "there is nothing to do"))
+                return true;
+            if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) return false;
+        }
+        if (guard.refuse(facts.needs && facts.needs->empty(),
+                         "there is no record of what has to come back, and with too little room the driver would wedge "
+                         "it for good",
+                         "say how much it held of each GPU with --bytes SIZE"))
+            return true;
+        if (facts.gpus && !*facts.gpus)
+            return guard.refuse(true, "NVML does not tell what is free: " + facts.gpus->error(), kSeeSmi);
+        return room && facts.gpus && facts.needs &&
+               std::any_of(facts.needs->begin(), facts.needs->end(),
+                           [&](const Need &need) { return no_room(guard, facts, need); });
+    };
+    refuses();
+    return std::move(guard).take();
 }
 
 }  // namespace
 
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
-    const std::string pid = std::to_string(facts.target.process.pid), what = "cannot suspend " + facts.target.text();
-    if (auto refusal = not_ours(what, facts.target, facts.user)) return refusal;
-    if (facts.driver) {
-        if (auto refusal = cannot(what, *facts.driver)) return refusal;
-        if (auto refusal = wrong_state(what, *facts.driver->state, pid)) return refusal;
-    }
-    if (auto refusal = not_alone(what, facts)) return refusal;
-    if (facts.gpus) {
-        if (!*facts.gpus)
-            return Refusal{what, "NVML does not tell who holds what: " + facts.gpus->error(),
-                           "see whether nvidia-smi works here"};
-        const auto gpus = gpus_of(**facts.gpus, facts.target.process.pid);
-        if (gpus.empty())
-            return Refusal{what, "NVML lists no GPU memory of it",
-                           "nvidia-smi lists those that have some; the pid must be the one of this machine"};
-        if (auto refusal = shared_in_hardware(what, facts, gpus)) return refusal;
-        for (const GpuState *gpu : gpus)
-            if (!gpu->user(facts.target.process.pid)->held)
-                return Refusal{what, "NVML does not tell how much it holds of " + gpu_name(*gpu),
-                               "try as root (sudo curb ...)"};
-        if (facts.host)
-            if (auto refusal = too_large_for_host(what, *facts.host, held_by(**facts.gpus, facts.target.process.pid)))
-                return refusal;
-    }
-    if (facts.books && facts.books->managed && *facts.books->managed != 0)
-        return Refusal{
-            what,
-            "it has " + format_human(*facts.books->managed) + " of managed memory, which the driver cannot move out",
-            "curb release gives back what it caches"};
-    // JAX 0.11 in the middle of training, on an H200: a thread of XLA's died of SIGSEGV in 2 of 14 suspends.
-    if (facts.target.has_xla && !facts.force)
-        return Refusal{
-            what,
+    Guard guard("suspend", facts.target);
+    const auto &driver = facts.driver;
+    const Books books = facts.books.value_or(Books{0, ""});
+    not_ours(guard, facts.target, facts.user) ||
+        (driver && (cannot(guard, *driver) || wrong_state(guard, *driver->state, facts.target.process.pid))) ||
+        not_alone(guard, facts) || (facts.gpus && wrong_gpus(guard, facts)) ||
+        guard.refuse(books.managed.value_or(0) != 0,
+                     fmt::format("it has {} of managed memory, which the driver cannot move out",
+                                 format_human(books.managed.value_or(0))),
+                     kReleaseInstead) ||
+        // JAX 0.11 in the middle of training, on an H200: a thread of XLA's died of SIGSEGV in 2 of 14 suspends.
+        guard.refuse(
+            facts.target.has_xla && !facts.force,
             "it runs on XLA (JAX, TensorFlow), and a thread of XLA's may crash while the process is suspended: "
             "it was seen in 2 of 14 suspends in the middle of training",
-            "curb release gives back what it caches without that risk; --force if a crash does no harm, after a "
-            "checkpoint of its own, say"};
-    if (facts.books && !facts.books->managed && !facts.force)
-        return Refusal{what,
-                       "it cannot be known whether it has managed memory, which the driver cannot move out (" +
-                           facts.books->unknown + ")",
-                       "--force if it has none; the driver's refusal leaves it running"};
-    return std::nullopt;
+            std::string(kReleaseInstead) +
+                " without that risk; --force if a crash does no harm, after a "
+                "checkpoint of its own, say") ||
+        guard.refuse(!books.managed && !facts.force,
+                     "it cannot be known whether it has managed memory, which the driver cannot move out (" +
+                         books.unknown + ")",
+                     "--force if it has none; the driver's refusal leaves it running");
+    return std::move(guard).take();
 }
-
-namespace {
-
-std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
-    const std::string pid = std::to_string(facts.target.process.pid), what = "cannot resume " + facts.target.text();
-    if (auto refusal = not_ours(what, facts.target, facts.user)) return refusal;
-    if (facts.driver) {
-        if (auto refusal = cannot(what, *facts.driver)) return refusal;
-        if (*facts.driver->state == CU_PROCESS_STATE_RUNNING)
-            return Refusal{what, "it is not suspended: it runs", "there is nothing to do"};
-        if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) return std::nullopt;
-    }
-    if (facts.needs && facts.needs->empty())
-        return Refusal{what,
-                       "there is no record of what has to come back, and with too little room the driver would wedge "
-                       "it for good",
-                       "say how much it held of each GPU with --bytes SIZE"};
-    if (facts.gpus && !*facts.gpus)
-        return Refusal{what, "NVML does not tell what is free: " + facts.gpus->error(),
-                       "see whether nvidia-smi works here"};
-    if (room && facts.gpus && facts.needs)
-        for (const Need &need : *facts.needs)
-            if (auto refusal = no_room(what, facts, need)) return refusal;
-    return std::nullopt;
-}
-
-}  // namespace
 
 std::optional<Refusal> why_not_resume(const ResumeFacts &facts) { return why_not_resume_yet(facts, true); }
 

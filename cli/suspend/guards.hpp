@@ -1,5 +1,5 @@
 // Decides from collected facts whether a process can be suspended or resumed, before anything is touched. Pure:
-// guard_facts asks the driver, NVML, /proc and the process.
+// checkpoint.hpp asks the driver, NVML, /proc and the process.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda_abi.h"
-#include "nvml.hpp"
+#include "driver.hpp"
 #include "policy/size.hpp"
 #include "target.hpp"
 
@@ -22,7 +22,7 @@ struct Refusal {
 // The driver as curb itself could load it.
 struct DriverFacts {
     std::string fault;  // why there is none
-    int cuda = 0;       // as cuDriverGetVersion says it
+    int cuda = 0;       // of cuDriverGetVersion
     std::string version;
     bool has_checkpoint = false;
     std::optional<CUprocessState> state;  // of the process; nothing: the driver does not know it

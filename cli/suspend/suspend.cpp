@@ -1,24 +1,92 @@
-// `curb suspend`: moves a process out of its GPUs into host memory. It checks everything that can go wrong first. Once
-// it has locked the process, every way out leaves it running or suspended, never locked, as far as the driver allows.
+// `curb suspend` moves a process out of its GPUs into host memory, `curb resume` moves it back. Both check first
+// everything that can go wrong. Once suspend has locked the process, every way out leaves it running or suspended,
+// never locked, as far as the driver allows. With too little free memory on resume the driver blocks the process for
+// good, so curb checks it right before the call. Another process can still take the memory in between.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <thread>
 
 #include "checkpoint.hpp"
 #include "command.hpp"
 #include "control/suspended.hpp"
-#include "guard_facts.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
+
+namespace suspended = control::suspended;
+using policy::Bytes;
+using policy::format_human;
+
+// Exit statuses.
+constexpr int kRefused = 1;
+constexpr int kHalfDone = 2;
+constexpr int kInterrupted = 130;
+
+std::string seconds_text(Seconds seconds) {
+    return fmt::format("{:.{}f} s", seconds.count(), seconds.count() < 0.1 ? 3 : 1);
+}
+
+// "2.23 GiB/s"
+std::string rate_text(Bytes bytes, Seconds seconds) {
+    const double rate = static_cast<double>(bytes) / std::max(seconds.count(), 1e-3);
+    return format_human(static_cast<Bytes>(rate)) + "/s";
+}
+
+// One process that is moved, and the ways in which both commands end.
+class Moving {
+  protected:
+    // `what`: "suspend", `done`: "suspended".
+    Moving(const char *what, const char *done, int pid, bool json)
+        : pid_(pid),
+          json_(json),
+          target_(look_at(pid)),
+          cannot_(fmt::format("cannot {} {}: ", what, target_.text())),
+          done_(done) {}
+
+    // Prints that it is not done, and why. Returns `status`.
+    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const {
+        complain(message);
+        if (json_)
+            print(
+                json::object(
+                    {{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}) +
+                "\n");
+        return status;
+    }
+    [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
+    // Prints the state of a process that is neither as before nor as it should be.
+    [[nodiscard]] int half_done(const Left &left, const std::string &why, const std::string &how,
+                                const std::string &remedy) const {
+        if (suspended::start_of(pid_) != target_.process.start)
+            return ended(kHalfDone, "ended", why + "; the process has ended");
+        const bool failed = left.is(CU_PROCESS_STATE_FAILED);
+        return ended(kHalfDone, left.name(),
+                     why + how +
+                         (failed ? ": the driver has given it up, and all that is left is to end it (kill -9)"
+                                 : ": try curb resume " + remedy));
+    }
+    [[nodiscard]] Bytes held(const Machine &machine) const {
+        const auto gpus = machine.gpus();
+        return gpus ? held_by(*gpus, pid_) : 0;
+    }
+
+    const int pid_;
+    const bool json_;
+    const Target target_;
+    const std::string cannot_;  // "cannot suspend 4711 (python3): "
+
+  private:
+    const char *done_;
+};
+
+// ---- suspend ----
 
 struct SuspendOptions {
     int pid = 0;
@@ -33,197 +101,295 @@ struct SuspendOptions {
     }
 };
 
-constexpr std::chrono::milliseconds kSettle{500};
-
-namespace suspended = control::suspended;
-using policy::Bytes;
-using policy::format_human;
-using Clock = std::chrono::steady_clock;
-
-class Suspending {
+class Suspending : Moving {
   public:
-    explicit Suspending(const SuspendOptions &options) : options_(options), target_(look_at(options.pid)) {}
-    int run();
+    explicit Suspending(const SuspendOptions &options)
+        : Moving("suspend", "suspended", options.pid, options.json), options_(options) {}
+
+    int run() {
+        const auto patience = policy::parse_duration(options_.timeout);
+        if (!patience || patience->count() == 0)
+            return ended(
+                kFailure, "unchanged",
+                "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
+        SuspendFacts known;
+        known.user = ::geteuid();
+        known.target = target_;
+        known.force = options_.force;
+        // First the checks that do not need the driver.
+        if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
+        suspended::remove_stale(target_.process);
+        const auto claim = suspended::Claim::take(target_.process);
+        if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
+        const Machine machine = open_machine();
+        known.driver = facts_of(machine, pid_);
+        known.gpus = machine.gpus();
+        known.books = books_of(target_);
+        known.host = host_room(pid_);
+        if (*known.gpus) known.companion = companion_of(target_, **known.gpus);
+        if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
+        const auto longest = std::numeric_limits<unsigned>::max();
+        return lock(machine, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), known);
+    }
 
   private:
-    [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const {
-        return not_done("suspended", options_.pid, options_.json, status, state, message);
-    }
-    [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
-    [[nodiscard]] SuspendFacts what_proc_shows() const;
-    [[nodiscard]] SuspendFacts facts(const Machine &machine) const;
-    int move(const Machine &machine, unsigned patience, SuspendFacts known);
-    int move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known);
-    // After the lock: unlocks the process, and prints `why` and its state.
-    int give_up(const Machine &machine, const std::string &why, int status = kRefused) const;
-    int done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const;
-
-    const SuspendOptions &options_;
-    const Target target_;
-};
-
-SuspendFacts Suspending::what_proc_shows() const {
-    SuspendFacts facts;
-    facts.user = ::geteuid();
-    facts.target = target_;
-    facts.force = options_.force;
-    return facts;
-}
-
-SuspendFacts Suspending::facts(const Machine &machine) const {
-    SuspendFacts facts = what_proc_shows();
-    facts.driver = facts_of(machine, options_.pid);
-    facts.gpus = machine.gpus();
-    facts.books = books_of(target_);
-    facts.host = host_room(options_.pid);
-    if (*facts.gpus) facts.companion = companion_of(target_, **facts.gpus);
-    return facts;
-}
-
-int Suspending::run() {
-    const auto patience = policy::parse_duration(options_.timeout);
-    if (!patience || patience->count() == 0)
-        return ended(kFailure, "unchanged",
-                     "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
-    // First the checks that do not need the driver.
-    if (const auto refusal = why_not_suspend(what_proc_shows())) return refused(*refusal);
-    suspended::remove_stale(target_.process);
-    const auto claim = suspended::Claim::take(target_.process);
-    if (!claim) return ended(kRefused, "unchanged", "cannot suspend " + target_.text() + ": " + claim.error());
-    const Machine machine = open_machine();
-    SuspendFacts known = facts(machine);
-    if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
-    const auto longest = std::numeric_limits<unsigned>::max();
-    return move(machine, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), std::move(known));
-}
-
-int Suspending::move(const Machine &machine, unsigned patience, SuspendFacts known) {
-    const Driver &driver = *machine.driver;
-    hold_interrupts();
-    const auto start = Clock::now();
-    CUresult error{};
-    {
-        Progress progress([&] {
-            return "  waiting for the work that " + target_.text() + " has submitted, " +
-                   seconds_text(Clock::now() - start);
-        });
+    int lock(const Machine &machine, unsigned patience, SuspendFacts &known) {
+        const Driver &driver = *machine.driver;
+        hold_interrupts();
         CUcheckpointLockArgs arguments{};
         arguments.timeoutMs = patience;
-        error = make([&] { return driver.cuCheckpointProcessLock(options_.pid, &arguments); }, progress,
-                     "waiting for the driver's lock to be got or to time out; the process will run on");
+        const Made locked = make([&] { return driver.cuCheckpointProcessLock(pid_, &arguments); },
+                                 [&](Seconds so_far) {
+                                     return fmt::format("  waiting for the work that {} has submitted, {}",
+                                                        target_.text(), seconds_text(so_far));
+                                 },
+                                 "waiting for the driver's lock to be got or to time out; the process will run on");
+        if (locked.error != CUDA_SUCCESS) {
+            const std::string why =
+                cannot_ + "the driver could not lock it: " +
+                (locked.error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
+                                                            options_.timeout + "; try again, or --timeout 1m"
+                                                      : driver.text(locked.error));
+            if (state_of(driver, pid_).is(CU_PROCESS_STATE_LOCKED)) return give_up(machine, why);
+            return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why);
+        }
+        try {
+            return move(machine, locked.time, known);
+        } catch (const std::exception &failure) {  // no memory: it must not stay locked for that
+            if (state_of(driver, pid_).is(CU_PROCESS_STATE_CHECKPOINTED)) throw;
+            return give_up(machine, failure.what());
+        }
     }
-    if (error != CUDA_SUCCESS) {
-        const Left left = state_of(driver, options_.pid);
-        const std::string why = "cannot suspend " + target_.text() + ": the driver could not lock it: ";
-        const std::string cause = error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
-                                                                      options_.timeout + "; try again, or --timeout 1m"
-                                                                : driver.text(error);
-        if (left.known && left.state == CU_PROCESS_STATE_LOCKED) return give_up(machine, why + cause);
-        return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why + cause);
-    }
-    const Seconds lock_time = Clock::now() - start;
-    try {
-        return move_locked(machine, lock_time, std::move(known));
-    } catch (const std::exception &failure) {  // no memory: it must not stay locked for that
-        const Left left = state_of(driver, options_.pid);
-        if (left.known && left.state == CU_PROCESS_STATE_CHECKPOINTED) throw;
-        return give_up(machine, failure.what());
-    }
-}
 
-int Suspending::move_locked(const Machine &machine, Seconds lock_time, SuspendFacts known) {
-    const Driver &driver = *machine.driver;
-    // Checks again now that it stands still: it may have allocated since.
-    known.gpus = machine.gpus();
-    known.host = host_room(options_.pid);
-    known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
-    if (const auto refusal = why_not_suspend(known)) return give_up(machine, refusal->text());
-    suspended::Record record;
-    for (const GpuState *gpu : gpus_of(**known.gpus, options_.pid))
-        record.push_back({gpu->uuid, gpu->user(options_.pid)->held.value_or(0), gpu->free});
-    if (const auto fault = suspended::write(target_.process, record))
-        return give_up(machine, "cannot suspend " + target_.text() + ": " + *fault);
-    if (interrupted()) {
-        suspended::remove(target_.process);
-        return give_up(machine, "interrupted before anything was moved", kInterrupted);
-    }
-    // The lock blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory that
-    // the checkpoint may move. (JAX on an H200, in the middle of training, crashed in 4 of 12 suspends without this
-    // pause and in 2 of 14 with it; the cause of those is not known.)
-    std::this_thread::sleep_for(kSettle);
-    const Bytes whole = held_by(**known.gpus, options_.pid);
-    const auto start = Clock::now();
-    CUresult error{};
-    {
-        Progress progress([&] {
-            const auto now = machine.gpus();
-            const Bytes left = now ? std::min(whole, held_by(*now, options_.pid)) : whole;
-            return "  " + format_human(whole - left) + " of " + format_human(whole) + " out, " +
-                   seconds_text(Clock::now() - start);
-        });
+    int move(const Machine &machine, Seconds lock_time, SuspendFacts &known) {
+        const Driver &driver = *machine.driver;
+        // Checks again now that it stands still: it may have allocated since.
+        known.gpus = machine.gpus();
+        known.host = host_room(pid_);
+        known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
+        if (const auto refusal = why_not_suspend(known)) return give_up(machine, refusal->text());
+        suspended::Record record;
+        for (const GpuState *gpu : gpus_of(**known.gpus, pid_))
+            record.push_back({gpu->uuid, gpu->user(pid_)->held.value_or(0), gpu->free});
+        if (const auto fault = suspended::write(target_.process, record)) return give_up(machine, cannot_ + *fault);
+        if (interrupted()) {
+            suspended::remove(target_.process);
+            return give_up(machine, "interrupted before anything was moved", kInterrupted);
+        }
+        // The lock blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory
+        // that the checkpoint may move. (JAX on an H200, in the middle of training, crashed in 4 of 12 suspends without
+        // this pause and in 2 of 14 with it; the cause of those is not known.)
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        const Bytes whole = held_by(**known.gpus, pid_);
         CUcheckpointCheckpointArgs arguments{};
-        error = make([&] { return driver.cuCheckpointProcessCheckpoint(options_.pid, &arguments); }, progress,
-                     "half a suspend cannot be stopped: it goes on to its end; curb resume " +
-                         std::to_string(options_.pid) + " brings the process back");
+        const Made moved =
+            make([&] { return driver.cuCheckpointProcessCheckpoint(pid_, &arguments); },
+                 [&](Seconds so_far) {
+                     const auto now = machine.gpus();
+                     const Bytes left = now ? std::min(whole, held_by(*now, pid_)) : whole;
+                     return fmt::format("  {} of {} out, {}", format_human(whole - left), format_human(whole),
+                                        seconds_text(so_far));
+                 },
+                 fmt::format(
+                     "half a suspend cannot be stopped: it goes on to its end; curb resume {} brings the process back",
+                     pid_));
+        const Left left = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
+        if (moved.error == CUDA_SUCCESS || left.is(CU_PROCESS_STATE_CHECKPOINTED))
+            return done(machine, record, lock_time, moved.time);
+        if (left.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
+        const bool unsupported = moved.error == CUDA_ERROR_NOT_SUPPORTED;
+        return give_up(machine,
+                       cannot_ + "the driver could not move it out: " + driver.text(moved.error) +
+                           (unsupported ? " (it may have managed memory, or memory shared with other processes)" : ""));
     }
-    const Seconds time = Clock::now() - start;
-    if (error == CUDA_SUCCESS) return done(machine, record, lock_time, time);
-    const Left left = state_of(driver, options_.pid);
-    if (left.known && left.state == CU_PROCESS_STATE_CHECKPOINTED) return done(machine, record, lock_time, time);
-    if (left.known && left.state == CU_PROCESS_STATE_LOCKED) suspended::remove(target_.process);
-    return give_up(
-        machine,
-        "cannot suspend " + target_.text() + ": the driver could not move it out: " + driver.text(error) +
-            (error == CUDA_ERROR_NOT_SUPPORTED ? " (it may have managed memory, or memory shared with other processes)"
-                                               : ""));
-}
 
-int Suspending::give_up(const Machine &machine, const std::string &why, int status) const {
-    const std::string pid = std::to_string(options_.pid);
-    const Left left = unlock(*machine.driver, options_.pid);
-    if (left.known && left.state == CU_PROCESS_STATE_RUNNING) return ended(status, "running", why + "; it runs on");
-    if (suspended::start_of(options_.pid) != target_.process.start)
-        return ended(kHalfDone, "ended", why + "; the process has ended");
-    const std::string state = left.known ? state_name(left.state) : "unknown";
-    return ended(kHalfDone, state,
-                 why + "; it could not be unlocked (" + machine.driver->text(left.error) + ", its state is " + state +
-                     ")" +
-                     (left.known && left.state == CU_PROCESS_STATE_FAILED
-                          ? ": the driver has given it up, and all that is left is to end it (kill -9)"
-                          : ": try curb resume " + pid));
-}
-
-int Suspending::done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
-    const auto now = machine.gpus();
-    const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, options_.pid) : 0; };
-    Bytes held = 0, left = 0;
-    for (const suspended::Gpu &gpu : record) {
-        held += gpu.held;
-        left += left_on(gpu.uuid);
+    // After the lock: unlocks the process, and prints `why` and its state.
+    int give_up(const Machine &machine, const std::string &why, int status = kRefused) const {
+        const Left left = unlock(*machine.driver, pid_);
+        if (left.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
+        return half_done(left, why,
+                         fmt::format("; it could not be unlocked ({}, its state is {})",
+                                     machine.driver->text(left.error), left.name()),
+                         std::to_string(pid_));
     }
-    const Bytes out = held - std::min(held, left);
-    if (options_.json) {
-        const auto gpu_json = [&](const suspended::Gpu &gpu) {
-            return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
-        };
-        std::printf("%s\n", json::object({{"pid", options_.pid},
-                                          {"suspended", true},
-                                          {"bytes", out},
-                                          {"left", left},
-                                          {"lock_seconds", std::to_string(lock_time.count())},
-                                          {"seconds", std::to_string(time.count())},
-                                          {"gpus", json::list(record, gpu_json)}})
-                                .c_str());
+
+    int done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
+        const auto now = machine.gpus();
+        const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, pid_) : 0; };
+        Bytes held = 0, left = 0;
+        for (const suspended::Gpu &gpu : record) {
+            held += gpu.held;
+            left += left_on(gpu.uuid);
+        }
+        const Bytes out = held - std::min(held, left);
+        if (json_) {
+            const auto gpu_json = [&](const suspended::Gpu &gpu) {
+                return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
+            };
+            print_line(json::object({{"pid", pid_},
+                                     {"suspended", true},
+                                     {"bytes", out},
+                                     {"left", left},
+                                     {"lock_seconds", std::to_string(lock_time.count())},
+                                     {"seconds", std::to_string(time.count())},
+                                     {"gpus", json::list(record, gpu_json)}}));
+            return 0;
+        }
+        print(
+            fmt::format("suspended {}: {} to host memory in {} ({}), {} left on {}\n"
+                        "it waits in its next CUDA call; curb resume {} brings it back\n",
+                        target_.text(), format_human(out), seconds_text(time), rate_text(out, time), format_human(left),
+                        record.size() == 1 ? "the device" : "the devices", pid_));
         return 0;
     }
-    std::printf("suspended %s: %s to host memory in %s (%s), %s left on %s\n", target_.text().c_str(),
-                format_human(out).c_str(), seconds_text(time).c_str(), rate_text(out, time).c_str(),
-                format_human(left).c_str(), record.size() == 1 ? "the device" : "the devices");
-    std::printf("it waits in its next CUDA call; curb resume %d brings it back\n", options_.pid);
-    return 0;
-}
+
+    const SuspendOptions &options_;
+};
 
 int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
+
+// ---- resume ----
+
+struct ResumeOptions {
+    int pid = 0;
+    std::optional<std::string> wait, bytes;
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.pid(pid, "The process");
+        takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
+        takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
+        takes.json(json);
+    }
+};
+
+class Resuming : Moving {
+  public:
+    explicit Resuming(const ResumeOptions &options)
+        : Moving("resume", "resumed", options.pid, options.json), options_(options) {}
+
+    int run() {
+        if (options_.wait) {
+            const auto wait = policy::parse_duration(*options_.wait);
+            if (!wait) return ended(kFailure, "unchanged", "--wait: " + wait.error());
+            patience_ = *wait;
+        }
+        if (options_.bytes) {
+            const auto size = policy::parse_size(*options_.bytes);
+            if (!size || size->unit != policy::Size::Unit::bytes)
+                return ended(kFailure, "unchanged",
+                             "--bytes: " + (size ? "a share of which device? say it as a size: 8GiB" : size.error()));
+            bytes_ = size->amount;
+        }
+        ResumeFacts facts;
+        facts.user = ::geteuid();
+        facts.target = target_;
+        if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
+        suspended::remove_stale(target_.process);
+        const auto claim = suspended::Claim::take(target_.process);
+        if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
+        const Machine machine = open_machine();
+        facts.driver = facts_of(machine, pid_);
+        if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
+        hold_interrupts();
+        if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) {
+            complain(target_.text() + " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
+            return unlocked(machine, 0, std::nullopt);
+        }
+        if (const auto status = wait_for_room(machine, facts)) return *status;
+        return move(machine);
+    }
+
+  private:
+    // From the record; without one from the process's status; else from --bytes.
+    [[nodiscard]] std::vector<Need> needs(const std::vector<GpuState> &gpus) const {
+        std::vector<Need> out;
+        const auto need = [&](const std::string &uuid, Bytes held, Bytes free = ~Bytes{0}) {
+            out.push_back({uuid, room_for(held, free, held_on(gpus, uuid, pid_))});
+        };
+        if (const auto record = suspended::read(target_.process)) {
+            for (const suspended::Gpu &gpu : *record) need(gpu.uuid, gpu.held, gpu.free);
+        } else if (const auto books = ask_books(target_)) {
+            for (const control::GpuStatus &gpu : books->gpus)
+                if (gpu.held != 0) need(gpu.uuid, gpu.held);
+        } else if (bytes_) {
+            const bool listed = !gpus_of(gpus, pid_).empty();  // if not, any GPU may be the one
+            for (const GpuState &gpu : gpus)
+                if (!listed || gpu.user(pid_)) need(gpu.uuid, *bytes_);
+        }
+        return out;
+    }
+
+    // Returns the exit status if there is too little room. nullopt if there is enough.
+    std::optional<int> wait_for_room(const Machine &machine, ResumeFacts &facts) const {
+        constexpr auto kNextLook = std::chrono::milliseconds(200);
+        Progress progress([&](Seconds so_far) {
+            return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
+                               policy::format(patience_));
+        });
+        for (;;) {
+            facts.gpus = machine.gpus();
+            if (*facts.gpus) facts.needs = needs(**facts.gpus);
+            const auto refusal = why_not_resume(facts);
+            if (!refusal) return std::nullopt;
+            if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
+            if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
+                return ended(kRefused, "suspended", refusal->text());
+            progress.look();
+            std::this_thread::sleep_for(kNextLook);
+        }
+    }
+
+    int move(const Machine &machine) const {
+        const Driver &driver = *machine.driver;
+        const Bytes left = held(machine);
+        Bytes whole = 0;
+        for (const suspended::Gpu &gpu : suspended::read(target_.process).value_or(suspended::Record()))
+            whole += gpu.held;
+        const auto back = [&](Bytes now) { return now - std::min(now, left); };
+        CUcheckpointRestoreArgs arguments{};
+        const Made moved =
+            make([&] { return driver.cuCheckpointProcessRestore(pid_, &arguments); },
+                 [&](Seconds so_far) {
+                     return fmt::format("  {}{} back, {}", format_human(back(held(machine))),
+                                        whole == 0 ? "" : " of " + format_human(back(whole)), seconds_text(so_far));
+                 },
+                 "half a resume cannot be stopped: it goes on to its end");
+        const Left state = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
+        if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_LOCKED))
+            return unlocked(machine, back(held(machine)), moved.time);
+        const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
+        if (state.is(CU_PROCESS_STATE_CHECKPOINTED))
+            return ended(kRefused, "suspended", why + "; it is still suspended, and curb resume can be tried again");
+        return half_done(state, why, "; its state is " + state.name(), "again");
+    }
+
+    int unlocked(const Machine &machine, Bytes bytes, std::optional<Seconds> time) const {
+        const Left left = unlock(*machine.driver, pid_);
+        if (!left.is(CU_PROCESS_STATE_RUNNING))
+            return half_done(
+                left, cannot_ + "its memory is back, but it could not be unlocked: " + machine.driver->text(left.error),
+                "; its state is " + left.name(), "again");
+        suspended::remove(target_.process);
+        if (json_)
+            print_line(json::object({{"pid", pid_},
+                                     {"resumed", true},
+                                     {"bytes", bytes},
+                                     {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}));
+        else if (time)
+            print(fmt::format("resumed {}: {} back on the device in {} ({})\n", target_.text(), format_human(bytes),
+                              seconds_text(*time), rate_text(bytes, *time)));
+        else
+            print("unlocked " + target_.text() + ": it runs again\n");
+        return 0;
+    }
+
+    const ResumeOptions &options_;
+    std::optional<Bytes> bytes_;  // --bytes
+    policy::Duration patience_{0};
+};
+
+int resume(const ResumeOptions &options) { return Resuming(options).run(); }
 
 }  // namespace
 
@@ -244,6 +410,23 @@ Examples:
   curb suspend 4711
   curb suspend --json 4711 | jq .bytes)",
     .takes = takes<SuspendOptions, suspend>,
+};
+
+extern const Command kResume{
+    .name = "resume",
+    .line = "Bring a suspended process back",
+    .help = R"(
+Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
+room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 125: wrong arguments,
+130: not, because of Ctrl-C.
+
+Examples:
+  curb resume 4711
+  curb resume --wait 10m 4711                 as soon as there is room
+  curb resume --bytes 8GiB 4711               when the record of what it held is lost)",
+    .takes = takes<ResumeOptions, resume>,
 };
 
 }  // namespace curb::cli

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "policy/fields.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli::json {
@@ -30,8 +31,13 @@ class Value {
 using Members = std::vector<std::pair<const char *, Value>>;
 
 // Returns the JSON of a text. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
-std::string text(std::string_view value);
-std::string object(const Members &members);
+inline std::string text(std::string_view value) { return policy::json_text(policy::valid_utf8(value)); }
+// null for an empty text.
+inline std::string text_or_null(std::string_view value) { return value.empty() ? "null" : text(value); }
+inline std::string object(const Members &members) {
+    const auto member = [](const auto &one) { return text(one.first) + ":" + one.second.json(); };
+    return "{" + policy::joined(members, ",", member) + "}";
+}
 // A list of make(one) for each one.
 template <class Each, class Make>
 std::string list(const Each &each, Make make) {
@@ -44,7 +50,5 @@ std::string object_of(const Array &values, Name name) {
     for (std::size_t i = 0; i < values.size(); ++i) out.emplace_back(name(static_cast<Enum>(i)), values[i]);
     return object(out);
 }
-// null for an empty text.
-std::string text_or_null(std::string_view value);
 
 }  // namespace curb::cli::json

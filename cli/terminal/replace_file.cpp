@@ -59,7 +59,7 @@ bool write_all(int file, const std::string &text) {
 bool filled(int file, const std::string &text, mode_t mode) {
     const bool good = ::fchmod(file, mode) == 0 && write_all(file, text) && ::fsync(file) == 0;
     const int error = errno;
-    const bool closed = ::close(file) == 0;  // some file systems tell only now that there was no room
+    const bool closed = ::close(file) == 0;  // some file systems report a full disk only now
     if (!good) errno = error;
     return good && closed;
 }

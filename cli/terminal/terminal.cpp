@@ -24,6 +24,17 @@ std::optional<std::size_t> number_in(const char *name) {
     return static_cast<std::size_t>(*number);
 }
 
+// The text with each line made plain and put behind `head`.
+std::string plain_lines(std::string_view text, std::string_view head) {
+    std::string out;
+    for (std::size_t at = 0; at <= text.size();) {
+        const std::string_view line = text.substr(at, text.find('\n', at) - at);
+        out.append(at == 0 ? "" : "\n").append(head).append(policy::plain(line));
+        at += line.size() + 1;
+    }
+    return out;
+}
+
 }  // namespace
 
 Screen screen_of_stdout() {
@@ -60,14 +71,10 @@ bool print(std::string_view text) {
     throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
 }
 
-void complain(std::string_view message) {
-    std::string text = "curb: ";
-    for (std::size_t at = 0; at <= message.size();) {
-        const std::string_view line = message.substr(at, message.find('\n', at) - at);
-        text += policy::plain(line) + "\n";
-        at += line.size() + 1;
-    }
-    std::fputs(text.c_str(), stderr);
+bool print_text(std::string_view text) { return print(plain_lines(text, "")); }
+
+void print_error(std::string_view message, std::string_view head) {
+    std::fputs((plain_lines(message, head) + "\n").c_str(), stderr);
 }
 
 }  // namespace curb::cli

@@ -23,8 +23,13 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text);
 // Prints all of `text`. Returns false if the reader has closed the pipe, which is not a failure of curb. Throws
 // std::system_error on any other error.
 bool print(std::string_view text);
+inline bool print_line(const std::string &text) { return print(text + "\n"); }
 
-// Prints each line of the message on stderr, behind "curb: ".
-void complain(std::string_view message);
+// Prints text for people, perhaps with words of others in it: nothing of it acts on the terminal.
+bool print_text(std::string_view text);
+
+// Prints each line on stderr, so that nothing of it acts on the terminal; complain() behind "curb: ".
+void print_error(std::string_view message, std::string_view head = "");
+inline void complain(std::string_view message) { print_error(message, "curb: "); }
 
 }  // namespace curb::cli

@@ -197,7 +197,7 @@ void TraceReader::bad_line(std::string why) {
 }
 
 policy::Result<Recording, std::string> TraceReader::done() && {
-    const std::string name = policy::quote(out_.name);
+    const std::string name = policy::quote(policy::plain(out_.name));
     const bool nothing = lines_ == 0 && rest_.empty();
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && !is_trace_))

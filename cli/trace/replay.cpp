@@ -102,7 +102,7 @@ class Run {
     void redo(const Moment &event) noexcept { add_absent(event.kind, -event.charge); }
     // What the recorded run itself gave back of its pools cannot be given back here once more.
     void settle(policy::Kind kind) noexcept {
-        // Nor can more of a kind be absent than there was: of graphs, whose memory has no address, it is then gone.
+        // No more of a kind can be absent than there was. (Memory of graphs has no address; it is gone then.)
         const std::int64_t too_much = absent_of(kind) - static_cast<std::int64_t>(of_kind(kind));
         if (too_much > 0) add_absent(kind, -too_much);
         if (given_back_ == 0) return;

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kInstant = R"({"ph":"i","s":"t","name":")";
 constexpr std::string_view kLasting = R"({"ph":"X","name":")";
 
-// Walks along one line; every step says whether the line goes on as it should.
+// Walks along one line. Each function returns false if the line does not go on as expected.
 class Cursor {
   public:
     explicit Cursor(std::string_view rest) noexcept : rest_(rest) {}

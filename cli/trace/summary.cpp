@@ -1,6 +1,9 @@
 #include "summary.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <unordered_map>
@@ -8,7 +11,7 @@
 namespace curb::cli {
 namespace {
 
-// Of equals the earlier, so that the list does not depend on the order of the offers.
+// Orders by size, and equals by time, so that the list does not depend on the order of the offers.
 bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);
 }
@@ -102,7 +105,7 @@ void change(Live &live, const Moment &moment) {
     if (moment.what == What::free) live.erase(moment.key());
 }
 
-// Of one address space, which all GPUs of a process share.
+// Finds the allocations that live at each GPU's peak and at the end. All GPUs of a process share one address space.
 void find_live(const Recording &recording, std::vector<Walk> &walks) {
     Live live;
     const auto &events = recording.events;
@@ -138,6 +141,32 @@ void add_step(std::vector<Release> &releases, const Recording &recording, const 
     release.bytes = policy::plus(release.bytes, moment.bytes);
 }
 
+// ---- words ----
+
+std::string times(std::size_t n) { return n == 1 ? "once" : std::to_string(n) + " times"; }
+
+std::string stamp(std::int64_t unix_ns, const char *format) {
+    const std::time_t seconds = unix_ns / static_cast<std::int64_t>(kSecond);
+    std::tm local{};
+    std::array<char, 64> out;
+    ::localtime_r(&seconds, &local);
+    return {out.data(), std::strftime(out.data(), out.size(), format, &local)};
+}
+
+// "refused 2 times (the cap)"
+std::string refused_text(const GpuSummary &gpu) {
+    std::map<policy::Obstacle, std::size_t> by;
+    for (const Moment *one : gpu.refusals) ++by[one->why()];
+    std::string out = "refused " + times(gpu.refusals.size()) + ", for ";
+    bool first = true;
+    for (const auto &[why, count] : by) {
+        out += std::exchange(first, false) ? "" : ", ";
+        out += policy::obstacle_text(why);
+        if (by.size() > 1) out += " " + times(count);
+    }
+    return out;
+}
+
 }  // namespace
 
 Summary summarise(const Recording &recording) {
@@ -165,6 +194,61 @@ Summary summarise(const Recording &recording) {
     }
     find_live(recording, walks);
     for (Walk &walk : walks) out.gpus.push_back(std::move(walk.out));
+    return out;
+}
+
+std::string gpu_name(int gpu) { return fmt::format("cuda:{}", gpu); }
+
+std::string pointer_text(std::uint64_t pointer) { return fmt::format("{:#x}", pointer); }
+
+std::string clock_text(const Recording &recording, std::uint64_t ns) {
+    if (recording.header.unix_ns > 0)
+        return stamp(recording.header.unix_ns + static_cast<std::int64_t>(std::min(ns, ~std::uint64_t{0} >> 2)),
+                     "%H:%M:%S");
+    const std::uint64_t seconds = ns / kSecond;
+    return fmt::format("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+std::string date_text(const Recording &recording) {
+    return recording.header.unix_ns > 0 ? stamp(recording.header.unix_ns, "%Y-%m-%d %H:%M:%S %Z") : std::string();
+}
+
+std::string span_text(std::uint64_t ns) {
+    const auto exact = static_cast<double>(ns);
+    const std::uint64_t seconds = ns / kSecond;
+    if (ns < 1'000'000) return fmt::format("{:.0f} µs", exact / 1e3);
+    if (ns < kSecond) return fmt::format("{:.0f} ms", exact / 1e6);
+    if (seconds < 60) return fmt::format("{:.1f} s", exact / 1e9);
+    if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+    return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::vector<std::string> sentences(const Recording &recording, const Summary &summary) {
+    std::vector<std::string> out;
+    for (const GpuSummary &gpu : summary.gpus) {
+        std::string text =
+            fmt::format("Peak {}{} at {} on {}; {}", policy::format_human(gpu.peak),
+                        gpu.cap ? " of " + policy::format_human(*gpu.cap) : "", clock_text(recording, gpu.peak_ns),
+                        gpu_name(gpu.gpu), gpu.refusals.empty() ? "nothing was refused" : refused_text(gpu));
+        if (!gpu.waits.empty()) {
+            std::uint64_t longest = 0;
+            for (const Waited &wait : gpu.waits) longest = std::max(longest, wait.ended_ns - wait.began_ns);
+            text += "; waited for room " + times(gpu.waits.size()) + ", at most " + span_text(longest);
+        }
+        if (gpu.growth_steps != 0) text += "; grew " + times(gpu.growth_steps);
+        out.push_back(text + ".");
+    }
+    std::map<std::string, std::pair<std::size_t, std::int64_t>> by_trigger;
+    for (const Release &release : summary.releases) {
+        auto &[count, bytes] = by_trigger[release.trigger];
+        ++count;
+        bytes = policy::plus(bytes, release.bytes);
+    }
+    for (const auto &[trigger, sum] : by_trigger) {
+        const std::string how = trigger.empty() ? std::string("released") : "on " + trigger;
+        out.push_back(control::size_text(sum.second) + " came back " + how +
+                      (sum.first == 1 ? "." : " (" + times(sum.first) + ")."));
+    }
     return out;
 }
 

@@ -58,7 +58,7 @@ inline constexpr std::size_t kLargest = 15;       // of allocations and requests
 // Points into the recording.
 Summary summarise(const Recording &recording);
 
-// "12:31:04", or "1:02:03.500" since the beginning where the time of day is not known.
+// "12:31:04", or the time since the beginning where the time of day is not known.
 std::string clock_text(const Recording &recording, std::uint64_t ns);
 // "2026-03-01 12:30:00", or nothing.
 std::string date_text(const Recording &recording);

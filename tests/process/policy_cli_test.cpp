@@ -264,6 +264,29 @@ TEST_CASE("Rules are shown with what they match and what they would lay over") {
     CHECK_THAT(line_with(outcome.out, "  cap "), contains("8GiB"));
 }
 
+TEST_CASE("Nothing that a policy says acts on the terminal") {
+    const TempDir dir;
+    const std::string good = dir.write("good.json", R"({"version": 1, "frameworks": {"env": {"A": "v)"
+                                                    "\u009Bw"
+                                                    R"("}},
+        "rules": [{"name": "n)"
+                                                    "\u202En"
+                                                    R"(", "match": {"exe": "^)"
+                                                    "\u009Bb"
+                                                    R"("}, "gpu": {"*": {"cap": "1GiB"}}}]})");
+    const std::string wrong = dir.write("wrong.json", R"({"version": 1, "k)"
+                                                      "\u009B2J\u202E"
+                                                      R"(": 1})");
+    for (const Words &words : {Words{"check", good, wrong}, Words{"show", good}, Words{"show", wrong},
+                               Words{"explain", good, "--", "true"}}) {
+        const Outcome said = curb(joined({"policy"}, words));
+        INFO(words.front());
+        for (const char *acted_on : {"\u009B", "\u202E"})
+            CHECK((said.out + said.err).find(acted_on) == std::string::npos);
+        CHECK((said.out + said.err).find("\uFFFD") != std::string::npos);
+    }
+}
+
 TEST_CASE("A policy that cannot be used is shown as its errors") {
     const TempDir dir;
     const std::string bad = dir.write("bad.json", R"({"version": 2, "relese": {}})");

@@ -53,7 +53,6 @@ View view() {
 
 MachineCondition machine() {
     MachineCondition out;
-    out.user = 1000;
     out.driver.cuda = 13000;
     out.driver.has_checkpoint = true;
     out.driver.version = out.driver.kernel = "580.159.04";

@@ -1,5 +1,5 @@
 // Who holds what, laid side by side from made-up facts.
-#include "join.hpp"
+#include "view.hpp"
 
 #include "catch.hpp"
 

@@ -1,6 +1,6 @@
 // The picture for papers: white ground, attributes only (rsvg and LaTeX's converters know neither var() nor much CSS).
-#include <array>
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "pages.hpp"
@@ -12,21 +12,22 @@ namespace {
 constexpr std::size_t kSvgColumns = 800;
 constexpr double kWidth = 900, kLeft = 78, kRight = 18, kPlotHeight = 250, kLineHeight = 17;
 constexpr const char *kCap = "#c2410c", *kDark = "#1b1b1b", *kFaint = "#5c5c5c", *kGrid = "#d9d9d9";
+constexpr const char *kDashed = R"( stroke-dasharray="5 3")";
 
-std::string number(double value) {
-    std::array<char, 32> out;
-    std::snprintf(out.data(), out.size(), "%.2f", value);
-    return out.data();
+std::string words(double x, double y, std::string_view text, std::string_view attributes = {}) {
+    return fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\"{}>{}</text>\n", x, y, attributes, markup(text));
 }
 
-std::string words(double x, double y, std::string_view text, const std::string &attributes = {}) {
-    return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\"" + (attributes.empty() ? "" : " " + attributes) +
-           ">" + markup(text) + "</text>\n";
+std::string stroked(std::string_view path, const char *colour, const char *width, const char *more = "") {
+    return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{}/>\n", path, colour, width,
+                       more);
 }
 
-std::string stroked(const std::string &path, const char *colour, const char *width, const char *more = "") {
-    return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"" + width + "\"" + more +
-           "/>\n";
+std::string waiting_box(double x, double y, std::string_view width, const std::string &content) {
+    return fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{}\" height=\"6\" fill=\"url(#waiting)\" stroke=\"{}\" "
+        "stroke-width=\"0.6\"{}\n",
+        x, y, width, kDark, content);
 }
 
 // Lines of at most so many letters, broken at blanks.
@@ -44,12 +45,14 @@ std::vector<std::string> broken(std::string_view text) {
 }
 
 std::string shape(double x, double y, const char *path, const char *colour, std::string_view title) {
-    return "<path transform=\"translate(" + number(x) + " " + number(y) + ")\" d=\"" + path + "\" fill=\"" + colour +
-           "\" stroke=\"#ffffff\" stroke-width=\"0.8\"><title>" + markup(title) + "</title></path>\n";
+    return fmt::format(
+        R"X(<path transform="translate({:.2f} {:.2f})" d="{}" fill="{}" stroke="#ffffff" stroke-width="0.8">)X"
+        "<title>{}</title></path>\n",
+        x, y, path, colour, markup(title));
 }
 constexpr const char *kDownPath = "M-5-9H5L0 0Z", *kDiamondPath = "M0-5L4.5 0 0 5-4.5 0Z";
 
-// A line of swatches and words; how high it is.
+// Adds a line of swatches and words. Returns its height.
 double add_legend(std::string &out, const Chart &chart, double upper) {
     constexpr double kLetter = 6.1;
     double x = kLeft, y = upper + 10;
@@ -64,15 +67,15 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
     };
     for (const policy::Kind kind : chart.kinds) {
         const double at = room_for(policy::kind_text(kind));
-        out += "<rect x=\"" + number(at + 3) + "\" y=\"" + number(y - 10) + "\" width=\"12\" height=\"12\" fill=\"" +
-               colour_of(kind) + "\"/>\n";
+        out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n", at + 3, y - 10,
+                           colour_of(kind));
     }
     const auto stroke = [&](const char *text, const char *colour, const char *width, const char *more) {
         const double at = room_for(text);
-        out += stroked("M" + number(at) + " " + number(y - 4) + "h16", colour, width, more);
+        out += stroked(fmt::format("M{:.2f} {:.2f}h16", at, y - 4), colour, width, more);
     };
     if (!chart.cap.empty()) stroke("cap", kCap, "2.2", "");
-    if (!chart.allowance.empty()) stroke("allowance", kDark, "1.4", " stroke-dasharray=\"5 3\"");
+    if (!chart.allowance.empty()) stroke("allowance", kDark, "1.4", kDashed);
     const auto symbol = [&](const std::vector<Mark> &marks, const char *text, const char *path, double lower,
                             const char *colour) {
         if (marks.empty()) return;
@@ -83,8 +86,7 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
     symbol(chart.releases, "released", kDiamondPath, 0, kDark);
     if (!chart.waits.empty()) {
         const double at = room_for("waited for room");
-        out += "<rect x=\"" + number(at) + "\" y=\"" + number(y - 7) +
-               "\" width=\"16\" height=\"6\" fill=\"url(#waiting)\" stroke=\"" + kDark + "\" stroke-width=\"0.6\"/>\n";
+        out += waiting_box(at, y - 7, "16", "/>");
     }
     return y + 8 - upper;
 }
@@ -92,35 +94,35 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
 void add_plot(std::string &out, const Picture &picture, const Chart &chart, double upper) {
     const Canvas canvas{picture.begin_ns,        picture.end_ns, chart.top, kLeft, upper,
                         kWidth - kLeft - kRight, kPlotHeight,    1};
-    const std::string right = number(kWidth - kRight), floor = number(upper + kPlotHeight);
+    constexpr double kRightEdge = kWidth - kRight;
+    const double floor = upper + kPlotHeight;
     for (const policy::Bytes height : height_ticks(chart.top)) {
         const double y = canvas.y(height);
-        out += stroked("M" + number(kLeft) + " " + number(y) + "H" + right, kGrid, "0.8");
+        out += stroked(fmt::format("M{:.2f} {:.2f}H{:.2f}", kLeft, y, kRightEdge), kGrid, "0.8");
         out += words(kLeft - 6, y + 4, policy::format_human(height),
-                     "text-anchor=\"end\" fill=\"" + std::string(kFaint) + "\"");
+                     fmt::format(R"( text-anchor="end" fill="{}")", kFaint));
     }
     const std::uint64_t span = picture.end_ns - picture.begin_ns;
     for (const auto &[ns, text] : time_ticks(span, 8)) {
         const double x = canvas.x(picture.begin_ns + ns);
-        out += stroked("M" + number(x) + " " + floor + "v4", kFaint, "0.8");
-        out += words(x, upper + kPlotHeight + 16, text, "text-anchor=\"middle\" fill=\"" + std::string(kFaint) + "\"");
+        out += stroked(fmt::format("M{:.2f} {:.2f}v4", x, floor), kFaint, "0.8");
+        out += words(x, floor + 16, text, fmt::format(R"( text-anchor="middle" fill="{}")", kFaint));
     }
     for (std::size_t layers = chart.kinds.size(); layers > 0; --layers)
-        out +=
-            "<path d=\"" + area(chart, layers, canvas) + "\" fill=\"" + colour_of(chart.kinds[layers - 1]) + "\"/>\n";
+        out += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", area(chart, layers, canvas),
+                           colour_of(chart.kinds[layers - 1]));
     if (const std::string path = line(chart.allowance, canvas); !path.empty())
-        out += stroked(path, kDark, "1.4", " stroke-dasharray=\"5 3\"");
+        out += stroked(path, kDark, "1.4", kDashed);
     if (const std::string path = line(chart.cap, canvas); !path.empty()) out += stroked(path, kCap, "2.2");
     for (const Mark &one : chart.waits) {
-        const double x = canvas.x(one.ns);
-        out += "<rect x=\"" + number(x) + "\" y=\"" + number(upper + kPlotHeight - 7) + "\" width=\"" +
-               number(std::max(canvas.x(one.ended_ns) - x, 1.5)) + "\" height=\"6\" fill=\"url(#waiting)\" stroke=\"" +
-               kDark + "\" stroke-width=\"0.6\"><title>" + markup(one.text) + "</title></rect>\n";
+        const double x = canvas.x(one.ns), width = std::max(canvas.x(one.ended_ns) - x, 1.5);
+        out +=
+            waiting_box(x, floor - 7, fmt::format("{:.2f}", width), "><title>" + markup(one.text) + "</title></rect>");
     }
     for (const Mark &one : chart.releases) out += shape(canvas.x(one.ns), upper + 7, kDiamondPath, kDark, one.text);
     for (const Mark &one : chart.refusals)
         out += shape(canvas.x(one.ns), std::max(canvas.y(one.height), upper + 10), kDownPath, kCap, one.text);
-    out += stroked("M" + number(kLeft) + " " + number(upper) + "V" + floor + "H" + right, kDark, "1");
+    out += stroked(fmt::format("M{:.2f} {:.2f}V{:.2f}H{:.2f}", kLeft, upper, floor, kRightEdge), kDark, "1");
 }
 
 }  // namespace
@@ -130,32 +132,32 @@ std::string svg_picture(const Recording &recording, const Summary &summary) {
     constexpr std::size_t kLongestTitle = 100;
     std::string title = title_of(recording);
     if (title.size() > kLongestTitle) title = policy::valid_utf8(title.substr(0, kLongestTitle)) + "…";
-    std::string body = words(kLeft, 24, title, "font-size=\"15\" font-weight=\"bold\"");
+    std::string body = words(kLeft, 24, title, R"( font-size="15" font-weight="bold")");
     double y = 26;
     const auto say = [&](std::string_view text, const char *colour) {
         for (const std::string &part : broken(text))
-            body += words(kLeft, y += kLineHeight, part, "fill=\"" + std::string(colour) + "\"");
+            body += words(kLeft, y += kLineHeight, part, fmt::format(" fill=\"{}\"", colour));
     };
     say(origin_of(recording), kFaint);
     for (const std::string &one : recording.missing) say(one, kCap);
     for (const std::string &one : sentences(recording, summary)) say(one, kDark);
     for (std::size_t i = 0; i < picture.charts.size(); ++i) {
         y += 28;
-        body += words(kLeft, y, heading_of(summary.gpus[i]), "font-weight=\"bold\"");
+        body += words(kLeft, y, heading_of(summary.gpus[i]), R"( font-weight="bold")");
         y += 8;
         y += add_legend(body, picture.charts[i], y);
         add_plot(body, picture, picture.charts[i], y);
         y += kPlotHeight + 24;
     }
-    const std::string width = number(kWidth), height = number(y + 6);
-    return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + width + "\" height=\"" + height +
-           "\" viewBox=\"0 0 " + width + " " + height + "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"" +
-           kDark +
-           "\">\n<defs><pattern id=\"waiting\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
-           "patternTransform=\"rotate(45)\">"
-           "<rect width=\"4\" height=\"4\" fill=\"#ffffff\"/><rect width=\"2\" height=\"4\" fill=\"" +
-           kDark + "\"/></pattern></defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n" + body +
-           "</svg>\n";
+    return fmt::format(
+        R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0:.2f}" height="{1:.2f}" viewBox="0 0 {0:.2f} {1:.2f}")"
+        R"X( font-family="sans-serif" font-size="12" fill="{2}">
+<defs><pattern id="waiting" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">)X"
+        R"(<rect width="4" height="4" fill="#ffffff"/><rect width="2" height="4" fill="{2}"/></pattern></defs>
+<rect width="100%" height="100%" fill="#ffffff"/>
+{3}</svg>
+)",
+        kWidth, y + 6, kDark, body);
 }
 
 }  // namespace curb::cli

@@ -1,10 +1,11 @@
-// Shows a recorded run: a page for browsers, a picture for papers, lines for a terminal. Each function returns the
-// whole text. None of them loads anything from elsewhere.
+// Shows a recorded run: a page for browsers, a picture for papers, lines for a terminal, JSON for programs. Each
+// function returns the whole text. None of them loads anything from elsewhere.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "json.hpp"
 #include "picture.hpp"
 
 namespace curb::cli {
@@ -17,6 +18,10 @@ std::string within_script(std::string json);
 std::string html_page(const Recording &recording, const Summary &summary);
 std::string svg_picture(const Recording &recording, const Summary &summary);
 std::string text_report(const Recording &recording, const Summary &summary);
+// tests/command/answers/report.json is an example.
+std::string report_json(const Recording &recording, const Summary &summary);
+// Returns the members that `curb report` and `curb replay` share.
+json::Members recording_json(const Recording &recording);
 
 // Returns the recorded command, "python3 train.py", or the file's name if the trace has none.
 std::string title_of(const Recording &recording);

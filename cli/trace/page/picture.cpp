@@ -1,10 +1,10 @@
 #include "picture.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdio>
-#include <functional>
+#include <iterator>
 
 namespace curb::cli {
 namespace {
@@ -89,13 +89,6 @@ void add(std::vector<Mark> &marks, Mark mark, std::int64_t &largest, const Colum
     there.ended_ns = ended;
 }
 
-void say_how_many(std::vector<Mark> &marks, const char *what) {
-    for (Mark &mark : marks)
-        if (mark.count > 1)
-            mark.text = std::to_string(mark.count) + " " + what + ", " + control::size_text(mark.bytes) +
-                        " together; the largest: " + mark.text;
-}
-
 std::string request_text(const Moment &moment) {
     return control::size_text(moment.bytes) + " of " + policy::kind_text(moment.kind);
 }
@@ -106,9 +99,8 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
     for (const Moment *one : gpu.refusals)
         add(chart.refusals,
             {one->ns, one->ns, 1, one->bytes, one->held,
-             clock_text(recording, one->ns) + " refused " + request_text(*one) + ": " +
-                 policy::obstacle_text(one->why()) + ", " + control::size_text(static_cast<std::int64_t>(one->held)) +
-                 " held"},
+             fmt::format("{} refused {}: {}, {} held", clock_text(recording, one->ns), request_text(*one),
+                         policy::obstacle_text(one->why()), policy::format_human(one->held))},
             largest, columns);
     for (const Waited &wait : gpu.waits) {
         const char *end = wait.end == Waited::End::granted   ? "granted"
@@ -116,16 +108,22 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
                                                              : "not known how it ended";
         add(chart.waits,
             {wait.began_ns, wait.ended_ns, 1, wait.moment->bytes, wait.moment->held,
-             clock_text(recording, wait.began_ns) + " waited " + span_text(wait.ended_ns - wait.began_ns) + " for " +
-                 request_text(*wait.moment) + ": " + end},
+             fmt::format("{} waited {} for {}: {}", clock_text(recording, wait.began_ns),
+                         span_text(wait.ended_ns - wait.began_ns), request_text(*wait.moment), end)},
             largest, columns);
     }
     for (const Release &release : releases)
         add(chart.releases,
             {release.ended_ns, release.ended_ns, 1, release.bytes, 0,
-             clock_text(recording, release.ended_ns) + " released " + control::size_text(release.bytes) +
-                 (release.trigger.empty() ? "" : " on " + release.trigger)},
+             fmt::format("{} released {}{}{}", clock_text(recording, release.ended_ns),
+                         control::size_text(release.bytes), release.trigger.empty() ? "" : " on ", release.trigger)},
             largest, columns);
+    const auto say_how_many = [](std::vector<Mark> &marks, const char *what) {
+        for (Mark &mark : marks)
+            if (mark.count > 1)
+                mark.text = fmt::format("{} {}, {} together; the largest: {}", mark.count, what,
+                                        control::size_text(mark.bytes), mark.text);
+    };
     say_how_many(chart.refusals, "refusals");
     say_how_many(chart.waits, "waits");
     say_how_many(chart.releases, "releases");
@@ -191,53 +189,35 @@ double Canvas::x(std::uint64_t ns) const noexcept {
     return left + width * std::clamp(part, 0.0, 1.0);
 }
 
+std::string Canvas::path(char command, double value) const {
+    return fmt::format("{}{:.{}f}", command, value, decimals);
+}
+
 double Canvas::y(policy::Bytes bytes) const noexcept {
     return upper + height * (1 - std::min(static_cast<double>(bytes) / static_cast<double>(top), 1.0));
 }
 
-namespace {
-
-void append(std::string &out, char command, double value, int decimals) {
-    std::array<char, 32> digits;
-    out += command;
-    const auto end = std::to_chars(digits.begin(), digits.end(), value, std::chars_format::fixed, decimals).ptr;
-    out.append(digits.begin(), end);
-}
-
-}  // namespace
-
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas) {
-    std::string out;
-    const double floor = canvas.y(0);
-    if (chart.samples.empty()) return out;
-    append(out, 'M', canvas.x(chart.samples.front().ns), canvas.decimals);
-    append(out, ' ', floor, canvas.decimals);
+    if (chart.samples.empty()) return {};
+    std::string out = canvas.path('M', canvas.x(chart.samples.front().ns)) + canvas.path(' ', canvas.y(0));
     for (const HeldSample &sample : chart.samples) {
         policy::Bytes sum = 0;
         for (std::size_t i = 0; i < layers; ++i) sum += sample.kinds[static_cast<std::size_t>(chart.kinds[i])];
-        append(out, 'H', canvas.x(sample.ns), canvas.decimals);
-        append(out, 'V', canvas.y(sum), canvas.decimals);
+        out += canvas.path('H', canvas.x(sample.ns)) + canvas.path('V', canvas.y(sum));
     }
-    append(out, 'H', canvas.x(canvas.end_ns), canvas.decimals);
-    append(out, 'V', floor, canvas.decimals);
-    return out + 'Z';
+    return out + canvas.path('H', canvas.x(canvas.end_ns)) + canvas.path('V', canvas.y(0)) + 'Z';
 }
 
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas) {
     std::string out;
     bool drawing = false;
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-        const bool there = samples[i].limit != policy::kUnbounded;
-        if (drawing) append(out, 'H', canvas.x(samples[i].ns), canvas.decimals);
-        if (there && !drawing) {
-            append(out, 'M', canvas.x(samples[i].ns), canvas.decimals);
-            append(out, ' ', canvas.y(samples[i].limit), canvas.decimals);
-        } else if (there) {
-            append(out, 'V', canvas.y(samples[i].limit), canvas.decimals);
-        }
+    for (const LimitSample &sample : samples) {
+        const bool there = sample.limit != policy::kUnbounded;
+        if (there || drawing) out += canvas.path(drawing ? 'H' : 'M', canvas.x(sample.ns));
+        if (there) out += canvas.path(drawing ? 'V' : ' ', canvas.y(sample.limit));
         drawing = there;
     }
-    if (drawing) append(out, 'H', canvas.x(canvas.end_ns), canvas.decimals);
+    if (drawing) out += canvas.path('H', canvas.x(canvas.end_ns));
     return out;
 }
 
@@ -255,30 +235,21 @@ std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span
     std::uint64_t step = 1'000;
     for (int i = 0; span_ns / step >= most && step < 60 * kSecond; ++i) step = i % 3 == 1 ? step / 2 * 5 : step * 2;
     if (step > 30 * kSecond) {
-        step = 86'400 * kSecond;
-        for (const std::uint64_t wide : kWide)
-            if (span_ns / (wide * kSecond) < most) {
-                step = wide * kSecond;
-                break;
-            }
+        const auto wide = std::find_if(kWide.begin(), kWide.end(),
+                                       [=](std::uint64_t seconds) { return span_ns / (seconds * kSecond) < most; });
+        step = (wide == kWide.end() ? 86'400 : *wide) * kSecond;
         while (span_ns / step >= most) step *= 2;
     }
-    std::vector<std::pair<std::uint64_t, std::string>> out;
-    for (std::uint64_t at = 0; at <= span_ns; at += step) {
-        std::array<char, 48> text;
+    const auto text = [=](std::uint64_t at) {
         const std::uint64_t seconds = at / kSecond;
-        const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
         if (span_ns >= 3600 * kSecond)
-            std::snprintf(text.data(), text.size(), "%llu:%02llu:%02llu", number(seconds / 3600),
-                          number(seconds / 60 % 60), number(seconds % 60));
-        else if (step >= kSecond)
-            std::snprintf(text.data(), text.size(), "%llu:%02llu", number(seconds / 60), number(seconds % 60));
-        else if (step >= kSecond / 1000)
-            std::snprintf(text.data(), text.size(), "%.6g s", static_cast<double>(at) / 1e9);
-        else
-            std::snprintf(text.data(), text.size(), "%.6g ms", static_cast<double>(at) / 1e6);
-        out.emplace_back(at, text.data());
-    }
+            return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        if (step >= kSecond) return fmt::format("{}:{:02}", seconds / 60, seconds % 60);
+        const auto ns = static_cast<double>(at);
+        return step >= kSecond / 1000 ? fmt::format("{:.6g} s", ns / 1e9) : fmt::format("{:.6g} ms", ns / 1e6);
+    };
+    std::vector<std::pair<std::uint64_t, std::string>> out;
+    for (std::uint64_t at = 0; at <= span_ns; at += step) out.emplace_back(at, text(at));
     return out;
 }
 

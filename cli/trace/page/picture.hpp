@@ -1,8 +1,8 @@
 // A recorded run as shapes: what is held by kind over time, the limits, and the marks. Pure; what pages and pictures
 // for papers have in common.
 //
-// Of millions of events as much is kept as a picture can show: of each column of time the first, the last, the highest
-// and the lowest, so that no peak is lost. Marks of one column become one with their number.
+// Keeps as many of millions of events as a picture can show: of each column of time the first, the last, the highest
+// and the lowest, so that no peak is lost. Marks of one column become one, with their number.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ struct Mark {
     std::size_t count = 0;
     std::int64_t bytes = 0;    // together
     policy::Bytes height = 0;  // where to draw it
-    std::string text;          // what there is to say of it, on one line
+    std::string text;          // its description, on one line
 };
 
 struct Chart {
@@ -55,10 +55,12 @@ struct Canvas {
     int decimals = 0;
     [[nodiscard]] double x(std::uint64_t ns) const noexcept;
     [[nodiscard]] double y(policy::Bytes bytes) const noexcept;
+    // "H12.5": one step of SVG path data.
+    [[nodiscard]] std::string path(char command, double value) const;
 };
 // SVG path data of the area under the first `layers` kinds of the stack.
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas);
-// Of a limit, as far as there is one.
+// SVG path data of a limit, where there is one.
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas);
 
 // Heights at which to draw a line, from 0 on.

@@ -1,4 +1,4 @@
-// From where policies are and what they say to policy::Policy. Every function here is thread-safe; none throws.
+// Finds policy files and reads them into policy::Policy. Thread-safe. No function throws, unless it says so.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@
 
 namespace curb::config {
 
-// One thing to say about a policy, with its place. Lines and columns count from 1; 0: the file as a whole.
+// A message about a policy, with its place. Lines and columns count from 1; 0: the file as a whole.
 struct Diagnostic {
     std::string file;
     unsigned line = 0;
     unsigned column = 0;
-    std::string pointer;     // JSON pointer of the value meant (RFC 6901); empty: the document
-    std::string message;     // what is wrong and what would be right
-    bool unread = false;     // the file could not be read at all, so nothing is known of what it says
-    bool no_memory = false;  // for want of memory: there is nothing to mend, and it can be read once there is some
+    std::string pointer;     // JSON pointer of the value (RFC 6901); empty: the document
+    std::string message;     // what is wrong, and the remedy
+    bool unread = false;     // the file could not be read at all
+    bool no_memory = false;  // there was too little memory to read it: the file itself may be valid
 
     // "job.json:4:14: /gpu/*/cap: '8Gib' is not a size; did you mean '8GiB'?"
     [[nodiscard]] std::string text() const;
 };
 using Diagnostics = std::vector<Diagnostic>;
-// Whether memory was all that lacked. (An empty list: even for saying so.)
+// True if there was too little memory to read the policy. An empty list: even for the message.
 bool is_for_want_of_memory(const Diagnostics &diagnostics) noexcept;
 
-// Where in a file something stands.
+// A place in a file.
 struct Place {
     std::string file;
     unsigned line = 0;
@@ -42,83 +42,82 @@ struct Place {
     [[nodiscard]] std::string text() const;  // "job.json:4:14"
 };
 
-// A policy file, read.
+// A policy file that was read.
 struct Document {
     policy::File file;
-    // JSON pointer of each field that the text sets -> the place of its value. Device keys stand there in their one
-    // spelling (policy::gpu_key_text), rules by their index: "/gpu/cuda:0/cap", "/rules/0/gpu/*/growth/start".
+    // The place of each value, by the JSON pointer of its field. Device keys have one spelling (policy::gpu_key_text),
+    // rules their index: "/gpu/cuda:0/cap", "/rules/0/gpu/*/growth/start".
     std::map<std::string, Place> places;
 };
 
-// Reads a whole policy file. All errors are found, not only the first. `file` only names it in the messages.
+// Reads the text of a policy file. Returns all errors, not only the first. `file`: its name in messages.
 policy::Result<Document, Diagnostics> parse(std::string_view json, std::string_view file);
 
-// The machine's ceiling. No variable names another: whoever could set that could lift it.
+// The path of the machine's ceiling. No variable names another one: a user who sets it could lift the ceiling.
 inline constexpr const char *kCeiling = "/etc/curb/policy.json";
 
-// Where this process's policy comes from.
+// The sources of this process's policy.
 struct Source {
     std::string file;                // path of the user's policy file; empty: none
     std::string cap;                 // text of CURB_CAP; empty: not set
-    std::string ceiling = kCeiling;  // path of the ceiling, which need not be there
-    bool named = false;              // the user named it, so a policy that cannot be used refuses
-    bool own = false;                // `file` was found in the user's place: it must belong to that user, or to root
-    std::string foreign;             // another user's file in the user's place, which is not used; empty: none
+    std::string ceiling = kCeiling;  // path of the ceiling; the file may be missing
+    bool named = false;              // the user named the policy: if it is invalid, curb refuses every request
+    bool own = false;                // `file` is the default file: it must belong to the user or to root
+    std::string foreign;             // the default file, if it is another user's and so not used; else empty
     [[nodiscard]] bool none() const { return file.empty() && cap.empty(); }
     friend bool operator==(const Source &, const Source &) = default;
 };
 
-// Looks an environment variable up; null: unset.
+// Returns the value of an environment variable. null if it is unset.
 using Variables = std::function<const char *(const char *)>;
 
-// CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config when unset) if there is one of this user or root;
-// CURB_CAP is laid over either. Nothing is read from `environment` under AT_SECURE. Throws std::bad_alloc, alone of
-// these.
+// Returns CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config if unset) if that file belongs to this user or
+// to root; and CURB_CAP. Reads nothing from `environment` under AT_SECURE. May throw std::bad_alloc.
 Source locate(const Variables &environment);
 
-// The path of the user's own file, whether it is there or not. False: there is no home for one, or no space in `path`.
-// Allocates nothing.
+// Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,
+// or if `path` is too short. Allocates nothing.
 bool users_file(const Variables &environment, std::span<char> path) noexcept;
 
-// What all the places of a source say.
+// The documents of a source.
 struct Reading {
-    Document own;                           // the user's file; empty: there is none
-    std::optional<Document> ceiling;        // none: the machine has none
+    Document own;                           // the user's file; empty if there is none
+    std::optional<Document> ceiling;        // nullopt: the machine has none
     std::vector<policy::Size> narrowed_to;  // CURB_CAP: the lowest holds
 };
-// Reads them all. The ceiling must belong to root and be writable by nobody else, as its directory must; else it is an
-// error like a wrong one. `text`: of the user's file, if the caller has read it already; one that must be the user's
-// own is read again.
+// Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
+// error. `text`: of the user's file, if the caller has read it already. A default file is read again, to check its
+// owner.
 policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text = std::nullopt);
 
-// Tells who the process is; called with whether its user's name is needed, which may have to be looked up.
+// Returns the process as rules see it. `with_user`: with the user's name, which may need a directory service.
 using WhoIs = std::function<policy::Subject(bool with_user)>;
-// The calling process, with the environment that it was started with. Reads /proc/self; the user's name by getpwuid_r.
-// What cannot be found out is left empty. May throw std::bad_alloc.
+// Returns the calling process, with the environment at its start. Reads /proc/self, and the user's name by getpwuid_r.
+// Leaves empty what cannot be read. May throw std::bad_alloc.
 policy::Subject this_process(bool with_user);
 
-// What comes out for one process: its rule laid over the file, within the ceiling and its rule. May throw
+// The policy of one process: the file with the first matching rule laid over it, limited by the ceiling. May throw
 // std::bad_alloc.
 struct Outcome {
     policy::Policy policy;
-    const policy::Rule *rule = nullptr;          // of reading.own, that was laid over; null: none
-    const policy::Rule *ceiling_rule = nullptr;  // of reading.ceiling
+    const policy::Rule *rule = nullptr;          // of reading.own; null: none matches
+    const policy::Rule *ceiling_rule = nullptr;  // of reading.ceiling; null: none matches
 };
 Outcome outcome(const Reading &reading, const WhoIs &who);
 
-// read() and outcome() at once. A source that is none() on a machine without a ceiling gives the default policy.
+// Does read() and outcome(). Without any source and ceiling, returns the default policy.
 struct Loaded {
     policy::Policy policy;
-    std::string rule;      // "rule 2 \"bert\""; empty: none was laid over
-    bool ceiling = false;  // the machine's ceiling says something
+    std::string rule;      // "rule 2 \"bert\""; empty: none matches
+    bool ceiling = false;  // the machine's ceiling sets something
 };
 policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
                                          std::optional<std::string_view> text = std::nullopt);
 
-// A policy is not larger.
+// The largest policy file, in bytes.
 inline constexpr std::size_t kLargest = std::size_t{1} << 20;
 
-// The file's text, or why it cannot be read. At most kLargest bytes. `own`: see Source.
+// Returns the text of the file, at most kLargest bytes, or why it cannot be read. `own`: see Source.
 policy::Result<std::string, Diagnostic> read_file(const std::string &path, bool own = false);
 
 }  // namespace curb::config

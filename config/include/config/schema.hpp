@@ -5,7 +5,7 @@
 
 namespace curb::config {
 
-// Its text, as config/policy.schema.json holds it. Throws std::bad_alloc alone.
+// Returns the text of config/policy.schema.json. May throw std::bad_alloc.
 std::string schema();
 
 }  // namespace curb::config

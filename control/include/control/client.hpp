@@ -1,4 +1,4 @@
-// Asking capped processes from outside, each by the socket that it keeps in its user's runtime directory.
+// Asks capped processes from outside, each by the socket in its user's runtime directory.
 #pragma once
 
 #include <chrono>
@@ -9,27 +9,26 @@
 
 namespace curb::control {
 
-// As patience: as long as the process lives.
+// As patience: waits as long as the process lives.
 inline constexpr std::chrono::milliseconds kForEver = std::chrono::milliseconds::max();
 
-// The process's answer. Failure: there is no such process, it is not under curb, it belongs to another user, it ended
-// or did not answer for as long as `patience`, or it says so itself. Throws std::bad_alloc only. Thread-safe, as long
-// as nobody changes the environment.
+// Returns the process's answer. Returns a Failure if there is no such process, if it is not under curb or belongs to
+// another user, or if it ended or did not answer within `patience`. Throws std::bad_alloc only. Thread-safe while no
+// thread changes the environment.
 Reply ask(int pid, const Request &request, std::chrono::milliseconds patience);
 
-// What one of several said.
+// The answer of one of several processes.
 struct Answer {
     int pid = 0;
     Reply reply;
 };
-// Asks all processes that processes() would name, at the same time: done when each has answered or ended, or after
-// `patience`, whatever they do; to find them takes some 10 us a socket more. In the order of their pids. A Failure says
-// of each that has not answered why: stopped, busy, ended meanwhile, an answer that cannot be read; and of one that
-// stands in the user's folder but is another user's.
+// Asks all processes of processes() at the same time. Returns when each has answered or ended, or after `patience` and
+// 10 us for each socket. Answers are ordered by pid. A process that did not answer has a Failure with the reason: it is
+// stopped or busy, it ended, its answer cannot be read, or its socket in this user's folder is another user's.
 std::vector<Answer> ask_all(const Request &request, std::chrono::milliseconds patience);
 
-// The processes that can be asked, in the order of their pids: those of this user, for root those of all. Sockets of
-// dead processes are deleted on the way.
+// Returns the processes that can be asked, ordered by pid: those of this user; for root, those of all users. Deletes
+// the sockets of dead processes on the way.
 std::vector<int> processes();
 
 }  // namespace curb::control

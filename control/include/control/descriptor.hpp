@@ -1,8 +1,8 @@
-// A descriptor inside somebody else's process, which may close any number it finds and open something else under it.
-// So what stands under the number is looked at before it is used, and never closed if it is not ours any more.
+// A descriptor of curb in a process that is not ours. The program may close any number and open another file under it,
+// so curb compares the inode before it uses or closes the number.
 //
-// Between the look and the use lies a moment in which the program could still step in. Hence sockets are only touched
-// by calls for sockets (recv, send, accept), which fail on a file or pipe that has taken the number.
+// The program can still act between the check and the use. Sockets are therefore used only by calls for sockets (recv,
+// send, accept), which fail on a file or pipe that has taken the number.
 #pragma once
 
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 
 namespace curb::control {
 
-// A descriptor that has just been opened, under another number than 0, 1 and 2. In a program that was started without
-// those they are what comes first, and what it prints goes to whatever stands there. -1, errno says why: none is left.
+// Moves a descriptor that was just opened to a number above 2. A program that was started without 0, 1 and 2 would
+// print into it. Returns -1 and sets errno if no descriptor is left.
 inline int above_standard(int fd) noexcept {
     constexpr int kFirst = 3;
     if (fd < 0 || fd >= kFirst) return fd;
@@ -28,7 +28,7 @@ inline int above_standard(int fd) noexcept {
 class Descriptor {
   public:
     Descriptor() noexcept = default;
-    // Takes a descriptor that has just been opened; less than 0: none.
+    // Takes ownership of a descriptor that was just opened; less than 0: of none.
     explicit Descriptor(int fd) noexcept : fd_(fd) {
         struct stat status {};
         if (fd_ < 0 || ::fstat(fd_, &status) != 0) return;
@@ -48,7 +48,7 @@ class Descriptor {
     }
 
     [[nodiscard]] int number() const noexcept { return fd_; }
-    // Whether the number still stands for what was opened. Sets errno if not; async-signal-safe.
+    // True if the number still names the file that was opened. Sets errno if not. Async-signal-safe.
     [[nodiscard]] bool ours() const noexcept {
         struct stat status {};
         return fd_ >= 0 && ::fstat(fd_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;

@@ -1,5 +1,5 @@
-// What a connection brings, in whatever pieces -> its lines. Both sides of the control socket read by it: whoever is at
-// the other end decides what comes, so no more is kept than a line may be long, and one block.
+// Splits what a connection sends into lines, for both sides of the control socket. The other side decides what it
+// sends, so this keeps at most one line of the longest length and one block.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@ namespace curb::control {
 
 class Lines {
   public:
-    // `longest`: that a line may be, newline included.
+    // `longest`: the most bytes of a line, newline included.
     explicit Lines(std::size_t longest) noexcept : longest_(longest) {}
 
-    // May throw std::bad_alloc; then nothing was taken.
+    // May throw std::bad_alloc, and then takes nothing.
     void take(std::string_view bytes) { bytes_.append(bytes); }
-    // The next whole line, without its newline, once; none: it is not there yet, or too long. May throw std::bad_alloc.
+    // Returns the next line once, without its newline. nullopt if it is not complete yet, or too long. May throw
+    // std::bad_alloc.
     std::optional<std::string> next();
-    // What comes next is longer than a line may be: nothing more can be had from this connection.
+    // True if the next line is too long. Nothing more can be read from this connection then.
     [[nodiscard]] bool too_long();
 
   private:
@@ -26,7 +27,7 @@ class Lines {
 
     std::size_t longest_;
     std::string bytes_;
-    std::size_t searched_ = 0;  // of them, in which there is no newline
+    std::size_t searched_ = 0;  // the first so many of them hold no newline
 };
 
 }  // namespace curb::control

@@ -1,4 +1,4 @@
-// What /proc says of other processes, each of which may end while it is read.
+// Reads /proc of other processes. A process may end while it is read.
 #pragma once
 
 #include <sys/types.h>
@@ -18,18 +18,18 @@ std::string proc_path(int pid, const std::string &what);
 std::optional<std::string> file_text(const std::string &path, std::size_t most = std::size_t{64} << 20);
 // Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
 std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
-// No process is started with a larger environment. One can put any text in its place later.
+// No process starts with a larger environment, but it can put any text in its place later.
 inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;
-// The value of "NAME:" in the text of /proc/PID/status, without blanks around it; empty: it is not there.
+// Returns the value of "NAME:" in the text of /proc/PID/status, without blanks around it. Empty if it is not there.
 std::string_view field_in(std::string_view status, std::string_view name);
-// The number that such a value begins with; 0: there is none.
+// Returns the number at the beginning of such a value. 0 if there is none.
 std::uint64_t number_in(std::string_view status, std::string_view name);
-// Whether it has ended; a zombie has.
+// True if the process has ended. A zombie has.
 bool has_ended(int pid);
-// Whether a signal or a debugger has stopped it, by that text or as it is now.
+// True if a signal or a debugger has stopped it: by the text of /proc/PID/status, or now.
 bool is_stopped(std::string_view status);
 bool is_stopped(int pid);
-// The effective user of the process. nullopt if there is none, or /proc does not show it.
+// Returns the effective user. nullopt if there is no such process, or /proc does not show it.
 std::optional<uid_t> owner_of(int pid);
 
 }  // namespace curb::control

@@ -1,4 +1,4 @@
-// What a release gave back, as the outside is told it: in the log, and over the socket to `curb release`.
+// The result of a release, for the log and for `curb release`.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace curb::control {
 
 struct StepReport {
     policy::Step step{};
-    std::int64_t freed = 0;  // bytes that the device had more free after the step (measured, so it can be negative)
+    std::int64_t freed = 0;  // bytes that the device had more free after the step; measured, so it can be negative
     double milliseconds = 0;
-    std::string reason;  // why nothing or not everything could be given back ("no Python", "graph capture"); or empty
+    std::string reason;  // why the step gave back nothing, or not all: "no Python", "graph capture"; may be empty
     friend bool operator==(const StepReport &, const StepReport &) = default;
 };
 
@@ -25,14 +25,14 @@ struct ReleaseReport {
     friend bool operator==(const ReleaseReport &, const ReleaseReport &) = default;
 };
 
-// All steps together; never beyond 64 bits.
+// Returns the bytes of all steps together, limited to 64 bits.
 std::int64_t freed(const ReleaseReport &report);
-// "3.42 GiB"; the device can have less free after a step, when somebody else took memory meanwhile: "-2 MiB".
+// "3.42 GiB". "-2 MiB" if the device has less free after the step, because another process allocated meanwhile.
 std::string size_text(std::int64_t bytes);
-// "44 ms", "4.6 ms": what one would say. No decimal point of a locale in it.
+// "44 ms", "4.6 ms". Independent of the locale.
 std::string time_text(double milliseconds);
 
-// "TensorFlow's allocator returns nothing before the process ends; …", with the remedy. Empty if there are none.
+// "TensorFlow's allocator returns nothing before the process ends; …", with the remedy. Empty without frameworks.
 std::string returns_nothing_text(const std::vector<std::string> &frameworks);
 
 // One line: "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB".

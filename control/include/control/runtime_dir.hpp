@@ -1,7 +1,7 @@
-// Where capped processes can be reached: one socket for each in a folder of its user's, which only that user may enter.
+// The control sockets of capped processes: one for each process, in a folder that only its user may enter.
 //
-// The folder is $XDG_RUNTIME_DIR/curb or, where that cannot be had, /tmp/curb-UID. A socket is named PID-START.sock: by
-// the pid as the process itself sees it and by its start in clock ticks since boot, because pids are used again.
+// The folder is $XDG_RUNTIME_DIR/curb or, if that cannot be used, /tmp/curb-UID. A socket is named PID-START.sock: the
+// pid as the process itself sees it, and its start in clock ticks since boot, because pids are used again.
 #pragma once
 
 #include <sys/types.h>
@@ -17,34 +17,35 @@
 
 namespace curb::control {
 
-// What stands around the folders. Tests put others in the place of the machine's.
+// The folders above. Tests use other ones.
 struct Places {
     std::string xdg;  // XDG_RUNTIME_DIR; empty: unset
     std::string run_user = "/run/user";
     std::string tmp = "/tmp";
 };
-// Those of this process. Reads the environment, but not under AT_SECURE.
+// Returns those of this process. Reads the environment, but not under AT_SECURE.
 Places places();
 
-// A folder in which processes of `owner` may have their sockets.
+// A folder for sockets of processes of `owner`.
 struct Folder {
     std::string path;
     uid_t owner = 0;
     friend bool operator==(const Folder &, const Folder &) = default;
 };
-// The folder of `user`, who runs this process: made if it is not there; a real folder, the user's own, closed to
-// others, and short enough for the name of a socket in it. The error names each folder that was tried, what is wrong
-// with it and what to do. May throw std::bad_alloc, as all here.
+// Returns the folder of `user`, who runs this process. Makes it if it is missing. It is a real folder of that user,
+// closed to others, with a path short enough for a socket. The error names each folder that was tried, its fault and
+// the remedy. May throw std::bad_alloc, as all functions here.
 policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user);
-// Why the folder in XDG_RUNTIME_DIR is not the one that runtime_directory() gives; empty: it is, or the variable is not
-// set. Makes it, as that does.
+// Returns why runtime_directory() does not use the folder in XDG_RUNTIME_DIR. Empty if it does, or if the variable is
+// not set. Makes the folder, as that does.
 std::string why_not_in_xdg(const Places &places, uid_t user);
-// The folders in which processes of `user` may have their sockets. Some may not be there.
+// Returns the folders in which processes of `user` may have their sockets. Some may be missing.
 std::vector<Folder> folders_of(const Places &places, uid_t user);
-// The folders of all processes that `user` can ask: those of the user; for root, of all users. Some may not be there.
+// Returns the folders of all processes that `user` can ask: the user's own; for root, of all users. Some may be
+// missing.
 std::vector<Folder> folders(const Places &places, uid_t user);
-// Opens the folder if it is its owner's own and closed to others. Makes it first if `make`. The error names it and says
-// what is wrong with it.
+// Opens the folder if it belongs to its owner and is closed to others. Makes it first if `make`. The error names the
+// folder and its fault.
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make);
 
 struct ProcessName {
@@ -52,30 +53,29 @@ struct ProcessName {
     std::uint64_t start = 0;  // clock ticks since boot
     friend bool operator==(const ProcessName &, const ProcessName &) = default;
 };
-// The process as it is now; none: there is none with this pid, or /proc is not to be had.
+// Returns the process that has this pid now. nullopt if there is none, or /proc cannot be read.
 std::optional<ProcessName> name_of(int pid);
-// Whether the first thread of this process is gone; its others may go on.
+// True if the first thread of this process has ended. Its others may go on.
 bool first_thread_has_ended(int pid) noexcept;
 std::string socket_name(const ProcessName &process);
 std::optional<ProcessName> parse_socket_name(std::string_view name);
 
-// A name that no socket has for long: it is bound under this one, and renamed once it can be connected to. So a socket
-// that refuses is always a dead process's.
+// Returns the name under which a socket is bound. It is renamed once it listens, so a socket that refuses a connection
+// always belongs to a dead process.
 std::string unfinished(const std::string &socket_name);
 
-// No more names of a folder are kept: its owner can put any number there.
+// At most so many names of a folder are read: its owner can put any number there.
 inline constexpr std::size_t kMostNames = 16'384;
-// The names of the sockets in a folder. Nothing, if it is not the owner's own and closed to others.
+// Returns the names of the sockets in a folder. None if the folder is not its owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
-// The same of those that were not renamed for a minute, which takes microseconds.
+// Returns those that were not renamed within a minute. A rename takes microseconds.
 std::vector<std::string> unfinished_in(const Folder &folder);
-// Deletes a socket that has refused, but nothing through a symbolic link that has taken the folder's place. It is tried
-// once more: a program that replaces itself makes its new socket under the same name, perhaps since then.
+// Deletes a socket that has refused a connection, unless a symbolic link has taken the folder's place. Tries the socket
+// once more first: a program that replaces itself makes a new one under the same name.
 void remove_socket(const Folder &folder, const std::string &name);
-// Deletes sockets that nobody listens on any more: of processes that were killed. A pid that lives may be another
-// process by now, and one that does not may live in another pid namespace, so the socket itself is tried; but not that
-// of a process which is seen to run, for each one that starts would wake all others. And of a folder with many no more
-// than 32, from anywhere on, so that a start costs the same however many there are.
+// Deletes the sockets of processes that were killed. Tries the socket itself, because a pid may be another process's by
+// now, or live in another pid namespace. Skips processes that /proc shows: else each start would wake all others. Looks
+// at 32 sockets of a folder at most, from a random one on, so that a start costs the same however many there are.
 void remove_stale(const Folder &folder);
 
 }  // namespace curb::control

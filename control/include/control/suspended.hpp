@@ -1,9 +1,9 @@
-// What has to come back to a suspended process, kept by `curb suspend` for `curb resume`: in files of the process's
-// user, because the two are typed in different shells, perhaps by different people, and the first terminal may be gone.
+// The record of a suspended process: the memory that it needs back. `curb suspend` writes it and `curb resume` reads
+// it, perhaps in another shell and by another user, so it is a file of the process's user.
 //
-// A file stands in every runtime directory that can be had ($XDG_RUNTIME_DIR/curb, /run/user/UID/curb, /tmp/curb-UID):
-// logging out takes the one away, tidying up the other. Root reads and writes as the process's user, so that nothing
-// that user put in the way is followed with root's rights.
+// The file is written to every runtime directory that can be used ($XDG_RUNTIME_DIR/curb, /run/user/UID/curb,
+// /tmp/curb-UID): a logout deletes the one, a clean-up of /tmp the other. Root reads and writes with the rights of the
+// process's user, so that it does not follow that user's symbolic links with its own.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,40 @@
 
 namespace curb::control::suspended {
 
-// A process for as long as it lives: its pid may be another's later.
+// Identifies a process: its pid may be another's later.
 struct Process {
     int pid = 0;
     std::uint64_t start = 0;  // start_of(pid)
     unsigned uid = 0, gid = 0;
 };
-// When it was started, in ticks since the machine was; 0: there is no such process, or it has ended and is not yet
-// waited for.
+// Returns the start of the process in clock ticks since boot. 0 if there is no such process, or if it is a zombie.
 std::uint64_t start_of(int pid);
 
-// Just before it was suspended. Sizes in bytes.
+// One device just before the suspend. Sizes in bytes.
 struct Gpu {
     std::string uuid;
-    policy::Bytes held = 0;  // by the process, as NVML says
+    policy::Bytes held = 0;  // by the process, as NVML reports
     policy::Bytes free = 0;  // of the device
     friend bool operator==(const Gpu &, const Gpu &) = default;
 };
 using Record = std::vector<Gpu>;
 
-// As it stands in the file, for tests of what others may put there. Nothing: not a record of this process.
+// The text of the file, and back. parse() returns nullopt if the text is not a record of this process. For tests.
 std::string text_of(const Process &process, const Record &record);
 std::optional<Record> parse(const Process &process, const std::string &text);
 
-// These may throw std::bad_alloc. An error says what cannot be done, where, and the remedy.
+// These may throw std::bad_alloc. write() returns the error: what failed, and where.
 std::optional<std::string> write(const Process &process, const Record &record);
 std::optional<Record> read(const Process &process);
 void remove(const Process &process);
-// Takes away what dead processes of the same user have left.
+// Deletes the files of dead processes of the same user.
 void remove_stale(const Process &process);
 
-// One curb at a time may lock, move and unlock a process: what the other sees as locked is not left over, but work in
-// progress. Ends with the object or with its holder.
+// Lets one curb at a time lock, move and unlock a process: a process that is locked under a claim is work in progress,
+// not left over. Ends with the object, or with the process that holds it.
 class Claim {
   public:
-    // The error says that another has it, or why it cannot be had.
+    // The error says that another curb has the claim, or why it cannot be made.
     static policy::Result<Claim, std::string> take(const Process &process);
 
   private:

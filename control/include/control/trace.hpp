@@ -1,10 +1,9 @@
-// The trace of a process: what became of its memory, event by event, in a file that Chrome and Perfetto can show, and
-// that `curb report` and `curb replay` read.
+// The trace of a process: each change of its memory is one event, in a file that Chrome and Perfetto can show and that
+// `curb report` and `curb replay` read.
 //
-// The file is a JSON array as those two take it: one event a line, each with a comma behind it, the closing bracket
-// left out, because the process may end at any moment. The first line is "[", the second the header (an event of the
-// name "curb"), then the events in the order in which they were taken up, which for two threads may differ a little
-// from that of their times.
+// The file is a JSON array in their format: one event a line, each with a comma behind it. The closing bracket is left
+// out, because the process may end at any moment. The first line is "[", the second the header (an event with the name
+// "curb"). Events of two threads may stand in another order than their times.
 //
 //   [
 //   {"ph":"M","name":"curb","ts":0,"pid":4711,"tid":4711,"args":{"trace":1,"version":"0.1.0","unix_ns":…,
@@ -12,7 +11,7 @@
 //   {"ph":"i","s":"t","name":"alloc","ts":12.345,"pid":4711,"tid":4713,"args":{"gpu":0,"kind":"plain",
 //    "pointer":"0x7f…","bytes":…,"charge":…,"of_kind":…,"held":…}},
 //   {"ph":"X","name":"step",…,"dur":4100.5,"args":{"text":"SIGUSR1","step":"pools","bytes":…}},
-//   {"ph":"C","name":"cuda:0","ts":…,"pid":4711,"args":{"plain":…,"pools":…}},        for the viewers; not read back
+//   {"ph":"C","name":"cuda:0","ts":…,"pid":4711,"args":{"plain":…,"pools":…}},        for viewers; parse() ignores it
 //
 // Members that are 0 or empty are left out.
 #pragma once
@@ -37,13 +36,13 @@ enum class What : std::uint8_t {
 #include "control/trace_events.def"
 };
 const char *name_of(What what) noexcept;
-// None: there is no such event.
+// Returns nullopt if there is no such event.
 std::optional<What> parse_what(std::string_view name) noexcept;
 
-// One event. Which members mean something:
+// One event. The members that each kind of event uses:
 //
 //   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held
-//                 reused (served from curb's cache, or kept in it)
+//                 reused (taken from curb's cache, or put into it)
 //   books         gpu kind of_kind held
 //   refuse, wait  gpu kind bytes held limit why
 //   granted       gpu kind bytes held, duration_ns (of the wait)
@@ -53,7 +52,7 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //                 text (file, rule)
 //   dropped       bytes (how many events)
 struct Event {
-    std::uint64_t ns = 0;  // since the trace began; of what lasted, its end
+    std::uint64_t ns = 0;  // since the trace began; of an event with a duration, its end
     What what{};
     policy::Kind kind{};
     policy::Obstacle why{};
@@ -63,9 +62,9 @@ struct Event {
     int thread = 0;
     std::uint64_t pointer = 0;
     std::int64_t bytes = 0;
-    std::int64_t charge = 0;    // by how much this changed what is held
-    policy::Bytes of_kind = 0;  // held of this kind, after it
-    policy::Bytes held = 0;     // of the device in all, after it
+    std::int64_t charge = 0;    // the change of the held memory
+    policy::Bytes of_kind = 0;  // held of this kind after the event
+    policy::Bytes held = 0;     // held of the device after the event
     policy::Bytes limit = 0;
     std::uint64_t duration_ns = 0;
     std::string text{};
@@ -89,18 +88,18 @@ struct Header {
     friend bool operator==(const Header &, const Header &) = default;
 };
 
-// The first two lines, each with its newline. May throw std::bad_alloc, as all here.
+// Returns the first two lines, each with its newline. May throw std::bad_alloc, as all functions here.
 std::string text(const Header &header);
 // Appends the event's line, newline included.
 void append(std::string &out, const Event &event, int pid);
 
-// Counters of one device for the viewers, with a newline: what is held by kind at that time.
+// Appends the counters of one device for viewers: the held bytes by kind. With a newline.
 void append_counters(std::string &out, std::uint64_t ns, int gpu, const policy::ByKind &kinds, int pid);
 
 // One line of a trace.
 struct Line {
     std::optional<Header> header;
-    std::optional<Event> event;  // neither: something that is not read back, or not known to this version
+    std::optional<Event> event;  // neither: the line is for viewers alone, or not known to this version
 };
 // The error says what is wrong with the line.
 policy::Result<Line, std::string> parse(std::string_view line);
