@@ -98,21 +98,3 @@ TEST_CASE("an alloc and free loop wakes the timer once, until that has found not
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(wakes == 102);
 }
-
-TEST_CASE("a sweep frees from a thread without a context, while others use the cache") {
-    start();
-    std::atomic<bool> end = false;
-    CUcontext context = nullptr;
-    REQUIRE(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
-    std::thread timer([&] {
-        while (!end) cache::sweep();
-        CUcontext current = nullptr;
-        if (cuCtxGetCurrent(&current) != CUDA_SUCCESS || current) wakes = -1;
-    });
-    for (int round = 0; round < 20'000; ++round) keep((static_cast<std::uint64_t>(round) % 5 + 1) * kMiB);
-    end = true;
-    timer.join();
-    CHECK(wakes >= 0);
-    while (const auto next = cache::sweep()) std::this_thread::sleep_for(std::chrono::milliseconds(*next));
-    CHECK(held() == kContext);
-}

@@ -1,76 +1,13 @@
-// What curb does to the program around it: look-ups, live policies, captures, forks.
+// What a program finds of curb around it: live policies, refusals, errno, NVML that does not list the process.
 
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <utility>
 
 #include "live.hpp"
 
 using namespace scenario;
-
-SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
-    void *libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    EXPECT(libcuda != nullptr);
-    for (const char *name : {"cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFree_v2", "cuMemCreate",
-                             "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxCreate_v2"}) {
-        EXPECT(object_of(dlsym(libcuda, name)) == "libcurb.so");
-        EXPECT(dlsym(libcuda, name) == dlsym(RTLD_DEFAULT, name));
-    }
-    // Not in the table: the driver's own.
-    EXPECT(object_of(dlsym(libcuda, "cuCtxSynchronize")) == "libcuda.so.1");
-    EXPECT(dlsym(libcuda, "cuNoSuchFunction") == nullptr);
-    EXPECT(dlerror() != nullptr);
-
-    void *function = nullptr;
-    CUdriverProcAddressQueryResult status{};
-    struct Asked {
-        const char *name;
-        int version;
-        std::uint64_t flags;
-        const char *symbol;
-    };
-    for (const Asked &asked :
-         {Asked{"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"}, Asked{"cuMemAlloc", 12000, 0, "cuMemAlloc_v2"},
-          Asked{"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
-          Asked{"cuMemAllocAsync", 11020, 2, "cuMemAllocAsync_ptsz"},
-          Asked{"cuMemFreeAsync", 13000, 2, "cuMemFreeAsync_ptsz"},
-          Asked{"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
-          Asked{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"}, Asked{"cuMemGetInfo", 3020, 0, "cuMemGetInfo_v2"},
-          Asked{"cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"}}) {
-        function = nullptr;
-        MUST(cuGetProcAddress_v2(asked.name, &function, asked.version, asked.flags, &status));
-        EXPECT(function == dlsym(libcuda, asked.symbol));
-        EXPECT(object_of(function) == "libcurb.so");
-        EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
-        // A null status is allowed, and the older form has none.
-        MUST(cuGetProcAddress_v2(asked.name, &function, asked.version, asked.flags, nullptr));
-        MUST(cuGetProcAddress(asked.name, &function, asked.version, asked.flags));
-        EXPECT(function == dlsym(libcuda, asked.symbol));
-    }
-    // A version-1 name asked at a version before the 64-bit form must not get the 64-bit wrapper.
-    MUST(cuGetProcAddress_v2("", &function, 0, 0, &status));
-    EXPECT(function == nullptr && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    MUST(cuGetProcAddress_v2("cuMemAllocAsync", &function, 10000, 0, &status));
-    EXPECT(function == nullptr);
-    EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    MUST(cuGetProcAddress_v2("cuCtxSynchronize", &function, 12000, 0, nullptr));
-    EXPECT(object_of(function) == "libcuda.so.1");
-
-    using Dlvsym = void *(void *, const char *, const char *);
-    auto *look_up_version = reinterpret_cast<Dlvsym *>(dlsym(RTLD_DEFAULT, "dlvsym"));
-    EXPECT(object_of(look_up_version(RTLD_DEFAULT, "qsort", "GLIBC_2.2.5")) == "libc.so.6");
-}
 
 SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT_EQ(entries("/proc/self/task"), 1U);
@@ -79,42 +16,6 @@ SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT_EQ(entries("/proc/self/task"), 1U);
     MUST(cuInit(0));
     EXPECT(entries("/proc/self/task") > 1);
-}
-
-SCENARIO_NAMED(a_release_synchronises_again_after_every_form_of_a_capture) {
-    start();
-    CUstream stream = nullptr;
-    CUgraph graph = nullptr;
-    const std::vector<std::function<CUresult()>> beginnings = {
-        [&] { return cuStreamBeginCapture(stream); },
-        [&] { return cuStreamBeginCapture_ptsz(stream); },
-        [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); },
-        [&] { return cuStreamBeginCapture_v2_ptsz(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); },
-        [&] {
-            MUST(cuGraphCreate(&graph, 0));
-            return cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-        },
-        [&] {
-            MUST(cuGraphCreate(&graph, 0));
-            return cuStreamBeginCaptureToGraph_ptsz(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-        },
-    };
-    const std::vector<std::function<void()>> ends = {
-        [&] { MUST(cuStreamEndCapture(stream, &graph)); },
-        [&] { MUST(cuStreamEndCapture_ptsz(stream, &graph)); },
-        [&] { cuStreamDestroy_v2(std::exchange(stream, nullptr)); },
-        [&] { cuStreamDestroy(std::exchange(stream, nullptr)); },
-    };
-    for (std::size_t i = 0; i < beginnings.size() * ends.size(); ++i) {
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        MUST(beginnings[i % beginnings.size()]());
-        EXPECT(beginnings[i % beginnings.size()]() != CUDA_SUCCESS);  // a stream captures once at a time
-        ends[i / beginnings.size()]();
-        if (stream) MUST(cuStreamDestroy_v2(stream));
-        leave_memory_in_the_pool();  // not known complete: only a synchronisation brings it back
-        kill(getpid(), SIGUSR1);
-        EXPECT(pool_came_back());
-    }
 }
 
 SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
@@ -134,71 +35,23 @@ SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
     }
 }
 
-SCENARIO_NAMED(a_graph_capture_survives_a_release) {
-    start();
-    leave_memory_in_the_pool();
-    MUST(cuCtxSynchronize());
-    CUstream stream = nullptr;
-    CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());  // known complete, so a trim in the relaxed mode brings it
-    CUdeviceptr node = 0;
-    MUST(cuMemAllocAsync(&node, 4 * MiB, stream));  // a node of the graph
-    MUST(cuMemFreeAsync(node, stream));
-    MUST(cuStreamEndCapture(stream, &graph));
-    // And what was not known complete comes back once the capture has ended.
-    leave_memory_in_the_pool();
-    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
-    kill(getpid(), SIGUSR1);
-    EXPECT(within(std::chrono::seconds(5), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
-    MUST(cuStreamEndCapture(stream, &graph));
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-}
-
 SCENARIO_NAMED(an_edit_is_in_force_within_a_second) {
-    const fs::path file = policy_file();
-    start();
     const auto comes_into_force = [](std::uint64_t cap) {
         return within(std::chrono::milliseconds(1000), [cap] { return told_total() == cap; });
     };
-    EXPECT(comes_into_force(1 * GiB));
-    write_in_place(file, policy_with_cap("2GiB"));
-    EXPECT(comes_into_force(2 * GiB));
-    write_by_rename(file, policy_with_cap("3GiB"));
-    EXPECT(comes_into_force(3 * GiB));
-    // As config maps do: the name is a symlink, through a symlink to a folder that is swapped.
-    const fs::path folder = file.parent_path();
-    for (const char *version : {"a", "b"}) fs::create_directory(folder / version);
-    write_in_place(folder / "a" / "job.json", policy_with_cap("4GiB"));
-    write_in_place(folder / "b" / "job.json", policy_with_cap("5GiB"));
-    fs::create_directory_symlink("a", folder / "data");
-    fs::create_symlink("data/job.json", folder / "link");
-    fs::rename(folder / "link", file);
-    EXPECT(comes_into_force(4 * GiB));
-    fs::create_directory_symlink("b", folder / "data.new");
-    fs::rename(folder / "data.new", folder / "data");
-    EXPECT(comes_into_force(5 * GiB));
-    // Deleted: the last one stays. Made again: the new one counts.
-    fs::remove(file);
-    write_in_place(file, policy_with_cap("6GiB"));
-    EXPECT(comes_into_force(6 * GiB));
-    // A bad one never replaces a good one; the next good one does.
-    write_in_place(file, R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
-    write_by_rename(file, "{");
-    EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 6 * GiB; }));
-    write_by_rename(file, policy_with_cap("50%"));
-    EXPECT(comes_into_force(40 * GiB));
-}
-
-SCENARIO_NAMED(a_lowered_cap_releases_at_once_and_refuses_until_under) {
-    const fs::path file = policy_file();
     start();
+    EXPECT(comes_into_force(1 * GiB));
+    edit(policy_with_cap("2GiB"));
+    EXPECT(comes_into_force(2 * GiB));
+    // A bad one never replaces a good one; the next good one does.
+    write_in_place(policy_file(), R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
+    edit("{");
+    EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 2 * GiB; }));
+    edit(policy_with_cap("50%"));
+    EXPECT(comes_into_force(40 * GiB));
+    // A lowered cap releases at once.
     leave_memory_in_the_pool();
-    write_by_rename(file, policy_with_cap("704MiB"));
+    edit(policy_with_cap("704MiB"));
     EXPECT(pool_came_back());
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 100 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -256,29 +109,6 @@ SCENARIO_NAMED(errno_is_the_programs_own) {
     cuMemGetInfo_v2(&free_bytes, &total);
     cuMemFree_v2(pointer);
     EXPECT_EQ(errno, 4711);
-}
-
-SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
-    start();
-    CUdeviceptr block = 0;
-    MUST(cuMemAlloc_v2(&block, 64 * MiB));
-    struct sigaction action {};
-    const pid_t child = fork();
-    if (child == 0) {
-        CUdeviceptr pointer = 0;
-        if (cuMemAlloc_v2(&pointer, 4096) != CUDA_ERROR_NOT_INITIALIZED) _exit(10);
-        if (cuMemFree_v2(block) == CUDA_SUCCESS) _exit(11);
-        sigaction(SIGUSR1, nullptr, &action);
-        if (action.sa_handler != SIG_DFL) _exit(12);
-        raise(SIGUSR1);  // ends the child, as it would without curb
-        _exit(13);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuMemFree_v2(block));
-    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_context_still_counts) {  // CURB_SIM_NVML=nopids, cap 1 GiB

@@ -71,14 +71,21 @@ TEST_CASE("a request that is held goes on as soon as memory comes back or the po
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
                                 contains("of the cap of 1 GiB is held") && contains("granted"));
+    if (scenario == "a_request_that_waits_follows_an_edit")
+        CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
+                                    contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
 }
 
-TEST_CASE("a request is held no longer than the policy says, and not at all if it could never fit") {
-    const Outcome outcome = Job()
-                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "2s" })"))
-                                .run("a_request_is_held_no_longer_than_said");
+TEST_CASE("a request waits no longer than the policy says, and not at all if it could never fit") {
+    const Outcome outcome =
+        Job()
+            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
+            .run("a_request_is_held_no_longer_than_said");
     succeeds(outcome);
-    CHECK_THAT(outcome.err, contains("refused 64 MiB on cuda:0"));
+    // After a second there is a warning, once for both requests.
+    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
+    CHECK(count(outcome.err, warning) == 1);
+    CHECK_THAT(outcome.err, contains("of the cap of 1 GiB is held") && contains("refused 64 MiB on cuda:0"));
 }
 
 TEST_CASE("under a clock that stands still steps are taken and waits end") {
@@ -89,17 +96,6 @@ TEST_CASE("under a clock that stands still steps are taken and waits end") {
             .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_FROZEN_CLOCK)
             .for_at_most(30)
             .run("a_request_that_is_held_ends"));
-}
-
-TEST_CASE("a request that waits for a second is a warning, with what it waits for, once") {
-    const Outcome outcome =
-        Job()
-            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
-            .run("two_requests_are_held_in_vain");
-    succeeds(outcome);
-    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
-    CHECK_THAT(outcome.err, contains(warning) && contains("of the cap of 1 GiB is held"));
-    CHECK(outcome.err.find(warning) == outcome.err.rfind(warning));
 }
 
 TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
@@ -129,31 +125,16 @@ TEST_CASE("sizes that no device has, by which programs probe for free memory, ar
 }
 
 TEST_CASE("after a release the allowance falls back to what is held, rounded up to a step") {
-    Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" }, "gpu": { "*": { "cap": "8GiB",
-        "growth": { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" } } } })");
-    succeeds(job.with("LOG", log).run("after_a_release_the_allowance_falls_back"));
+    succeeds(Job()
+                 .logged(R"("gpu": { "*": { "cap": "8GiB", "growth":
+                     { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" } } })")
+                 .run("after_a_release_the_allowance_falls_back"));
 }
 
 TEST_CASE("threads that wait for each other's memory all get on") {
     Shared machine(growing(R"("cap": "4GiB",
         "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s", "keep_free": "5GiB" })"));
     succeeds(machine.job.run("threads_that_wait_for_each_other_all_get_on"));
-}
-
-TEST_CASE("no edit shows as a mixture of two versions, and each stable one is seen") {
-    Job job;
-    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "6GiB", "report": "device" } } })");
-    succeeds(job.with("EDITS", CURB_EDITS).for_at_most(200).run("no_edit_shows_as_a_mixture"));
-}
-
-TEST_CASE("an edit is logged field by field") {
-    const Outcome outcome = Job()
-                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })"))
-                                .run("a_request_that_waits_follows_an_edit");
-    CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
-                                contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
 }
 
 TEST_CASE("a ceiling narrows whatever the user says") {
@@ -190,57 +171,55 @@ TEST_CASE("a ceiling that others may write is refused loudly") {
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json") && contains("root"));
 }
 
-TEST_CASE("frameworks are steered before main, where the user has not said otherwise", "[foreign]") {
-    Job job;
-    const std::string found =
-        environment_of(job.policy(R"({ "version": 1, "frameworks": { "steer": true, "env": { "MINE": "1" } } })")
-                           .with("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
-                           .with("PYTORCH_ALLOC_CONF", "max_split_size_mb:64"));
-    CHECK_THAT(found, contains("\nMINE=1\n") && contains("\nTF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
-                          contains("\nTF_GPU_ALLOCATOR=cuda_malloc_async\n") &&
-                          contains("\nXLA_PYTHON_CLIENT_ALLOCATOR=cuda_async\n") &&
-                          contains("\nXLA_PYTHON_CLIENT_PREALLOCATE=true\n") &&
-                          contains("\nPYTORCH_ALLOC_CONF=max_split_size_mb:64\n"));
-    CHECK_THAT(found, !contains("PYTORCH_CUDA_ALLOC_CONF") && !contains("FRACTION"));
-}
-
-TEST_CASE("a rule steers the program that it is for, and what that starts", "[foreign]") {
-    const std::string policy = R"({ "version": 1, "rules": [
-        { "match": { "exe": "env" }, "frameworks": { "env": { "OF_ENV": "1" } } },
-        { "match": { "args": "-c *" }, "fr\u0061meworks": { "env": { "OF_SHELL": "1" } } } ] })";
-    Job job;
-    CHECK_THAT(environment_of(job.policy(policy)), contains("\nOF_ENV=1\n") && !contains("OF_SHELL"));
-    Job shell;
-    CHECK_THAT(environment_of(shell.policy(policy), {"python3", "-c", "import os; os.execvp('env', ['env'])"}),
-               contains("\nOF_ENV=1\n") && contains("\nOF_SHELL=1\n"));
-}
-
-TEST_CASE("a policy that says nothing of frameworks, or cannot be read, changes no environment", "[foreign]") {
-    Job quiet, bad;
-    CHECK_THAT(environment_of(quiet.policy(R"({ "version": 1, "frameworks": {} })")), !contains("TF_GPU_"));
-    CHECK_THAT(environment_of(bad.policy(R"({ "frameworks": { "steer": true })")), !contains("TF_GPU_"));
-}
-
-TEST_CASE("a cap has TensorFlow leave 225 MiB, in the bare form too, unless the policy or the user says otherwise",
+TEST_CASE("before main the program's variables are set as the policy says, where the user has not set them",
           "[foreign]") {
-    const std::string set = "\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n";
-    const auto with = [](const std::string &more) {
-        return R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } })" + more + " }";
+    const Words env{"env"}, python{"python3", "-c", "import os; os.execvp('env', ['env'])"};
+    const std::string room = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225";  // set for any cap
+    const std::string for_rules = R"({ "version": 1, "rules": [
+        { "match": { "exe": "env" }, "frameworks": { "env": { "OF_ENV": "1" } } },
+        { "match": { "args": "-c *" }, "fr\u0061meworks": { "env": { "OF_PYTHON": "1" } } } ] })";
+    const std::string capped = R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } } })";
+    const auto policy = [](const std::string &frameworks) {
+        return R"({ "version": 1, "frameworks": )" + frameworks + " }";
     };
-    Job none, variable, policy, unsteered, users;
-    CHECK_THAT(environment_of(none), !contains("TF_"));
-    for (const std::string &found : {environment_of(variable.cap("4GiB")), environment_of(policy.policy(with("")))})
-        CHECK_THAT(found, contains(set) && !contains("TF_GPU_ALLOCATOR") && !contains("XLA_"));
-    CHECK_THAT(environment_of(unsteered.policy(with(R"(, "frameworks": { "steer": false })")).cap("2GiB")),
-               !contains("TF_"));
-    CHECK_THAT(environment_of(users.cap("4GiB").with("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "600")),
-               contains("\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=600\n"));
-}
-
-TEST_CASE("the ceiling's cap is one for TensorFlow, too", "[foreign]") {
+    struct Case {
+        std::string policy;  // empty: none
+        Environment users;
+        Words command, set, not_set;  // whole lines; parts of lines
+    };
+    const Case cases[] = {
+        {policy(R"({ "steer": true, "env": { "MINE": "1" } })"),
+         {{"XLA_PYTHON_CLIENT_PREALLOCATE", "true"}, {"PYTORCH_ALLOC_CONF", "max_split_size_mb:64"}},
+         env,
+         {"MINE=1", "TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async",
+          "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE=true",
+          "PYTORCH_ALLOC_CONF=max_split_size_mb:64"},
+         {"PYTORCH_CUDA_ALLOC_CONF", "FRACTION"}},
+        {for_rules, {}, env, {"OF_ENV=1"}, {"OF_PYTHON"}},
+        {for_rules, {}, python, {"OF_ENV=1", "OF_PYTHON=1"}, {}},  // what it starts inherits
+        {policy("{}"), {}, env, {}, {"TF_"}},
+        {R"({ "frameworks": { "steer": true })", {}, env, {}, {"TF_"}},  // no valid policy
+        {"", {}, env, {}, {"TF_"}},
+        {"", {{"CURB_CAP", "4GiB"}}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
+        {capped, {}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
+        {policy(R"({ "steer": false })"), {{"CURB_CAP", "2GiB"}}, env, {}, {"TF_"}},
+        {"",
+         {{"CURB_CAP", "4GiB"}, {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "600"}},
+         env,
+         {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=600"},
+         {room}},
+    };
+    for (const Case &one : cases) {
+        CAPTURE(one.policy, one.users, one.command);
+        Job job;
+        if (!one.policy.empty()) job.policy(one.policy);
+        for (const auto &[name, value] : one.users) job.with(name, value);
+        const std::string found = environment_of(job, one.command);
+        for (const std::string &line : one.set) CHECK_THAT(found, contains("\n" + line + "\n"));
+        for (const std::string &part : one.not_set) CHECK_THAT(found, !contains(part));
+    }
     const Ceiling ceiling(kLab);
-    if (!can_try(ceiling)) return;
-    CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
+    if (can_try(ceiling)) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
 }
 
 TEST_CASE("a rule's cap is for the program that the rule is for, wherever the rule stands in the file", "[foreign]") {

@@ -49,20 +49,15 @@ TEST_CASE("what a capture postpones is done when it has ended, whatever became o
     const std::string scenario = GENERATE("what_a_capture_postpones_is_done_when_it_has_ended",
                                           "a_forked_stream_that_is_destroyed_ends_no_capture");
     CAPTURE(scenario);
+    succeeds(Job().logged().run(scenario));
+}
+
+TEST_CASE("captures and releases do not disturb each other, with a cap and without") {
+    const std::string scenario =
+        GENERATE("a_release_waits_for_no_capture_that_has_ended", "captures_survive_a_release_every_millisecond");
+    const bool capped = GENERATE(false, true);
+    CAPTURE(scenario, capped);
     Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" } })").with("LOG", log);
+    if (capped) job.cap("1GiB");
     succeeds(job.run(scenario));
-}
-
-TEST_CASE("a capture that ends with its stream or its context holds up no release") {
-    succeeds(Job().policy(R"({ "version": 1 })").run("a_capture_ends_with_its_stream_and_with_its_context"));
-}
-
-TEST_CASE("captures survive a release every millisecond") {
-    const std::string cap = GENERATE("", "1GiB");
-    CAPTURE(cap);
-    Job job;
-    if (!cap.empty()) job.cap(cap);
-    succeeds(job.run("captures_survive_a_release_every_millisecond"));
 }

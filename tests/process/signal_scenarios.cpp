@@ -16,21 +16,6 @@
 
 using namespace scenario;
 
-namespace {
-
-// A thread of its own that runs `body` and is joined.
-class Joined {
-  public:
-    template <class Body>
-    explicit Joined(Body body) : thread_(std::move(body)) {}
-    ~Joined() { thread_.join(); }
-
-  private:
-    std::thread thread_;
-};
-
-}  // namespace
-
 // WAY and ORDER are set by the test.
 SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
     const Way &way = way_of_this_run();
@@ -175,7 +160,7 @@ bool read_is_interrupted() {
     ssize_t got = 0;
     int error = 0;
     {
-        const Joined sender([&] {
+        const std::jthread sender([&] {
             // Once the handler has run a few times within the read it has not been interrupted.
             for (int sent = 0; !done && handled < 50 && (sent < 1000 || handler_told(SIGUSR1) == count); ++sent) {
                 pthread_kill(reader, SIGUSR1);
@@ -278,7 +263,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     pthread_sigmask(SIG_BLOCK, &alone, nullptr);
     std::atomic<bool> done{false};
     {
-        const Joined other([&] {
+        const std::jthread other([&] {
             pthread_sigmask(SIG_UNBLOCK, &alone, nullptr);
             EXPECT(within(std::chrono::seconds(5), [&] { return done.load(); }));
         });
