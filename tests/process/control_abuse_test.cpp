@@ -28,13 +28,9 @@ constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
 TEST_CASE("lines that are no request are answered with what is wrong, and the connection ends") {
     const TempDir runtime;
     Capped process(runtime.path());
-    for (const std::string &line : std::vector<std::string>{
-             "", "{", "status", "[]", "null", R"({"curb":2,"ask":"status"})", R"({"curb":1,"ask":"halt"})",
-             R"({"curb":1,"ask":"release","bytes":-1})", R"({"curb":1,"ask":"cap"})",
-             R"({"curb":1,"ask":"cap","gpu":0})", R"({"curb":1,"ask":"cap","cap":8,"gpu":"*"})",
-             R"({"curb":1,"ask":"cap","cap":"8Gib","gpu":"*"})", R"({"curb":1,"ask":"cap","cap":"8","gpu":"*"})",
-             R"({"curb":1,"ask":"cap","gpu":"*","more":1})", R"({"curb":1,"ask":"reload","file":"/etc/passwd"})",
-             std::string("\0\0", 2), std::string(1000, '['), "\xFF\xFE", "GET / HTTP/1.1\r"}) {
+    // What each reader of a line refuses: tests/unit/messages_test.cpp.
+    for (const std::string &line : std::vector<std::string>{"", R"({"curb":1,"ask":"halt"})", std::string("\0\0", 2),
+                                                            std::string(1000, '['), "\xFF\xFE"}) {
         CAPTURE(line);
         const Raw client(process.socket());
         client.send(line + "\n" + kStatus + "\n");
@@ -42,32 +38,10 @@ TEST_CASE("lines that are no request are answered with what is wrong, and the co
         CHECK_THAT(answer, contains(R"({"curb":1,"failure":"not a request to curb: )"));
         CHECK(std::count(answer.begin(), answer.end(), '\n') == 1);
     }
+    const Raw endless(process.socket());
+    endless.send(std::string(1 << 20, 'x'));
+    CHECK_THAT(endless.answer(), contains("the request is too long"));
     CHECK(answers(process));
-}
-
-TEST_CASE("a request of a megabyte is refused") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    const Raw client(process.socket());
-    client.send(std::string(1 << 20, 'x'));
-    CHECK_THAT(client.answer(), contains("the request is too long"));
-    CHECK(answers(process));
-}
-
-TEST_CASE("keys of any length and content are refused by name, and change nothing") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    for (const std::string &key : {std::string(), std::string(60'000, 'x'), std::string("cuda:99999999999999999999"),
-                                   std::string(R"(GPU-\u0000\n\u001b[31m)"), std::string(R"(\ud83d\ude00)")}) {
-        CAPTURE(key.substr(0, 40));
-        const Raw client(process.socket());
-        client.send(R"({"curb":1,"ask":"cap","cap":"1GiB","gpu":")" + key + "\"}\n");
-        client.no_more();
-        CHECK_THAT(client.answer(), contains(R"({"curb":1,"failure":")"));
-    }
-    const auto reply = ask(process.pid(), StatusRequest(), 10s);
-    REQUIRE(std::holds_alternative<Status>(reply));
-    CHECK(!std::get<Status>(reply).gpus.at(0).cap);
 }
 
 TEST_CASE("who asks and goes away at once, or in the middle of a line, does no harm") {

@@ -1,8 +1,6 @@
 // Caps and policies that change while a process runs: curb cap, reloads that the socket is asked for, and edits beside
 // them.
 
-#include <atomic>
-
 #include "raw_client.hpp"
 #include "steered.hpp"
 
@@ -14,50 +12,6 @@ std::uint64_t number(const std::string &text) { return std::stoull(text); }
 
 void rename_into_place(const TempDir &folder, const std::string &policy) {
     fs::rename(folder.write("job.json.new", policy), folder / "job.json");
-}
-
-// A policy in a file that never stands still: the process waits for that before it follows an edit by itself, so that
-// this one is left to those who ask for it.
-class Restless {
-  public:
-    Restless(const TempDir &folder, std::string policy) : folder_(folder), policy_(std::move(policy)) {
-        rename_into_place(folder_, policy_);
-        writer_ = std::thread([this] {
-            for (std::size_t more = 1; !end_; more = more % 64 + 1) {
-                rename_into_place(folder_, policy_ + std::string(more, '\n'));
-                std::this_thread::sleep_for(5ms);
-            }
-        });
-    }
-    ~Restless() {
-        end_ = true;
-        writer_.join();
-    }
-    Restless(const Restless &) = delete;
-    Restless &operator=(const Restless &) = delete;
-
-  private:
-    const TempDir &folder_;
-    std::string policy_;
-    std::atomic<bool> end_{false};
-    std::thread writer_;
-};
-
-// What `reload` answers right after an edit from one cap to another. Where this machine is so busy that the writer
-// stood still, the process has followed the edit by itself and there is nothing left to tell; then both are made once
-// more.
-template <class Reload, class IsLate>
-auto right_after_edit(const TempDir &folder, const Capped &process, const std::string &from, const std::string &to,
-                      Reload reload, IsLate is_late) {
-    for (int i = 0;; ++i) {
-        const auto answer = [&] {
-            const Restless edit(folder, capped_at(to));
-            return reload();
-        }();
-        if (!is_late(answer) || i == 20) return answer;
-        rename_into_place(folder, capped_at(from));
-        steered::reload(process);
-    }
 }
 
 }  // namespace
@@ -85,27 +39,6 @@ TEST_CASE("a cap is in force when the answer comes, higher or lower than the pol
     CHECK(process("take") == "refused");
     CHECK(process("drop") == "ok");
     CHECK(number(process("fill")) <= 2 * GiB);
-}
-
-TEST_CASE("a process without a policy can be capped, and let go again") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({}));
-    const CapReport report = set(process, cap("1GiB"));
-    CHECK(!report.gpus.at(0).before);
-    CHECK(report.gpus.at(0).held == kContext);
-    CHECK(number(process("fill")) <= 1 * GiB);
-    CHECK(process("drop") == "ok");
-    const CapReport free = set(process, reset());
-    CHECK(!free.gpus.at(0).now);
-    CHECK(process("told") == std::to_string(80 * GiB));
-}
-
-TEST_CASE("a share is one of the device, and a cap of CURB_CAP is replaced as well") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
-    CHECK(set(process, cap("50%")).gpus.at(0).now == 40 * GiB);
-    CHECK(status(process).policy.cap == "1GiB");
-    CHECK(set(process, reset()).gpus.at(0).now == 1 * GiB);
 }
 
 TEST_CASE("caps for several keys add up, and the most specific holds") {
@@ -156,6 +89,8 @@ TEST_CASE("a key that names none of the process's devices, and a policy that can
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "nvml:7"), 10s)), contains("nvml:0"));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "gpu0"), 10s)), contains("did you mean \"cuda:0\"?"));
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
+    CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)),
+               contains("has no policy file") && contains("curb run --policy FILE"));
     Capped unusable(runtime.path(), under(runtime, "{"));
     CHECK_THAT(refusal(ask(unusable.pid(), cap("2GiB"), 10s)), contains("everything is refused whatever the cap"));
     CHECK(unusable("take") == "refused");
@@ -230,61 +165,22 @@ TEST_CASE("a raised cap lets a request that waits go on at once") {
     CHECK(within(5s, [&] { return process("asked") == "granted"; }));
 }
 
-TEST_CASE("a growing allowance goes on under another cap") {
-    const TempDir runtime;
-    Capped process(runtime.path(),
-                   under(runtime, capped_at("4GiB", R"(, "growth": { "start": "1GiB", "step": "512MiB" })")));
-    process("fill");
-    const auto before = status(process).gpus.at(0).allowance;
-    CHECK(before > 3 * GiB);
-    set(process, cap("5GiB"));
-    CHECK(status(process).gpus.at(0).allowance == before);
-    CHECK(number(process("fill")) > 4 * GiB);
-}
-
-TEST_CASE("a cap is in force and answered at once while the device computes and a release waits for it") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("4GiB")));
-    CHECK(process("pools") == "ok");
-    CHECK(process("compute") == "ok");
-    std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
-    REQUIRE(within(2s, [&] { return status(process).releasing; }));
-    int size = 0;
-    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
-    CHECK(process("told") == std::to_string(3 * GiB));
-    CHECK(status(process).releasing);
-    releasing.join();
-}
-
-TEST_CASE("a cap is in force and answered at once while a release waits for Python's lock", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path(), python({{"CURB_CAP", "4GiB"}}));
-    CHECK(process("hold") == "holding");
-    std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
-    REQUIRE(within(2s, [&] { return status(process).releasing; }));
-    int size = 0;
-    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
-    CHECK(status(process).gpus.at(0).cap == 3 * GiB);
-    process.tell("");
-    CHECK(process.says() == "free");
-    releasing.join();
-}
-
-TEST_CASE("a reload tells what an edit has changed that was made just before") {
+TEST_CASE("a reload answers with what an edit has changed that was made just before") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    std::string before = "2GiB";
-    for (const std::string size : {"3GiB", "4GiB", "5GiB", "6GiB"}) {
-        const ReloadReport report = right_after_edit(
-            runtime, process, before, size, [&] { return reload(process); },
-            [](const ReloadReport &told) { return told.errors.empty() && told.changes.empty(); });
-        CHECK(report.file == (runtime / "job.json").string());
-        CHECK(report.errors.empty());
-        REQUIRE(report.changes.size() == 1);
-        CHECK(report.changes[0] == "/gpu/*/cap: \"" + before + "\" -> \"" + size + "\"");
-        CHECK(status(process).gpus.at(0).cap == policy::parse_size(size).value().on(80 * GiB));
-        before = size;
+    ReloadReport report;
+    std::string before = "2GiB", now = "3GiB";
+    // On a busy machine the process may have followed the edit by itself, and nothing is left to tell: then once more.
+    for (int i = 0; i < 20 && report.changes.empty(); ++i) {
+        rename_into_place(runtime, capped_at(now));
+        report = reload(process);
+        std::swap(before, now);
     }
+    CHECK(report.file == (runtime / "job.json").string());
+    CHECK(report.errors.empty());
+    REQUIRE(report.changes.size() == 1);
+    CHECK(report.changes[0] == "/gpu/*/cap: \"" + now + "\" -> \"" + before + "\"");
+    CHECK(status(process).gpus.at(0).cap == policy::parse_size(before).value().on(80 * GiB));
     CHECK(reload(process).changes.empty());
 }
 
@@ -317,14 +213,6 @@ TEST_CASE("a reload of a policy that could not be used from the start brings it 
     CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
 }
 
-TEST_CASE("a process without a policy file and without a ceiling has nothing to reload, and says so") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
-    CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)), contains("has no policy file") &&
-                                                                      contains("curb cap " + process.id()) &&
-                                                                      contains("curb run --policy FILE"));
-}
-
 TEST_CASE("a log that nobody reads keeps neither edits, nor reloads, nor caps, nor questions waiting") {
     const TempDir runtime;
     Capped::How with = under(runtime, capped_at("2GiB"));
@@ -347,53 +235,6 @@ TEST_CASE("a log that nobody reads keeps neither edits, nor reloads, nor caps, n
     CHECK(status(process).gpus.at(0).cap == 2 * GiB);
 }
 
-TEST_CASE("in a storm of caps and edits, eight threads that allocate never hold more than the highest cap") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    CHECK(process("storm") == "ok");
-    std::atomic<bool> end{false};
-    std::vector<std::thread> steering;
-    steering.emplace_back([&] {
-        for (int i = 0; !end; ++i) {
-            const char *sizes[] = {"1GiB", "1536MiB", "700MiB", "2GiB"};
-            ask(process.pid(), cap(sizes[i % 4]), 10s);
-        }
-    });
-    steering.emplace_back([&] {
-        for (int i = 0; !end; ++i) ask(process.pid(), i % 2 == 0 ? cap("1GiB", "cuda:0") : reset("cuda:0"), 10s);
-    });
-    steering.emplace_back([&] {
-        for (int i = 0; !end; ++i) {
-            rename_into_place(runtime, capped_at(i % 2 == 0 ? "1200MiB" : "2GiB"));
-            std::this_thread::sleep_for(20ms);
-        }
-    });
-    steering.emplace_back([&] {
-        while (!end) {
-            ask(process.pid(), ReloadRequest(), 20s);
-            ask(process.pid(), StatusRequest(), 10s);
-        }
-    });
-    std::this_thread::sleep_for(3s);
-    end = true;
-    for (std::thread &thread : steering) thread.join();
-    CHECK(number(process("most")) <= 2 * GiB);
-    set(process, reset());
-    // None of it was lost: the last of each kind holds.
-    rename_into_place(runtime, capped_at("1800MiB"));
-    set(process, cap("900MiB"));
-    reload(process);
-    CHECK(status(process).gpus.at(0).cap == 900 * MiB);
-    CHECK(set(process, reset()).gpus.at(0).now == 1800 * MiB);
-    set(process, cap("800MiB"));
-    process("most");  // requests that were judged by the cap before are done
-    CHECK(within(10s, [&] { return number(process("held")) <= 800 * MiB; }));
-    process("most");
-    std::this_thread::sleep_for(300ms);
-    CHECK(number(process("calm")) <= 800 * MiB);
-    CHECK(process.finish() == 0);
-}
-
 TEST_CASE("caps that are set again and again take no memory, and threads that read them are not disturbed") {
     const TempDir runtime;
     // What is freed is overwritten: a thread that reads on would see it.
@@ -403,9 +244,8 @@ TEST_CASE("caps that are set again and again take no memory, and threads that re
         const std::string status = contents("/proc/" + process.id() + "/status");
         return std::stoul(status.substr(status.find("RssAnon:") + 8));  // KiB
     };
-    CHECK(process("storm") == "ok");
+    CHECK(process("work") == "ok");
     set_many(1'000);
-    process("calm");
     const auto before = set_many(500);
     const auto after = set_many(2'500);
 #ifdef CURB_SANITIZED
@@ -438,25 +278,36 @@ TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond i
     CHECK(curb_in(runtime, {"cap", "2147483647", "1GiB"}).status == 1);
 }
 
-TEST_CASE("curb cap and its neighbours say what is wrong with what was typed") {
+TEST_CASE("commands that ask a process say what is wrong with what was typed") {
     const TempDir runtime;
-    const auto complaint = [&](Words words) {
-        const Outcome outcome = curb_in(runtime, std::move(words));
+    const std::string no_pid = "is not the pid of a process";
+    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
+             {{"cap"}, "PID is required"},
+             {{"cap", "4711"}, "which cap? curb cap PID SIZE, or --reset"},
+             {{"cap", "x", "1GiB"}, no_pid},
+             {{"cap", "4711", "8Gib"}, "is not a size"},
+             {{"cap", "4711", "8"}, "'8' has no unit; did you mean \"8GiB\"?"},
+             {{"cap", "4711", "8GiB", "--reset"}, "not both"},
+             {{"cap", "4711", "8GiB", "--gpu", "gpu0"}, "did you mean \"cuda:0\"?"},
+             {{"release"}, "which process?"},
+             {{"release", "1", "--all"}, "not both"},
+             {{"release", "--", "-1"}, no_pid},
+             {{"release", "--", "007"}, no_pid},
+             {{"release", "1", "--step", "pool"}, "pools"},
+             {{"release", "1", "--bytes", "75%"}, "a share of which device?"},
+             {{"release", "1", "--bytes", "2"}, "--bytes: '2' has no unit; did you mean \"2GiB\"?"},
+             {{"release", "1", "--bytes", "0B"}, "asks for nothing"},
+             {{"suspend", "0"}, no_pid},
+             {{"suspend", "--timeout", "0s", "1"}, "say how long"},
+             {{"suspend", "--timeout", "10", "1"}, "--timeout"},
+             {{"resume", "--wait", "5", "1"}, "--wait"},
+             {{"resume", "--bytes", "8", "1"}, "--bytes"},
+             {{"resume", "x"}, no_pid},
+             {{"doctor", "99999999999"}, no_pid}}) {
+        CAPTURE(words);
+        const Outcome outcome = curb_in(runtime, words);
         CHECK(outcome.status == 125);
         CHECK(outcome.out.empty());
-        return outcome.err;
-    };
-    CHECK_THAT(complaint({"cap"}), contains("PID is required"));
-    CHECK_THAT(complaint({"cap", "4711"}), contains("which cap? curb cap PID SIZE, or --reset"));
-    CHECK_THAT(complaint({"cap", "x", "1GiB"}), contains("'x' is not the pid of a process"));
-    CHECK_THAT(complaint({"cap", "4711", "8Gib"}), contains("is not a size"));
-    CHECK_THAT(complaint({"cap", "4711", "8"}), contains("'8' has no unit; did you mean \"8GiB\"?"));
-    CHECK_THAT(complaint({"cap", "4711", "8GiB", "--reset"}), contains("not both"));
-    CHECK_THAT(complaint({"cap", "4711", "8GiB", "--gpu", "gpu0"}), contains("did you mean \"cuda:0\"?"));
-    for (const Words &command : {Words{"release"}, Words{"suspend"}, Words{"resume"}, Words{"doctor"}})
-        for (const char *pid : {"0", "x", "99999999999"}) {
-            Words words = command;
-            words.emplace_back(pid);
-            CHECK_THAT(complaint(words), contains("'" + std::string(pid) + "' is not the pid of a process"));
-        }
+        CHECK_THAT(outcome.err, contains(why));
+    }
 }

@@ -181,36 +181,6 @@ TEST_CASE("a policy that cannot be used is told with its reason, and what it ref
     CHECK(process("take") == "ok");
 }
 
-TEST_CASE("a bad edit, and a file that cannot be read, are told until they are mended") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    const control::UnixMs since = status(process).policy.since;
-    runtime.write("job.json", "{");
-    CHECK(within(5s, [&] { return !status(process).policy.error.empty(); }));
-    CHECK_THAT(status(process).policy.error, contains("job.json:1:"));
-    CHECK(status(process).gpus.at(0).cap == 2 * GiB);
-    CHECK(status(process).policy.since == since);
-    runtime.write("job.json", capped_at("2GiB"));
-    CHECK(within(5s, [&] { return status(process).policy.error.empty(); }));
-    fs::remove(runtime / "job.json");
-    fs::create_directory(runtime / "job.json");
-    CHECK(within(5s, [&] { return status(process).policy.error.find("directory") != std::string::npos; }));
-    fs::remove(runtime / "job.json");
-    runtime.write("job.json", capped_at("2GiB"));
-    CHECK(within(5s, [&] { return status(process).policy.error.empty(); }));
-}
-
-TEST_CASE("requests that were held for room are counted") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("1GiB", R"(, "growth": { "wait": "50s" })")));
-    CHECK(process("ask") == "ok");
-    CHECK(within(5s, [&] { return process("asked") == "granted"; }));
-    CHECK(status(process).gpus.at(0).waited == 0);
-    for (int i = 0; i < 6; ++i) CHECK(process("ask") == "ok");  // more than there is room for
-    CHECK(within(5s, [&] { return status(process).gpus.at(0).waited >= 1; }));
-    CHECK(refused(status(process)) == 0);
-}
-
 TEST_CASE("a request that waits is told with what it waits for, since when and until when") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("4GiB", R"(, "growth": { "start": "640MiB", "step": "1GiB",
@@ -230,14 +200,8 @@ TEST_CASE("a request that waits is told with what it waits for, since when and u
     CHECK(first.until == first.since + 50'000);
     REQUIRE(first.step.has_value());
     CHECK(*first.step > began + 3'000'000);
-}
-
-TEST_CASE("of an instance of a divided GPU both names are told") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_SIM_MIG", "1"}}));
-    const Status said = status(process);
-    CHECK_THAT(said.gpus.at(0).uuid, contains("MIG-"));
-    CHECK_THAT(said.gpus.at(0).parent, contains("GPU-"));
+    CHECK(said.gpus[0].waited >= 1);
+    CHECK(refused(said) == 0);
 }
 
 TEST_CASE("a signal that the program has for itself is not told as one that asks for a release") {
@@ -259,14 +223,17 @@ TEST_CASE("a signal that the program has for itself is not told as one that asks
                contains("none asks for a release: the program ignores SIGUSR1"));
 }
 
-TEST_CASE("a status comes at once while the device computes and a release waits for it") {
+TEST_CASE("a status and a cap come at once while the device computes and a release waits for it") {
     const TempDir runtime;
-    Capped process(runtime.path(), how({}));
+    Capped process(runtime.path(), how({{"CURB_CAP", "4GiB"}}));
     CHECK(process("pools") == "ok");
     CHECK(process("compute") == "ok");
     std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
     REQUIRE(within(2s, [&] { return status(process).releasing; }));
     CHECK(quickest([&] { status(process); }) < 50ms);
+    int size = 0;
+    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
+    CHECK(process("told") == std::to_string(3 * GiB));
     CHECK(status(process).releasing);
     releasing.join();
     CHECK(!status(process).releasing);

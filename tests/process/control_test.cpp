@@ -14,15 +14,7 @@ using policy::Step;
 
 namespace {
 
-// Under a cap the books count the context too.
-Capped::How capped_at_8_gib() { return {.environment = {{"CURB_CAP", "8GiB"}}}; }
-
 ReleaseReport released(const control::Reply &reply) { return said<ReleaseReport>(reply); }
-std::int64_t freed_by(const ReleaseReport &report, Step step) {
-    for (const auto &one : report.steps)
-        if (one.step == step) return one.freed;
-    return -1;
-}
 
 // Answers status as a capped process does, and everything else by `line`; empty: never.
 void answer_to(int client, const std::string &line) {
@@ -41,11 +33,10 @@ Outcome release(const TempDir &runtime, Words words) {
 
 }  // namespace
 
-TEST_CASE("a process says what it holds, also while it computes") {
+TEST_CASE("a process answers what it holds within 50 ms while its threads allocate") {
     const TempDir runtime;
-    Capped process(runtime.path(), capped_at_8_gib());
-    const bool computing = GENERATE(false, true);
-    if (computing) CHECK(process("work") == "ok");
+    Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}}));
+    CHECK(process("work") == "ok");
     const auto took = quickest([&] {
         const Status told = status(process);
         CHECK(told.pid == process.pid());
@@ -59,24 +50,6 @@ TEST_CASE("a process says what it holds, also while it computes") {
     CHECK(took < 50ms);
 }
 
-TEST_CASE("what it says it holds is what the driver says") {
-    const TempDir runtime;
-    Capped process(runtime.path(), capped_at_8_gib());
-    CHECK(process("pool") == "ok");
-    CHECK(std::to_string(status(process).gpus.at(0).held) == process("held"));
-}
-
-TEST_CASE("a release gives back what pools keep, and says so step by step") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(process("pool") == "ok");
-    const ReleaseReport report = released(ask(process.pid(), policy::ReleaseRequest(), kForEver));
-    CHECK(report.trigger == "curb release");
-    CHECK(freed_by(report, Step::pools) == static_cast<std::int64_t>(256 * MiB));
-    CHECK(freed_by(report, Step::frameworks) == 0);
-    CHECK(process("held") == std::to_string(kContext));
-}
-
 TEST_CASE("a release takes the steps that are asked for, until enough is back") {
     const TempDir runtime;
     Capped process(runtime.path());
@@ -86,7 +59,6 @@ TEST_CASE("a release takes the steps that are asked for, until enough is back") 
     CHECK(process("held") != std::to_string(kContext));
     const auto little = released(ask(process.pid(), policy::ReleaseRequest{MiB, {}}, kForEver));
     CHECK(little.steps.back().step == Step::pools);  // the next one was not needed
-    CHECK(freed_by(little, Step::frameworks) == -1);
 }
 
 TEST_CASE("curb release prints what each step gave back") {
@@ -104,22 +76,6 @@ TEST_CASE("curb release prints what each step gave back") {
     CHECK_THAT(line(Step::pools), contains("pools") && contains("256 MiB") && contains(" ms"));
     CHECK_THAT(line(Step::frameworks), contains("frameworks") && contains("0 B") && contains("no Python"));
     CHECK_THAT(line(Step::pressure), contains("pressure") && contains("0 B") && contains("no caller known to answer"));
-}
-
-TEST_CASE("curb release --json has the same in stable keys") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(process("pool") == "ok");
-    const std::string pid = process.id();
-    const Outcome outcome = release(runtime, {"--step", "pools", pid, "--bytes", "1GiB", "--json"});
-    CHECK(outcome.status == 0);
-    CHECK_THAT(outcome.out,
-               contains(R"([{"pid":)" + pid + R"(,"trigger":"curb release","steps":[{"step":"pools","freed":)" +
-                        std::to_string(256 * MiB) + R"(,"milliseconds":)") &&
-                   contains(R"(,"reason":null}],"freed":)" + std::to_string(256 * MiB) + R"(,"milliseconds":)"));
-    const Outcome dead = release(runtime, {"--json", "2147483647"});
-    CHECK(dead.status == 1);
-    CHECK(dead.out == "[{\"pid\":2147483647,\"error\":\"there is no process 2147483647\"}]\n");
 }
 
 TEST_CASE("curb release of a shell asks the program that it started, through whatever is between them", "[foreign]") {
@@ -157,9 +113,7 @@ TEST_CASE("curb release --all asks all processes of the user") {
         more.insert(more.begin(), {CURB_BINARY, "release", "--all"});
         return start({more, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, become});
     };
-    const Outcome none = all({});
-    CHECK(none.status == 0);
-    CHECK_THAT(none.out, contains("no process to ask: none of this user has used CUDA under curb"));
+    CHECK_THAT(all({}).out, contains("no process to ask: none of this user has used CUDA under curb"));
     CHECK(all({"--json"}).out == "[]\n");
 
     Capped first(runtime.path(), {.environment = {}, .prepare = become});
@@ -255,45 +209,6 @@ TEST_CASE("what a process answers does not steer the terminal") {
     }
 }
 
-TEST_CASE("curb release says what is wrong with what was typed") {
-    const TempDir runtime;
-    const auto complaint = [&](Words words) {
-        const Outcome outcome = release(runtime, std::move(words));
-        CHECK(outcome.status == 125);
-        CHECK(outcome.out.empty());
-        return outcome.err;
-    };
-    CHECK_THAT(complaint({}), contains("which process?"));
-    CHECK_THAT(complaint({"1", "--all"}), contains("not both"));
-    for (const char *pid : {"0", "-1", "x", "007", "99999999999", ""})
-        CHECK_THAT(complaint({"--", pid}), contains("not the pid"));
-    CHECK_THAT(complaint({"1", "--step", "pool"}), contains("pools"));
-    CHECK_THAT(complaint({"1", "--bytes", "75%"}), contains("a share of which device?"));
-    CHECK_THAT(complaint({"1", "--bytes", "2Gib"}), contains("--bytes: "));
-    CHECK_THAT(complaint({"1", "--bytes", "2"}), contains("--bytes: '2' has no unit; did you mean \"2GiB\"?"));
-    CHECK_THAT(complaint({"1", "--bytes", "0B"}), contains("asks for nothing"));
-}
-
-TEST_CASE("curb release says why a process cannot be asked", "[foreign]") {
-    const TempDir runtime;
-    const auto complaint = [&](int pid) {
-        const Outcome outcome = release(runtime, {std::to_string(pid)});
-        CHECK(outcome.status == 1);
-        return outcome.err;
-    };
-    CHECK_THAT(complaint(::getpid()), contains("does not run under curb; start it by: curb run"));
-    Capped asleep(runtime.path(), {.command = {CURB_SCENARIOS "-not-there"},
-                                   .environment = {},
-                                   .prepare = [] { ::execl("/bin/sh", "sh", "-c", "echo ready; read end", nullptr); },
-                                   .socket = false});
-    CHECK_THAT(complaint(asleep.pid()), contains("has not used CUDA yet"));
-    Capped stopped(runtime.path());
-    ::kill(stopped.pid(), SIGSTOP);
-    CHECK_THAT(complaint(stopped.pid()), contains("has not answered for 5 s: it is stopped; kill -CONT"));
-    ::kill(stopped.pid(), SIGCONT);
-    CHECK(release(runtime, {stopped.id()}).status == 0);
-}
-
 TEST_CASE("a process is found though the other's environment names another folder") {
     const TempDir runtime, other;
     Capped process(runtime.path());
@@ -327,71 +242,6 @@ TEST_CASE("who asks for a release and goes away leaves it going, and the next is
     CHECK(!released(ask(process.pid(), policy::ReleaseRequest(), kForEver)).steps.empty());
 }
 
-TEST_CASE("who waits for a process that ends is told so", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path(), python());
-    CHECK(process("hold") == "holding");
-    REQUIRE(within(10s, [&] { return process.clients() == 0; }));
-    control::Reply reply;
-    std::thread waiting([&] { reply = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
-    REQUIRE(within(10s, [&] { return process.clients() == 1; }));
-    CHECK(process.killed() == 128 + SIGKILL);
-    waiting.join();
-    CHECK(refusal(reply) == "process " + process.id() + " ended before it answered");
-}
-
-TEST_CASE("at the normal end of a process no socket is left") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(!process.socket().empty());
-    CHECK(process.finish() == 0);
-    CHECK(process.socket().empty());
-    CHECK(fs::is_empty(runtime / "curb"));
-}
-
-TEST_CASE("the socket of a killed process is deleted by whoever comes next") {
-    const TempDir runtime;
-    const bool by_a_process = GENERATE(false, true);
-    Capped dead(runtime.path());
-    CHECK(dead.killed() == 128 + SIGKILL);
-    REQUIRE(!dead.socket().empty());
-    if (by_a_process) {
-        Capped next(runtime.path());
-        CHECK(within(10s, [&] { return dead.socket().empty(); }));
-        CHECK(!next.socket().empty());
-    } else {
-        CHECK(refusal(ask(dead.pid(), StatusRequest(), 1s)) == "there is no process " + dead.id());
-        ::setenv("XDG_RUNTIME_DIR", runtime.path().c_str(), 1);
-        CHECK(control::processes() != std::vector<int>{dead.pid()});
-        ::unsetenv("XDG_RUNTIME_DIR");
-        CHECK(dead.socket().empty());
-    }
-}
-
-TEST_CASE("a socket of an earlier process with the same pid is not taken for this one's") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    Capped dead(runtime.path());
-    CHECK(dead.killed() == 128 + SIGKILL);
-    const fs::path earlier = runtime / "curb" / (process.id() + "-1.sock");
-    fs::rename(dead.socket(), earlier);
-    CHECK(status(process).pid == process.pid());
-    CHECK(fs::exists(process.socket()));
-    // And one that somebody else listens on is not, either.
-    Capped other(runtime.path());
-    fs::remove(earlier);
-    fs::rename(other.socket(), earlier);
-    CHECK(status(process).pid == process.pid());
-}
-
-TEST_CASE("a fork child that ends leaves the socket to its parent", "[fork-child]") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(process("fork and end") == "ok");
-    CHECK(!process.socket().empty());
-    CHECK(status(process).pid == process.pid());
-}
-
 TEST_CASE("a fork child keeps nobody waiting for its dead parent") {
     const TempDir runtime;
     Capped process(runtime.path());
@@ -405,13 +255,6 @@ TEST_CASE("a fork child keeps nobody waiting for its dead parent") {
     ::kill(child, SIGKILL);
 }
 
-TEST_CASE("a program that replaces itself can be asked again once it uses CUDA") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(process("exec") == "ready");
-    CHECK(process.can_be_asked());
-}
-
 TEST_CASE("a program that replaces itself by one without CUDA is said to have", "[foreign]") {
     const TempDir runtime;
     Capped process(runtime.path());
@@ -419,32 +262,6 @@ TEST_CASE("a program that replaces itself by one without CUDA is said to have", 
     CHECK_THAT(refusal(ask(process.pid(), StatusRequest(), 1s)),
                contains("no longer listens") && contains("replaced itself"));
     CHECK(process.socket().empty());
-}
-
-TEST_CASE("a relative XDG_RUNTIME_DIR is ignored, and the folder below /tmp is taken") {
-    const TempDir runtime;
-    Capped process(runtime.path(), {.environment = {{"XDG_RUNTIME_DIR", "relative"}}});
-    CHECK(process.socket().empty());
-    CHECK(process.finish() == 0);
-}
-
-TEST_CASE("where no folder can be had the process runs on without a socket, and its log says why") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
-    constexpr uid_t kUser = 54'323;
-    const fs::path taken = "/tmp/curb-54323";
-    fs::create_directory(taken);
-    const TempDir runtime;
-    const std::string policy = runtime.write("job.json", R"({ "version": 1, "log": { "level": "info" } })");
-    fs::permissions(runtime.path(), fs::perms(0755));
-    Capped process(runtime.path(),
-                   {.environment = {{"CURB_POLICY", policy}}, .prepare = becoming(kUser), .socket = false});
-    CHECK(within(10s, [&] { return process.log().find("no control socket") != std::string::npos; }));
-    CHECK_THAT(process.log(), contains("/tmp/curb-54323: it belongs to user 0, not to user 54323; remove it") &&
-                                  contains(runtime.path().string() + ": it belongs to user 0"));
-    CHECK_THAT(refusal(ask(process.pid(), StatusRequest(), 1s)), contains("has no control socket"));
-    CHECK(process("pool") == "ok");
-    CHECK(process.finish() == 0);
-    fs::remove(taken);
 }
 
 TEST_CASE("on a terminal curb release says what it waits for, and an interrupt leaves the release going", "[foreign]") {

@@ -80,7 +80,7 @@ TEST_CASE("of whatever a program does with memory, a reader of its trace ends wi
     }
 }
 
-TEST_CASE("memory of every kind is in the trace with what was asked for and what it cost, and goes again") {
+TEST_CASE("each kind of memory is in the trace with what was asked for and what it was charged, and so is its free") {
     Job job;
     job.policy(traced(R"("cap": "2GiB")"));
     const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
@@ -137,7 +137,7 @@ TEST_CASE("memory of every kind is in the trace with what was asked for and what
     for (const std::uint64_t each : said) CHECK(std::find(held.begin(), held.end(), each) != held.end());
 }
 
-TEST_CASE("devices have their names in the trace of a program that has ended when its first line is written") {
+TEST_CASE("devices have their names in the trace of a program that ends at once") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB")"));
     const ReadTrace read = run(job, "ends_before_names_are_told");
@@ -146,7 +146,7 @@ TEST_CASE("devices have their names in the trace of a program that has ended whe
     for (const auto &gpu : read.header->gpus) CHECK_THAT(gpu.name, contains("H100"));
 }
 
-TEST_CASE("the header says whose trace it is, and the first events which policy is in force") {
+TEST_CASE("a trace has a header, the policy in force, and what the program does until its last destructors") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
     const ReadTrace read = run(job, "frees_at_the_very_end");
@@ -155,7 +155,6 @@ TEST_CASE("the header says whose trace it is, and the first events which policy 
     REQUIRE(read.header->gpus.size() == 2);
     CHECK(read.header->gpus[1].uuid == "GPU-c07b513d-0000-4000-8000-000000000001");
     CHECK(read.header->gpus[1].total == 80 * GiB);
-    CHECK_THAT(read.header->gpus[1].name, contains("H100"));
     REQUIRE(read.events.size() > 2);
     for (int gpu = 0; gpu < 2; ++gpu) {
         const Event &policy = read.events[static_cast<std::size_t>(gpu)];
@@ -166,12 +165,6 @@ TEST_CASE("the header says whose trace it is, and the first events which policy 
         CHECK_THAT(policy.text, contains("job.json"));
     }
     for (const Event &event : read.events) CHECK(event.thread != 0);
-}
-
-TEST_CASE("what a program frees in its last destructors is in the trace") {
-    Job job;
-    job.policy(traced(R"("cap": "1GiB")"));
-    const ReadTrace read = run(job, "frees_at_the_very_end");
     REQUIRE(read.of(What::free, Kind::plain).size() == 1);
     CHECK(read.of(What::free, Kind::plain)[0].bytes == 64 * MiB);
     CHECK(read.counters > 0);
@@ -202,7 +195,7 @@ TEST_CASE("blocks that curb keeps are freed and served without a charge, and the
     CHECK(books_of(read).at(0).held == said_held(outcome.err).back());
 }
 
-TEST_CASE("growth steps, waits and refusals are in the trace with the limit that they met") {
+TEST_CASE("growth steps and waits are in the trace with the limit that caused them") {
     Job job;
     job.policy(
         traced(R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"));
@@ -239,7 +232,7 @@ TEST_CASE("each step of a release is in the trace, with what asked for it and wh
     CHECK(steps[1].ns > steps[1].duration_ns);
 }
 
-TEST_CASE("of threads that trace faster than can be written each event is in the trace, or counted as missing") {
+TEST_CASE("an event that could not be written in time is counted as missing") {
     Job job;
     job.policy(traced(R"("cap": "4GiB")"));
     const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
@@ -253,7 +246,7 @@ TEST_CASE("of threads that trace faster than can be written each event is in the
     CHECK(read.rest.empty());
 }
 
-TEST_CASE("of two threads that change a figure at once the last line has what it came to") {
+TEST_CASE("when two threads change a figure at once, the last line has its final value") {
     Job job;
     job.policy(traced(R"("cap": "4GiB")"));
     const ReadTrace read = run(job, "threads_free_at_the_same_moment");
@@ -280,7 +273,7 @@ TEST_CASE("a program without CUDA has no trace, nor has one without a usable pol
     for (const fs::path &folder : {job.folder(), other.folder()}) CHECK(traces_in(folder).empty());
 }
 
-TEST_CASE("a file that cannot be made is said once, and the program runs as without") {
+TEST_CASE("a trace file that cannot be made is reported once, and the program runs as without a trace") {
     Job job;
     const fs::path folder = job.folder();
     const std::string kind = GENERATE("missing", "folder", "pipe", "link", "link to nothing");
@@ -302,7 +295,7 @@ TEST_CASE("a file that cannot be made is said once, and the program runs as with
     CHECK_FALSE(fs::exists(folder / "nothing"));
 }
 
-TEST_CASE("a trace takes the place of a file, and leaves what else has that file as it is") {
+TEST_CASE("a trace replaces a file, and leaves other hard links to that file as they are") {
     Job job;
     const fs::path file = job.folder() / "trace-1", link = job.folder() / "another-name";
     std::ofstream(file) << std::string(100'000, 'x');
@@ -312,7 +305,7 @@ TEST_CASE("a trace takes the place of a file, and leaves what else has that file
     CHECK(contents(link) == std::string(100'000, 'x'));
 }
 
-TEST_CASE("viewers are given what they expect") {
+TEST_CASE("a trace is in the format that Chrome and Perfetto read") {
     Job job;
     job.policy(traced(R"("cap": "2GiB", "cache": { "max": "64MiB" })"));
     const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
