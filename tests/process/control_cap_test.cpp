@@ -16,7 +16,7 @@ void rename_into_place(const TempDir &folder, const std::string &policy) {
 
 }  // namespace
 
-TEST_CASE("a cap is in force when the answer comes, higher or lower than the policy's, until it is taken away") {
+TEST_CASE("a live cap is in force when the answer comes, higher or lower than the policy's, until it is reset") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
     const CapReport lower = set(process, cap("1GiB"));
@@ -41,26 +41,6 @@ TEST_CASE("a cap is in force when the answer comes, higher or lower than the pol
     CHECK(number(process("fill")) <= 2 * GiB);
 }
 
-TEST_CASE("caps for several keys add up, and the most specific holds") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_SIM_GPUS", "2"}, {"CUDA_VISIBLE_DEVICES", "1,0"}}));
-    CHECK(set(process, cap("8GiB")).gpus.size() == 2);
-    // nvidia-smi's index 0 is this process's cuda:1.
-    const CapReport one = set(process, cap("2GiB", "nvml:0"));
-    REQUIRE(one.gpus.size() == 1);
-    CHECK(one.gpus[0].ordinal == 1);
-    CHECK(one.gpus[0].now == 2 * GiB);
-    const CapReport both = set(process, cap("4GiB"));
-    REQUIRE(both.gpus.size() == 2);
-    CHECK(both.gpus[0].now == 4 * GiB);
-    CHECK(both.gpus[1].now == 2 * GiB);
-    CHECK(both.gpus[1].live_cap == policy::parse_size("2GiB").value());
-    CHECK(!set(process, reset("cuda:0")).gpus.at(0).now);
-    CHECK(status(process).gpus.at(1).cap == 2 * GiB);
-    set(process, reset());
-    CHECK(!status(process).gpus.at(1).cap);
-}
-
 TEST_CASE("caps take effect in the order in which they are asked for, NVML or not") {
     const TempDir runtime;
     // NVML takes 9 ms to start, and nothing has asked it yet.
@@ -80,7 +60,9 @@ TEST_CASE("caps take effect in the order in which they are asked for, NVML or no
     CHECK(status(process).gpus.at(0).cap == 4 * GiB);
 }
 
-TEST_CASE("a key that names none of the process's devices, and a policy that cannot be used, are refused") {
+TEST_CASE(
+    "a live cap is refused for an unknown GPU and under a policy that cannot be used, until a reload brings a valid "
+    "one") {
     const TempDir runtime;
     Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
@@ -93,10 +75,14 @@ TEST_CASE("a key that names none of the process's devices, and a policy that can
                contains("has no policy file") && contains("curb run --policy FILE"));
     Capped unusable(runtime.path(), under(runtime, "{"));
     CHECK_THAT(refusal(ask(unusable.pid(), cap("2GiB"), 10s)), contains("everything is refused whatever the cap"));
+    CHECK(!reload(unusable).errors.empty());
     CHECK(unusable("take") == "refused");
+    rename_into_place(runtime, capped_at("2GiB"));
+    CHECK(reload(unusable).errors.empty());
+    CHECK(unusable("take") == "ok");
 }
 
-TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
+TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     const Ceiling ceiling(R"({ "version": 1, "gpu": { "*": { "cap": "2GiB" } } })");
     if (!can_try(ceiling)) return;
     const TempDir runtime;
@@ -124,7 +110,7 @@ TEST_CASE("no cap passes the machine's ceiling, and the answer says so") {
     CHECK(reload(process).errors.empty());
 }
 
-TEST_CASE("a cap stays across edits, and the edit holds once it is taken away") {
+TEST_CASE("a live cap stays in force across edits of the policy, and the edit holds once the cap is reset") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
     set(process, cap("1GiB"));
@@ -136,7 +122,8 @@ TEST_CASE("a cap stays across edits, and the edit holds once it is taken away") 
     CHECK(set(process, reset()).gpus.at(0).now == 3 * GiB);
 }
 
-TEST_CASE("lowered below what is held, memory is released at once and requests are refused until it is under") {
+TEST_CASE(
+    "a live cap below what is held releases memory at once, and requests are refused until the process is under it") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("4GiB")));
     CHECK(process("pools") == "ok");
@@ -184,7 +171,7 @@ TEST_CASE("a reload answers with what an edit has changed that was made just bef
     CHECK(reload(process).changes.empty());
 }
 
-TEST_CASE("a reload tells every error, and the last good policy stays") {
+TEST_CASE("a reload answers with every error, and the last good policy stays in force") {
     const TempDir runtime;
     Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
     runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
@@ -203,17 +190,7 @@ TEST_CASE("a reload tells every error, and the last good policy stays") {
     CHECK(status(process).policy.error.empty());
 }
 
-TEST_CASE("a reload of a policy that could not be used from the start brings it into force") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, "{"));
-    CHECK(!reload(process).errors.empty());
-    rename_into_place(runtime, capped_at("2GiB"));
-    CHECK(reload(process).errors.empty());
-    CHECK(process("take") == "ok");
-    CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
-}
-
-TEST_CASE("a log that nobody reads keeps neither edits, nor reloads, nor caps, nor questions waiting") {
+TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no status") {
     const TempDir runtime;
     Capped::How with = under(runtime, capped_at("2GiB"));
     with.prepare = [] {  // stderr is a pipe that is full
@@ -235,7 +212,7 @@ TEST_CASE("a log that nobody reads keeps neither edits, nor reloads, nor caps, n
     CHECK(status(process).gpus.at(0).cap == 2 * GiB);
 }
 
-TEST_CASE("caps that are set again and again take no memory, and threads that read them are not disturbed") {
+TEST_CASE("live caps that are set again and again take no memory, and threads that read them are not disturbed") {
     const TempDir runtime;
     // What is freed is overwritten: a thread that reads on would see it.
     Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}, {"CURB_SIM_GPUS", "8"}, {"MALLOC_PERTURB_", "165"}}));

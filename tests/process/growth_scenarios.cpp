@@ -176,30 +176,21 @@ SCENARIO_NAMED(a_release_comes_before_a_step) {
 // cap 1 GiB, wait 20 s
 SCENARIO_NAMED(a_request_is_held_for_a_free_in_another_thread) {
     CUcontext context = start();
-    Program program;
-    while (told_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
-    Clock::time_point freed_at{};
-    CUdeviceptr block = 0;
-    {
-        const InThread waiting(context, [&] { MUST(cuMemAlloc_v2(&block, 128 * MiB)); });
-        EXPECT(!within(milliseconds(200), [&] { return waiting.done(); }));
-        program.drop(2);  // nothing that the waiting thread holds is in the way
-        freed_at = Clock::now();
-        EXPECT(within(milliseconds(5000), [&] { return waiting.done(); }));
-        EXPECT(waiting.ended_at() - freed_at < kAtOnce);
+    for (const bool pooled : {false, true}) {
+        CUdeviceptr first = 0, second = 0;
+        MUST(pooled ? cuMemAllocAsync(&first, 256 * MiB, nullptr) : cuMemAlloc_v2(&first, 256 * MiB));
+        Clock::time_point freed_at{};
+        {
+            const InThread waiting(context, [&] { MUST(cuMemAlloc_v2(&second, 200 * MiB)); });
+            EXPECT(!within(milliseconds(200), [&] { return waiting.done(); }));
+            MUST(pooled ? cuMemFreeAsync(first, nullptr) : cuMemFree_v2(first));
+            freed_at = Clock::now();
+            EXPECT(within(milliseconds(5000), [&] { return waiting.done(); }));
+            EXPECT(waiting.ended_at() - freed_at < kAtOnce);
+        }
+        EXPECT(curb_sim_held(0) <= kCap);
+        MUST(cuMemFree_v2(second));
     }
-    EXPECT(curb_sim_held(0) <= kCap);
-    // The same of memory that goes back to a pool.
-    MUST(cuMemFree_v2(block));
-    program.drop(program.blocks.size());
-    CUdeviceptr pooled = 0;
-    MUST(cuMemAllocAsync(&pooled, 256 * MiB, nullptr));
-    const InThread waiting(context, [&] { MUST(cuMemAlloc_v2(&block, 200 * MiB)); });
-    EXPECT(!within(milliseconds(200), [&] { return waiting.done(); }));
-    MUST(cuMemFreeAsync(pooled, nullptr));
-    freed_at = Clock::now();
-    EXPECT(within(milliseconds(5000), [&] { return waiting.done(); }));
-    EXPECT(waiting.ended_at() - freed_at < kAtOnce);
 }
 
 // cap 1 GiB, wait 20 s

@@ -43,14 +43,6 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
                                 contains(", and the next growth step is due in"));
 }
 
-TEST_CASE("with wait a request is held until a step is due") {
-    succeeds(
-        Job()
-            .policy(growing(
-                R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"))
-            .run("a_request_is_held_until_a_step_is_due"));
-}
-
 TEST_CASE("what can be released is released before a step is taken, unless the policy says otherwise") {
     const std::string growth = R"("cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 })";
     const Outcome released = Job().policy(growing(growth)).run("a_release_comes_before_a_step");
@@ -105,23 +97,26 @@ TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
     CHECK_THAT(outcome.err, contains("would have less than 4 GiB left for others (keep_free)"));
 }
 
-TEST_CASE("a context and a request wait until others have left enough free") {
-    Shared machine(growing(R"("growth": { "keep_free": "6GiB", "wait": "20s" })"));
-    succeeds(machine.job.run("a_context_and_a_request_wait_for_others_to_leave"));
-}
-
-TEST_CASE("a device that is full through others is waited for, not an error") {
-    const std::string kind = GENERATE("context", "plain", "async", "mapped", "graph");
-    CAPTURE(kind);
-    Shared machine(growing(R"("growth": { "wait": "20s" })"));
-    succeeds(machine.job.with("KIND", kind).run("a_full_device_is_waited_for"));
-}
-
-TEST_CASE("sizes that no device has, by which programs probe for free memory, are not waited for") {
-    const std::string growth =
-        GENERATE(R"("growth": { "wait": "20s" })", R"("growth": { "keep_free": "4GiB", "wait": "20s" })");
-    Shared machine(growing(growth));
-    succeeds(machine.job.run("senseless_sizes_are_not_waited_for"));
+TEST_CASE(
+    "requests wait for a growth step, for other processes and for each other, but not for sizes that no device has") {
+    struct Case {
+        const char *scenario, *gpu;
+        const char *kind = "";
+    };
+    constexpr const char *kWait = R"("growth": { "wait": "20s" })", *kFull = "a_full_device_is_waited_for";
+    const auto one = GENERATE_COPY(
+        Case{"a_request_is_held_until_a_step_is_due",
+             R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"},
+        Case{"a_context_and_a_request_wait_for_others_to_leave", R"("growth": { "keep_free": "6GiB", "wait": "20s" })"},
+        Case{kFull, kWait, "context"}, Case{kFull, kWait, "plain"}, Case{kFull, kWait, "async"},
+        Case{kFull, kWait, "mapped"}, Case{kFull, kWait, "graph"}, Case{"senseless_sizes_are_not_waited_for", kWait},
+        Case{"senseless_sizes_are_not_waited_for", R"("growth": { "keep_free": "4GiB", "wait": "20s" })"},
+        Case{"threads_that_wait_for_each_other_all_get_on",
+             R"("cap": "4GiB", "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s",
+                "keep_free": "5GiB" })"});
+    CAPTURE(one.scenario, one.gpu, one.kind);
+    Shared machine(growing(one.gpu));
+    succeeds(machine.job.with("KIND", one.kind).run(one.scenario));
 }
 
 TEST_CASE("after a release the allowance falls back to what is held, rounded up to a step") {
@@ -129,12 +124,6 @@ TEST_CASE("after a release the allowance falls back to what is held, rounded up 
                  .logged(R"("gpu": { "*": { "cap": "8GiB", "growth":
                      { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" } } })")
                  .run("after_a_release_the_allowance_falls_back"));
-}
-
-TEST_CASE("threads that wait for each other's memory all get on") {
-    Shared machine(growing(R"("cap": "4GiB",
-        "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s", "keep_free": "5GiB" })"));
-    succeeds(machine.job.run("threads_that_wait_for_each_other_all_get_on"));
 }
 
 TEST_CASE("a ceiling narrows whatever the user says") {

@@ -1,7 +1,6 @@
 // When releases happen by themselves, and what is left undone until it can be done: idle time, a lowered cap, captures.
 // The policy of each scenario is set by release_shim_test.cpp.
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -279,46 +278,6 @@ SCENARIO_NAMED(a_release_waits_for_no_capture_that_has_ended) {
         }
 }
 
-// Every capture, its graph and what is around them must go as without a release.
-SCENARIO_NAMED(captures_survive_a_release_every_millisecond) {
-    start();
-    keep_everything(default_pool());
-    std::atomic<bool> end = false;
-    std::thread asking([&] {
-        while (!end) {
-            kill(getpid(), SIGUSR1);
-            std::this_thread::sleep_for(milliseconds(1));
-        }
-    });
-    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    int captured = 0;
-    for (const auto until = Clock::now() + milliseconds(1500); Clock::now() < until; ++captured) {
-        CUdeviceptr outside = 0, node = 0;
-        CUgraph graph = nullptr;
-        CUgraphExec executable = nullptr;
-        MUST(cuMemAllocAsync(&outside, 16 * MiB, nullptr));
-        MUST(cuMemFreeAsync(outside, nullptr));
-        MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        MUST(cuMemAllocAsync(&node, 4 * MiB, stream));
-        if (captured % 8 == 0) usleep(3000);  // some releases fall within
-        MUST(cuMemFreeAsync(node, stream));
-        MUST(cuStreamEndCapture(stream, &graph));
-        MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
-        MUST(cuGraphLaunch(executable, stream));
-        MUST(cuStreamSynchronize(stream));
-        MUST(cuGraphExecDestroy(executable));
-        MUST(cuGraphDestroy(graph));
-    }
-    end = true;
-    asking.join();
-    EXPECT(captured >= 100);
-    EXPECT(curb_sim_calls("cuMemPoolTrimTo") > trims + 50);
-    kill(getpid(), SIGUSR1);
-    EXPECT(only_the_context_is_held());
-}
-
 SCENARIO_NAMED(nvml_is_asked_again_after_a_failure) {  // CURB_SIM_NVML=late; LOG: curb's log file
     start();
     const auto is_measured = [] {
@@ -392,9 +351,7 @@ SCENARIO_NAMED(a_process_and_its_child_end_while_a_thread_waits_for_nvml) {  // 
         CUdeviceptr block = 0;
         std::exit(cuMemAlloc_v2(&block, 2 * MiB) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_EQ(status_of(child), 0);
     EXPECT(Clock::now() - begin < milliseconds(1200));
 }
 

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -83,6 +85,14 @@ inline std::string object_of(void *address) {
 inline std::size_t entries(const char *folder) {
     namespace fs = std::filesystem;
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
+}
+
+// Waits for the end of a child; its status, as waitpid gives it.
+inline int status_of(pid_t child) {
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return status;
 }
 
 struct Scenario {

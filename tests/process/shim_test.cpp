@@ -145,15 +145,6 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
                  .run("a_key_finds_its_mig_instance"));
 }
 
-TEST_CASE("other preloads keep the meaning of RTLD_NEXT") {
-    succeeds(Job()
-                 .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_SECOND_PRELOAD)
-                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
-    succeeds(Job()
-                 .with("LD_PRELOAD", std::string(CURB_SECOND_PRELOAD) + ":" + CURB_LIBRARY)
-                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
-}
-
 TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours", "[bare]") {
     const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
     succeeds(outcome);

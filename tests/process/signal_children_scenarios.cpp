@@ -3,7 +3,6 @@
 
 #include <spawn.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -19,12 +18,6 @@ bool ignored_in_kernel(int signal) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     return action.sa_handler == SIG_IGN;
-}
-
-int status_of(pid_t child) {
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    return status;
 }
 
 bool died_of(int status, int signal) { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }

@@ -77,37 +77,6 @@ SCENARIO_NAMED(bad_wishes_fail_as_without_curb) {
     EXPECT_EQ(errno, 4711);
 }
 
-SCENARIO_NAMED(a_handler_with_information_gets_it) {
-    static std::atomic<int> value{0};
-    static std::atomic<pid_t> sender{0};
-    start();
-    struct sigaction action {
-    }, told{};
-    action.sa_sigaction = [](int, siginfo_t *info, void *context) {
-        value = info->si_value.sival_int;
-        sender = info->si_pid;
-        if (context) handled.fetch_add(1);
-    };
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGUSR1, &action, nullptr);
-    sigval sent{};
-    sent.sival_int = 4711;
-    leave_memory_in_the_pool();
-    EXPECT_EQ(sigqueue(getpid(), SIGUSR1, sent), 0);
-    EXPECT(pool_came_back());
-    EXPECT_EQ(handled.load(), 1);
-    EXPECT_EQ(value.load(), 4711);
-    EXPECT_EQ(sender.load(), getpid());
-    sigaction(SIGUSR1, nullptr, &told);
-    EXPECT(told.sa_sigaction == action.sa_sigaction && (told.sa_flags & SA_SIGINFO));
-    // The default action stays the default one, whatever the flags say.
-    action.sa_handler = SIG_DFL;
-    sigaction(SIGUSR1, &action, &action);
-    EXPECT(action.sa_sigaction == told.sa_sigaction);
-    send_and_see_the_release();
-    EXPECT_EQ(handled.load(), 1);
-}
-
 SCENARIO_NAMED(the_mask_and_the_flags_of_a_handler_hold_while_it_runs) {
     static int depth = 0, deepest = 0;
     static bool on_alternative = false, other_blocked = false;

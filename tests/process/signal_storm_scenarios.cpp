@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -113,9 +112,7 @@ SCENARIO_NAMED(children_forked_while_handlers_are_set_find_one_of_them) {
             raise(SIGUSR1);
             _exit(handled + handled_other == before + 2 && kernel_handler(SIGUSR1) == count ? 0 : 1);
         }
-        int status = 1;
-        EXPECT_EQ(waitpid(child, &status, 0), child);
-        EXPECT_EQ(status, 0);
+        EXPECT_EQ(status_of(child), 0);
     }
     done = true;
     setter.join();

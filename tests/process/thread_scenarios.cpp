@@ -1,7 +1,6 @@
 // Threads at the cap at once, in the loader, and in a process that forks.
 
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -196,8 +195,7 @@ SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doin
                                 cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_INITIALIZED;
             _exit(passes ? 0 : 1);
         }
-        int status = 0;
-        waitpid(child, &status, 0);
+        const int status = status_of(child);
         EXPECT_EQ(status, 0);
         if (status != 0) break;
     }

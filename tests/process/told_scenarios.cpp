@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -223,8 +222,7 @@ std::string fork_child_that_allocates() {
         for (int i = 0; i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
         std::exit(0);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
+    const int status = status_of(child);
     return status == 0 ? "ok" : "it ended with " + std::to_string(status);
 }
 

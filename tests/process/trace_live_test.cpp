@@ -120,29 +120,23 @@ TEST_CASE("an edit of the policy begins a trace, ends it, and begins another", "
     REQUIRE((*traced)("take 2") == "ok");
     CHECK_FALSE(traced.status());
     const std::string threads = (*traced)("threads");
-
-    traced.edit("first.json");
-    REQUIRE(traced.begins("first.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "first.json"));
+    const auto trace_one_block = [&](const std::string &name) {
+        traced.edit(name);
+        REQUIRE(traced.begins(name));
+        REQUIRE((*traced)("take 2") == "ok");
+        REQUIRE(traced.has_taken(1, name));
+    };
+    trace_one_block("first.json");
     CHECK((*traced)("threads") == std::to_string(std::stoi(threads) + 1));
-    for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(traced->pid()) + "/fd")) {
+    for (const auto &entry : fs::directory_iterator("/proc/" + traced->id() + "/fd")) {
         std::error_code closed;  // meanwhile
         CHECK(fs::read_symlink(entry.path(), closed) != traced.file("first.json"));
     }
-
-    traced.edit("second.json");
-    REQUIRE(traced.begins("second.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "second.json"));
-
+    trace_one_block("second.json");
     traced.edit("");
     REQUIRE(traced.comes_to([](const auto &status) { return !status; }));
     REQUIRE((*traced)("take 2") == "ok");
-    traced.edit("third.json");
-    REQUIRE(traced.begins("third.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "third.json"));
+    trace_one_block("third.json");
     const std::string held = (*traced)("held");
     CHECK(traced->finish() == 0);
 
