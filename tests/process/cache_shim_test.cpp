@@ -53,7 +53,7 @@ TEST_CASE(
     succeeds(job.policy(R"({ "version": 1, "gpu": { )" + std::string(one.gpu) + " } }").run(one.scenario));
 }
 
-TEST_CASE("kept blocks go before a growth step, whatever else is released before it") {
+TEST_CASE("kept blocks are freed before a growth step, whatever else is released before it") {
     const std::string before = GENERATE("true", "false");
     Job job;
     const Outcome outcome =

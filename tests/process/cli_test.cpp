@@ -293,13 +293,3 @@ TEST_CASE("curb run sets the variables of the policy that are not set yet") {
                                   "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "env"});
     CHECK_THAT(curb({"run", "--", "env"}).out, !contains("XLA_PYTHON_CLIENT"));
 }
-
-TEST_CASE("curb run sets the variables of the rule that matches the command") {
-    const TempDir dir;
-    const std::string policy = dir.write("job.json", R"({"version": 1, "rules": [
-{"match": {"exe": "printenv", "env": {"CURB_CAP": "1GiB"}}, "frameworks": {"env": {"RULE": "first"}}},
-{"match": {"args": "RULE"}, "frameworks": {"env": {"RULE": "second"}}}]})");
-    CHECK(curb({"run", "--policy", policy, "--cap", "1GiB", "--", "printenv", "RULE"}).out == "first\n");
-    CHECK(curb({"run", "--policy", policy, "--", "printenv", "RULE"}).out == "second\n");
-    CHECK(curb({"run", "--policy", policy, "--", "sh", "-c", "echo $RULE"}).out == "\n");
-}

@@ -25,9 +25,8 @@ constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
 
 }  // namespace
 
-TEST_CASE("lines that are no request are answered with what is wrong, and the connection ends") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+TEST_CASE("a line that is no request is answered with what is wrong, and the connection ends") {
+    Capped process;
     // What each reader of a line refuses: tests/unit/messages_test.cpp.
     for (const std::string &line : std::vector<std::string>{"", R"({"curb":1,"ask":"halt"})", std::string("\0\0", 2),
                                                             std::string(1000, '['), "\xFF\xFE"}) {
@@ -44,10 +43,8 @@ TEST_CASE("lines that are no request are answered with what is wrong, and the co
     CHECK(answers(process));
 }
 
-TEST_CASE("who asks and goes away at once, or in the middle of a line, does no harm") {
-    const TempDir runtime;
-    Capped process(runtime.path(),
-                   {.environment = {{"CURB_POLICY", runtime.write("job.json", R"({ "version": 1 })")}}});
+TEST_CASE("a client that disconnects at once, or in the middle of a line, does no harm") {
+    Capped process({.policy = R"({ "version": 1 })"});
     const std::string whole = std::string(kStatus) + "\n" + R"({"curb":1,"ask":"release"})" + "\n" +
                               R"({"curb":1,"ask":"reload"})" + "\n" +
                               R"({"curb":1,"ask":"cap","cap":"1GiB","gpu":"nvml:0"})" + "\n";
@@ -60,9 +57,8 @@ TEST_CASE("who asks and goes away at once, or in the middle of a line, does no h
     CHECK(process.finish() == 0);
 }
 
-TEST_CASE("one connection may ask several times, in pieces of any size") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+TEST_CASE("one connection may send several requests, in pieces of any size") {
+    Capped process;
     const Raw client(process.socket());
     std::string all;
     for (int i = 0; i < 100; ++i) all += std::string(kStatus) + "\n";
@@ -73,9 +69,8 @@ TEST_CASE("one connection may ask several times, in pieces of any size") {
     CHECK(answer.find("failure") == std::string::npos);
 }
 
-TEST_CASE("who says nothing, or one byte a second, is dropped and keeps nobody from being answered") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+TEST_CASE("a client that sends nothing, or one byte a second, is disconnected and delays no other client") {
+    Capped process;
     const Raw silent(process.socket()), slow(process.socket());
     const auto begin = std::chrono::steady_clock::now();
     for (const char c : std::string(R"({"curb":)")) {
@@ -88,9 +83,8 @@ TEST_CASE("who says nothing, or one byte a second, is dropped and keeps nobody f
     CHECK(answers(process));
 }
 
-TEST_CASE("who does not read the answers is dropped") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+TEST_CASE("a client that does not read the answers is disconnected") {
+    Capped process;
     const Raw client(process.socket());
     std::string many;
     for (int i = 0; i < 100'000; ++i) many += std::string(kStatus) + "\n";
@@ -103,8 +97,7 @@ TEST_CASE("who does not read the answers is dropped") {
 }
 
 TEST_CASE("a thousand connections at once do no harm") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+    Capped process;
     const int before = std::stoi(process("descriptors"));  // perhaps with one of the connection that has just ended
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -125,8 +118,7 @@ TEST_CASE("a thousand connections at once do no harm") {
 }
 
 TEST_CASE("a process without descriptors left serves again once it has some") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+    Capped process;
     rlimit before{};
     REQUIRE(::prlimit(process.pid(), RLIMIT_NOFILE, nullptr, &before) == 0);
     const rlimit none{0, before.rlim_max};
@@ -136,12 +128,12 @@ TEST_CASE("a process without descriptors left serves again once it has some") {
     CHECK(answers(process));
 }
 
-TEST_CASE("another user is not let in, and not answered where he comes in") {
+TEST_CASE("another user cannot connect, and gets no answer if the folder lets him connect") {
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     constexpr uid_t kOwner = 54'321, kOther = 54'322;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
-    Capped process(runtime.path(), {.environment = {}, .prepare = becoming(kOwner)});
+    Capped process(runtime.path(), {.prepare = becoming(kOwner)});
     const std::string socket = process.socket();
     const auto as_other = [&] {  // 0: not let in, 1: not answered, 2: answered
         const pid_t child = ::fork();
@@ -166,8 +158,7 @@ TEST_CASE("another user is not let in, and not answered where he comes in") {
 }
 
 TEST_CASE("a program that closes all descriptors keeps what it opens under their numbers", "[foreign-close]") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+    Capped process;
     const Raw waiting(process.socket());
     CHECK(answers(process));
     CHECK(process("close for sockets") == "ok");

@@ -10,15 +10,10 @@ namespace {
 
 std::uint64_t number(const std::string &text) { return std::stoull(text); }
 
-void rename_into_place(const TempDir &folder, const std::string &policy) {
-    fs::rename(folder.write("job.json.new", policy), folder / "job.json");
-}
-
 }  // namespace
 
 TEST_CASE("a live cap is in force when the answer comes, higher or lower than the policy's, until it is reset") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    Capped process(under(capped_at("2GiB")));
     const CapReport lower = set(process, cap("1GiB"));
     REQUIRE(lower.gpus.size() == 1);
     CHECK(lower.gpus[0].before == 2 * GiB);
@@ -42,9 +37,8 @@ TEST_CASE("a live cap is in force when the answer comes, higher or lower than th
 }
 
 TEST_CASE("caps take effect in the order in which they are asked for, NVML or not") {
-    const TempDir runtime;
     // NVML takes 9 ms to start, and nothing has asked it yet.
-    Capped process(runtime.path(), {.environment = {{"CURB_SIM_LATENCY", "h100"}}, .socket = false});
+    Capped process({.environment = {{"CURB_SIM_LATENCY", "h100"}}, .socket = false});
     REQUIRE(within(20s, [&] { return !process.socket().empty(); }));
     const Raw first(process.socket()), second(process.socket()), third(process.socket());
     const auto asks = [](const Raw &client, const char *size) {
@@ -63,8 +57,7 @@ TEST_CASE("caps take effect in the order in which they are asked for, NVML or no
 TEST_CASE(
     "a live cap is refused for an unknown GPU and under a policy that cannot be used, until a reload brings a valid "
     "one") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
+    Capped process(how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
                contains("process " + process.id() + ": gpu key \"cuda:1\" names none") && contains("cuda:0 = ") &&
                    contains("GPU-"));
@@ -73,11 +66,11 @@ TEST_CASE(
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
     CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)),
                contains("has no policy file") && contains("curb run --policy FILE"));
-    Capped unusable(runtime.path(), under(runtime, "{"));
+    Capped unusable(under("{"));
     CHECK_THAT(refusal(ask(unusable.pid(), cap("2GiB"), 10s)), contains("everything is refused whatever the cap"));
     CHECK(!reload(unusable).errors.empty());
     CHECK(unusable("take") == "refused");
-    rename_into_place(runtime, capped_at("2GiB"));
+    unusable.edit(capped_at("2GiB"));
     CHECK(reload(unusable).errors.empty());
     CHECK(unusable("take") == "ok");
 }
@@ -85,12 +78,11 @@ TEST_CASE(
 TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     const Ceiling ceiling(R"({ "version": 1, "gpu": { "*": { "cap": "2GiB" } } })");
     if (!can_try(ceiling)) return;
-    const TempDir runtime;
-    Capped::How with = under(runtime, capped_at("1GiB"));
+    Capped::How with = under(capped_at("1GiB"));
     with.prepare = [&] {
         if (!ceiling.put_in_place()) ::_exit(96);
     };
-    Capped process(runtime.path(), with);
+    Capped process(with);
     CHECK(status(process).policy.ceiling == "/etc/curb/policy.json");
     CHECK(!status(process).gpus.at(0).ceiling);
     const CapReport report = set(process, cap("8GiB"));
@@ -98,11 +90,11 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     CHECK(report.gpus.at(0).ceiling);
     CHECK(status(process).gpus.at(0).ceiling);
     CHECK(number(process("fill")) <= 2 * GiB);
-    const Outcome typed = curb_in(runtime, {"cap", process.id(), "9GiB"});
+    const Outcome typed = process.curb({"cap", process.id(), "9GiB"});
     CHECK_THAT(typed.out, contains("cuda:0 cap 2 GiB, as before; 9GiB was asked for, and the machine's ceiling"));
     CHECK(typed.status == 1);
-    CHECK(curb_in(runtime, {"cap", process.id(), "9GiB", "--json"}).status == 1);
-    CHECK(curb_in(runtime, {"cap", process.id(), "1GiB"}).status == 0);
+    CHECK(process.curb({"cap", process.id(), "9GiB", "--json"}).status == 1);
+    CHECK(process.curb({"cap", process.id(), "1GiB"}).status == 0);
     // Trusted again without a new text, the ceiling is read when that is asked for.
     fs::permissions(ceiling.file(), fs::perms(0666));
     CHECK_THAT(reload(process).errors.at(0), contains("/etc/curb/policy.json"));
@@ -111,10 +103,9 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
 }
 
 TEST_CASE("a live cap stays in force across edits of the policy, and the edit holds once the cap is reset") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    Capped process(under(capped_at("2GiB")));
     set(process, cap("1GiB"));
-    rename_into_place(runtime, capped_at("3GiB"));
+    process.edit(capped_at("3GiB"));
     CHECK(within(5s, [&] { return process.log().find("\"3GiB\"") != std::string::npos; }));
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
     CHECK(reload(process).changes.empty());
@@ -124,8 +115,7 @@ TEST_CASE("a live cap stays in force across edits of the policy, and the edit ho
 
 TEST_CASE(
     "a live cap below what is held releases memory at once, and requests are refused until the process is under it") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("4GiB")));
+    Capped process(under(capped_at("4GiB")));
     CHECK(process("pools") == "ok");
     for (int i = 0; i < 4; ++i) CHECK(process("take") == "ok");
     const CapReport report = set(process, cap("1GiB"));
@@ -142,8 +132,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a raised cap lets a request that waits go on at once") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("1GiB", R"(, "growth": { "wait": "50s" })")));
+    Capped process(under(capped_at("1GiB", R"(, "growth": { "wait": "50s" })")));
     set(process, cap("600MiB"));
     CHECK(process("ask") == "ok");
     CHECK(within(5s, [&] { return status(process).gpus.at(0).waited == 1; }));
@@ -153,17 +142,16 @@ TEST_CASE("a raised cap lets a request that waits go on at once") {
 }
 
 TEST_CASE("a reload answers with what an edit has changed that was made just before") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
+    Capped process(under(capped_at("2GiB")));
     ReloadReport report;
     std::string before = "2GiB", now = "3GiB";
     // On a busy machine the process may have followed the edit by itself, and nothing is left to tell: then once more.
     for (int i = 0; i < 20 && report.changes.empty(); ++i) {
-        rename_into_place(runtime, capped_at(now));
+        process.edit(capped_at(now));
         report = reload(process);
         std::swap(before, now);
     }
-    CHECK(report.file == (runtime / "job.json").string());
+    CHECK(report.file == process.policy().string());
     CHECK(report.errors.empty());
     REQUIRE(report.changes.size() == 1);
     CHECK(report.changes[0] == "/gpu/*/cap: \"" + now + "\" -> \"" + before + "\"");
@@ -172,17 +160,16 @@ TEST_CASE("a reload answers with what an edit has changed that was made just bef
 }
 
 TEST_CASE("a reload answers with every error, and the last good policy stays in force") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    runtime.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
+    Capped process(under(capped_at("2GiB")));
+    process.write(R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
     const ReloadReport bad = reload(process);
     CHECK(bad.errors.size() == 2);
     CHECK(bad.changes.empty());
     CHECK(status(process).gpus.at(0).cap == 2 * GiB);
     CHECK(!status(process).policy.error.empty());
-    fs::remove(runtime / "job.json");
+    fs::remove(process.policy());
     CHECK_THAT(reload(process).errors.at(0), contains("no such file"));
-    runtime.write("job.json", R"({ "version": 1, "gpu": { "cuda:5": { "cap": "2GiB" } } })");
+    process.write(R"({ "version": 1, "gpu": { "cuda:5": { "cap": "2GiB" } } })");
     const ReloadReport nowhere = reload(process);
     CHECK(nowhere.errors.empty());
     CHECK_THAT(nowhere.notes.at(0), contains("\"cuda:5\" names none"));
@@ -191,8 +178,7 @@ TEST_CASE("a reload answers with every error, and the last good policy stays in 
 }
 
 TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no status") {
-    const TempDir runtime;
-    Capped::How with = under(runtime, capped_at("2GiB"));
+    Capped::How with = under(capped_at("2GiB"));
     with.prepare = [] {  // stderr is a pipe that is full
         int ends[2];
         if (::pipe2(ends, O_NONBLOCK) != 0) ::_exit(97);
@@ -201,8 +187,8 @@ TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no
         ::fcntl(ends[1], F_SETFL, 0);
         ::dup2(ends[1], 2);
     };
-    Capped process(runtime.path(), with);
-    rename_into_place(runtime, capped_at("3GiB"));  // which is logged once it is in force
+    Capped process(with);
+    process.edit(capped_at("3GiB"));  // which is logged once it is in force
     CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 3 * GiB; }));
     CHECK(reload(process).errors.empty());
     CHECK(quickest([&] {
@@ -213,9 +199,8 @@ TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no
 }
 
 TEST_CASE("live caps that are set again and again take no memory, and threads that read them are not disturbed") {
-    const TempDir runtime;
     // What is freed is overwritten: a thread that reads on would see it.
-    Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}, {"CURB_SIM_GPUS", "8"}, {"MALLOC_PERTURB_", "165"}}));
+    Capped process(how({{"CURB_CAP", "8GiB"}, {"CURB_SIM_GPUS", "8"}, {"MALLOC_PERTURB_", "165"}}));
     const auto set_many = [&](int times) {
         for (int i = 0; i < times; ++i) REQUIRE(set(process, cap(i % 2 == 0 ? "6GiB" : "7GiB")).gpus.size() == 8);
         const std::string status = contents("/proc/" + process.id() + "/status");
@@ -235,28 +220,26 @@ TEST_CASE("live caps that are set again and again take no memory, and threads th
 }
 
 TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("8GiB")));
+    Capped process(under(capped_at("8GiB")));
     const std::string pid = process.id();
     for (int i = 0; i < 8; ++i) CHECK(process("take") == "ok");
-    const Outcome typed = curb_in(runtime, {"cap", pid, "1GiB"});
+    const Outcome typed = process.curb({"cap", pid, "1GiB"});
     CHECK(typed.status == 0);
     CHECK(typed.err.empty());
     CHECK(typed.out == "process " + pid +
                            ": cuda:0 cap 8 GiB -> 1 GiB; 1.01 GiB is held, so memory is released, and new requests "
                            "wait or are refused until it is under\n");
-    CHECK(curb_in(runtime, {"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
+    CHECK(process.curb({"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
           "process " + pid + ": cuda:0 cap 1 GiB -> 2 GiB\n");
-    CHECK_THAT(curb_in(runtime, {"cap", pid, "4GiB"}).out,
+    CHECK_THAT(process.curb({"cap", pid, "4GiB"}).out,
                contains("cuda:0 cap 2 GiB, as before; 2GiB was set for it by a key that is more specific"));
-    CHECK_THAT(curb_in(runtime, {"cap", pid, "--reset", "--json"}).out,
+    CHECK_THAT(process.curb({"cap", pid, "--reset", "--json"}).out,
                contains(R"("before":2147483648,"now":8589934592,"live_cap":null,"ceiling":false,"held":)"));
-    CHECK(curb_in(runtime, {"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
-    CHECK(curb_in(runtime, {"cap", "2147483647", "1GiB"}).status == 1);
+    CHECK(process.curb({"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
+    CHECK(process.curb({"cap", "2147483647", "1GiB"}).status == 1);
 }
 
 TEST_CASE("commands that ask a process say what is wrong with what was typed") {
-    const TempDir runtime;
     const std::string no_pid = "is not the pid of a process";
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
              {{"cap"}, "PID is required"},
@@ -282,7 +265,7 @@ TEST_CASE("commands that ask a process say what is wrong with what was typed") {
              {{"resume", "x"}, no_pid},
              {{"doctor", "99999999999"}, no_pid}}) {
         CAPTURE(words);
-        const Outcome outcome = curb_in(runtime, words);
+        const Outcome outcome = start({joined({CURB_BINARY}, words), {}, {}, {}, {}});
         CHECK(outcome.status == 125);
         CHECK(outcome.out.empty());
         CHECK_THAT(outcome.err, contains(why));

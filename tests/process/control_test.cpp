@@ -26,16 +26,10 @@ void answer_to(int client, const std::string &line) {
         stand_in::say(client, line);
 }
 
-Outcome release(const TempDir &runtime, Words words) {
-    words.insert(words.begin(), "release");
-    return curb_in(runtime, std::move(words));
-}
-
 }  // namespace
 
 TEST_CASE("a process answers what it holds within 50 ms while its threads allocate") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}}));
+    Capped process(how({{"CURB_CAP", "8GiB"}}));
     CHECK(process("work") == "ok");
     const auto took = quickest([&] {
         const Status told = status(process);
@@ -51,8 +45,7 @@ TEST_CASE("a process answers what it holds within 50 ms while its threads alloca
 }
 
 TEST_CASE("a release takes the steps that are asked for, until enough is back") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+    Capped process;
     CHECK(process("pool") == "ok");
     const auto other = released(ask(process.pid(), policy::ReleaseRequest{{}, {{Step::frameworks}}}, kForEver));
     CHECK(other.steps.size() == 1);
@@ -62,10 +55,9 @@ TEST_CASE("a release takes the steps that are asked for, until enough is back") 
 }
 
 TEST_CASE("curb release prints what each step gave back") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+    Capped process;
     CHECK(process("pool") == "ok");
-    const Outcome outcome = release(runtime, {process.id()});
+    const Outcome outcome = process.curb({"release", process.id()});
     CHECK(outcome.status == 0);
     CHECK(outcome.err.empty());
     const Words out = lines(outcome.out);
@@ -78,22 +70,20 @@ TEST_CASE("curb release prints what each step gave back") {
     CHECK_THAT(line(Step::pressure), contains("pressure") && contains("0 B") && contains("no caller known to answer"));
 }
 
-TEST_CASE("curb release of a shell asks the program that it started, through whatever is between them", "[foreign]") {
-    const TempDir runtime;
+TEST_CASE("curb release of a shell's PID asks the programs that the shell started", "[foreign]") {
     const std::string inner = "'" CURB_SCENARIOS "' does_what_it_is_told; exit $?";
-    Capped shell(runtime.path(),
-                 {.command = {"sh", "-c", "sh -c \"" + inner + "\"; exit $?"}, .environment = {}, .socket = false});
+    Capped shell({.command = {"sh", "-c", "sh -c \"" + inner + "\"; exit $?"}, .environment = {}, .socket = false});
     CHECK(shell("pool") == "ok");
     std::string program;
     const auto has_socket = [&] {
-        if (!fs::exists(runtime / "curb")) return false;  // the program makes it with its socket
-        for (const auto &entry : fs::directory_iterator(runtime / "curb"))
+        if (!fs::exists(shell.folder() / "curb")) return false;  // the program makes it with its socket
+        for (const auto &entry : fs::directory_iterator(shell.folder() / "curb"))
             if (entry.path().extension() == ".sock") program = entry.path().stem();
         program = program.substr(0, program.find('-'));
         return !program.empty();
     };
     REQUIRE(within(20s, has_socket));
-    const Outcome outcome = release(runtime, {shell.id(), program});
+    const Outcome outcome = shell.curb({"release", shell.id(), program});
     CHECK(outcome.status == 0);
     CHECK_THAT(outcome.out, contains("process " + program + ": released 256 MiB") && !contains("in all"));
     CHECK(outcome.err == "curb: process " + shell.id() +
@@ -102,7 +92,7 @@ TEST_CASE("curb release of a shell asks the program that it started, through wha
     CHECK(shell("held") == std::to_string(kContext));
 }
 
-TEST_CASE("curb release --all asks all processes of the user") {
+TEST_CASE("curb release --all asks every process of the user") {
     // Not as root, who would ask everybody's on this machine.
     constexpr uid_t kNobodyElse = 54'321;
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
@@ -116,9 +106,8 @@ TEST_CASE("curb release --all asks all processes of the user") {
     CHECK_THAT(all({}).out, contains("no process to ask: none of this user has used CUDA under curb"));
     CHECK(all({"--json"}).out == "[]\n");
 
-    Capped first(runtime.path(), {.environment = {}, .prepare = become});
-    Capped second(runtime.path(), {.environment = {}, .prepare = become});
-    Capped third(runtime.path(), {.environment = {}, .prepare = become});
+    const Capped::How how{.prepare = become};
+    Capped first(runtime.path(), how), second(runtime.path(), how), third(runtime.path(), how);
     for (Capped *process : {&first, &second, &third}) CHECK((*process)("pool") == "ok");
     const Outcome outcome = all({});
     CHECK(outcome.status == 0);
@@ -129,7 +118,7 @@ TEST_CASE("curb release --all asks all processes of the user") {
     CHECK(last_line(outcome.out) == "768 MiB in all, of 3 processes");
 }
 
-TEST_CASE("root's curb release reaches processes of several users at once, every time") {
+TEST_CASE("root's curb release reaches processes of several users at once") {
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     constexpr uid_t kFirst = 54'351;
     std::vector<std::unique_ptr<TempDir>> runtimes;
@@ -151,7 +140,7 @@ TEST_CASE("root's curb release reaches processes of several users at once, every
     }
 }
 
-TEST_CASE("curb release --all comes to an end though a process never answers, and prints the others' answers before") {
+TEST_CASE("curb release --all ends although a process never answers, and prints the other answers first") {
     constexpr uid_t kUser = 54'361;
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const stand_in::Runtime runtime;
@@ -169,7 +158,7 @@ TEST_CASE("curb release --all comes to an end though a process never answers, an
     CHECK(all.end() == 1);
 }
 
-TEST_CASE("what a process answers does not steer the terminal") {
+TEST_CASE("an answer cannot send control characters to the terminal") {
     const stand_in::Runtime runtime;
     const std::string evil = "\u009B2J\u202E\x1b[31m";
     const bool fails = GENERATE(true, false);
@@ -197,16 +186,19 @@ TEST_CASE("what a process answers does not steer the terminal") {
     }
 }
 
-TEST_CASE("a process is found though the other's environment names another folder") {
-    const TempDir runtime, other;
-    Capped process(runtime.path());
-    CHECK(release(other, {process.id()}).status == 0);
+TEST_CASE("a process is found although the asking environment names another runtime directory") {
+    const TempDir other;
+    Capped process;
+    CHECK(start({{CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", other.path().string()}}, {}, {}, {}})
+              .status == 0);
 }
 
-TEST_CASE("while a release waits for Python's lock the status is told, and another release joins it", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path(), python());
+TEST_CASE("while a release waits for Python's lock, status is answered and other releases join it", "[foreign]") {
+    Capped process(python());
     CHECK(process("hold") == "holding");
+    // A client that goes away leaves the release going.
+    for (int i = 0; i < 10; ++i)
+        CHECK_THAT(refusal(ask(process.pid(), policy::ReleaseRequest(), 50ms)), contains("has not answered for 50 ms"));
     control::Reply first, second;
     std::thread one([&] { first = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
     std::thread two([&] { second = ask(process.pid(), policy::ReleaseRequest(), kForEver); });
@@ -219,47 +211,26 @@ TEST_CASE("while a release waits for Python's lock the status is told, and anoth
     CHECK(!released(second).steps.empty());
 }
 
-TEST_CASE("who asks for a release and goes away leaves it going, and the next is answered", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path(), python());
-    CHECK(process("hold") == "holding");
-    for (int i = 0; i < 10; ++i)
-        CHECK_THAT(refusal(ask(process.pid(), policy::ReleaseRequest(), 50ms)), contains("has not answered for 50 ms"));
-    process.tell("");
-    CHECK(process.says() == "free");
-    CHECK(!released(ask(process.pid(), policy::ReleaseRequest(), kForEver)).steps.empty());
-}
-
-TEST_CASE("a fork child keeps nobody waiting for its dead parent") {
-    const TempDir runtime;
-    Capped process(runtime.path());
+TEST_CASE("a fork child does not keep its dead parent's socket alive") {
+    Capped process;
     const pid_t child = std::stoi(process("fork and stay"));
     CHECK(process.killed() == 128 + SIGKILL);
     CHECK(::kill(child, 0) == 0);
-    ::setenv("XDG_RUNTIME_DIR", runtime.path().c_str(), 1);
+    ::setenv("XDG_RUNTIME_DIR", process.folder().c_str(), 1);
     control::processes();
     ::unsetenv("XDG_RUNTIME_DIR");
     CHECK(process.socket().empty());  // nobody listens any more
     ::kill(child, SIGKILL);
 }
 
-TEST_CASE("a program that replaces itself by one without CUDA is said to have", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path());
-    CHECK(process("exec sh") == "ok");
-    CHECK_THAT(refusal(ask(process.pid(), StatusRequest(), 1s)),
-               contains("no longer listens") && contains("replaced itself"));
-    CHECK(process.socket().empty());
-}
-
-TEST_CASE("on a terminal curb release says what it waits for, and an interrupt leaves the release going", "[foreign]") {
-    const TempDir runtime;
-    Capped process(runtime.path(), python());
+TEST_CASE("on a terminal curb release prints what it waits for, and an interrupt does not end the release",
+          "[foreign]") {
+    Capped process(python());
     CHECK(process("hold") == "holding");
     Terminal terminal;
     const int side = ::open(terminal.name().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     REQUIRE(side >= 0);
-    Running command({CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, side);
+    Running command({CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", process.folder().string()}}, {}, side);
     terminal.until("waiting for process " + process.id() + ": a release waits for Python's lock");
     command.kill(SIGINT);
     CHECK(command.end() == 128 + SIGINT);

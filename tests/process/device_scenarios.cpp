@@ -40,15 +40,6 @@ SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the cap holds all the same
 }
 
-SCENARIO_NAMED(programs_see_the_capped_device) {
-    start();
-    std::size_t total = 0;
-    MUST(cuDeviceTotalMem_v2(&total, 0));
-    EXPECT_EQ(total, kCap);
-    EXPECT_EQ(told_total(), kCap);
-    EXPECT_EQ(told_held(), kContext);
-}
-
 SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
     start();
     std::size_t free_bytes = 0, total = 0;

@@ -151,7 +151,7 @@ SCENARIO_NAMED(the_allowance_grows_by_a_step_at_a_time) {
 }
 
 // start 1 GiB, step 512 MiB, every 200 ms, wait 5 s, cap 3 GiB
-SCENARIO_NAMED(a_request_is_held_until_a_step_is_due) {
+SCENARIO_NAMED(a_request_waits_until_a_step_is_due) {
     const auto began = Clock::now();
     start();
     Program program;
@@ -174,7 +174,7 @@ SCENARIO_NAMED(a_release_comes_before_a_step) {
 }
 
 // cap 1 GiB, wait 20 s
-SCENARIO_NAMED(a_request_is_held_for_a_free_in_another_thread) {
+SCENARIO_NAMED(a_request_waits_for_a_free_in_another_thread) {
     CUcontext context = start();
     for (const bool pooled : {false, true}) {
         CUdeviceptr first = 0, second = 0;
@@ -217,7 +217,7 @@ SCENARIO_NAMED(a_request_that_waits_follows_an_edit) {
 }
 
 // cap 1 GiB, wait 1.5 s
-SCENARIO_NAMED(a_request_is_held_no_longer_than_said) {
+SCENARIO_NAMED(a_request_waits_no_longer_than_the_policy_says) {
     start();
     Program program;
     while (told_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
@@ -236,7 +236,7 @@ SCENARIO_NAMED(a_request_is_held_no_longer_than_said) {
 }
 
 // start 1 GiB, step 512 MiB, every 100 ms, wait 1 s, cap 2 GiB
-SCENARIO_NAMED(a_request_that_is_held_ends) {
+SCENARIO_NAMED(a_request_stops_waiting) {
     start();
     Program program;
     program.fill();
@@ -244,7 +244,7 @@ SCENARIO_NAMED(a_request_that_is_held_ends) {
 }
 
 // 8 GiB device, keep_free 4 GiB
-SCENARIO_NAMED(what_is_to_stay_free_stays_free) {
+SCENARIO_NAMED(keep_free_stays_free) {
     Other other;
     other.hold(2 * GiB);
     start();
@@ -273,7 +273,7 @@ SCENARIO_NAMED(what_is_to_stay_free_stays_free) {
 }
 
 // 8 GiB device, wait 20 s, with keep_free 4 GiB or without
-SCENARIO_NAMED(senseless_sizes_are_not_waited_for) {
+SCENARIO_NAMED(sizes_that_no_device_has_are_not_waited_for) {
     start();
     const auto began = Clock::now();
     CUdeviceptr block = 0;
@@ -285,7 +285,7 @@ SCENARIO_NAMED(senseless_sizes_are_not_waited_for) {
 }
 
 // 8 GiB device, keep_free 6 GiB and wait 20 s
-SCENARIO_NAMED(a_context_and_a_request_wait_for_others_to_leave) {
+SCENARIO_NAMED(a_context_and_a_request_wait_for_other_processes) {
     Other other;
     other.hold(2 * GiB);
     MUST(cuInit(0));
@@ -352,7 +352,7 @@ SCENARIO_NAMED(after_a_release_the_allowance_falls_back) {
 }
 
 // cap 4 GiB, start 1 GiB, step 256 MiB, every 10 ms, wait 5 s, keep_free 5 GiB of 8 GiB
-SCENARIO_NAMED(threads_that_wait_for_each_other_all_get_on) {
+SCENARIO_NAMED(threads_that_wait_for_each_other_are_all_served) {
     CUcontext context = start();
     std::vector<std::unique_ptr<InThread>> threads;
     for (unsigned seed = 1; seed <= 8; ++seed)
@@ -376,7 +376,7 @@ SCENARIO_NAMED(threads_that_wait_for_each_other_all_get_on) {
     threads.clear();
 }
 
-SCENARIO_NAMED(the_program_is_told_of_a_device) {
+SCENARIO_NAMED(the_program_sees_a_device_of_this_size) {
     start();
     EXPECT_EQ(told_total(), static_cast<std::uint64_t>(std::atoi(std::getenv("TOLD_MIB"))) * MiB);
 }

@@ -1,5 +1,6 @@
-// What a program finds of curb around it: live policies, refusals, errno, NVML that does not list the process.
+// What a program finds of curb around it: look-ups, live policies, refusals, errno, forks, NVML that does not list it.
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,60 @@
 #include "live.hpp"
 
 using namespace scenario;
+
+// Run by tests/neighbours and tests/memcheck.
+SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
+    void *libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    EXPECT(libcuda != nullptr);
+    for (const char *name : {"cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFree_v2", "cuMemCreate",
+                             "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxCreate_v2"}) {
+        EXPECT(object_of(dlsym(libcuda, name)) == "libcurb.so");
+        EXPECT(dlsym(libcuda, name) == dlsym(RTLD_DEFAULT, name));
+    }
+    // Not in the table: the driver's own.
+    EXPECT(object_of(dlsym(libcuda, "cuCtxSynchronize")) == "libcuda.so.1");
+    EXPECT(dlsym(libcuda, "cuNoSuchFunction") == nullptr);
+    EXPECT(dlerror() != nullptr);
+
+    void *function = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    struct Asked {
+        const char *name;
+        int version;
+        std::uint64_t flags;
+        const char *symbol;
+    };
+    for (const Asked &asked :
+         {Asked{"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"}, Asked{"cuMemAlloc", 12000, 0, "cuMemAlloc_v2"},
+          Asked{"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
+          Asked{"cuMemAllocAsync", 11020, 2, "cuMemAllocAsync_ptsz"},
+          Asked{"cuMemFreeAsync", 13000, 2, "cuMemFreeAsync_ptsz"},
+          Asked{"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
+          Asked{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"}, Asked{"cuMemGetInfo", 3020, 0, "cuMemGetInfo_v2"},
+          Asked{"cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"}}) {
+        function = nullptr;
+        MUST(cuGetProcAddress_v2(asked.name, &function, asked.version, asked.flags, &status));
+        EXPECT(function == dlsym(libcuda, asked.symbol));
+        EXPECT(object_of(function) == "libcurb.so");
+        EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        // A null status is allowed, and the older form has none.
+        MUST(cuGetProcAddress_v2(asked.name, &function, asked.version, asked.flags, nullptr));
+        MUST(cuGetProcAddress(asked.name, &function, asked.version, asked.flags));
+        EXPECT(function == dlsym(libcuda, asked.symbol));
+    }
+    // A version-1 name asked at a version before the 64-bit form must not get the 64-bit wrapper.
+    MUST(cuGetProcAddress_v2("", &function, 0, 0, &status));
+    EXPECT(function == nullptr && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    MUST(cuGetProcAddress_v2("cuMemAllocAsync", &function, 10000, 0, &status));
+    EXPECT(function == nullptr);
+    EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    MUST(cuGetProcAddress_v2("cuCtxSynchronize", &function, 12000, 0, nullptr));
+    EXPECT(object_of(function) == "libcuda.so.1");
+
+    using Dlvsym = void *(void *, const char *, const char *);
+    auto *look_up_version = reinterpret_cast<Dlvsym *>(dlsym(RTLD_DEFAULT, "dlvsym"));
+    EXPECT(object_of(look_up_version(RTLD_DEFAULT, "qsort", "GLIBC_2.2.5")) == "libc.so.6");
+}
 
 SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT_EQ(entries("/proc/self/task"), 1U);
@@ -18,7 +73,7 @@ SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT(entries("/proc/self/task") > 1);
 }
 
-SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
+SCENARIO_NAMED(a_release_that_is_delayed_refuses_no_request) {
     start();
     // Wherever the thread that releases has got to when the memory is there again: what the books still say of it is no
     // reason to refuse.
@@ -109,6 +164,29 @@ SCENARIO_NAMED(errno_is_the_programs_own) {
     cuMemGetInfo_v2(&free_bytes, &total);
     cuMemFree_v2(pointer);
     EXPECT_EQ(errno, 4711);
+}
+
+// tests/neighbours and tests/memcheck run this too.
+SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
+    start();
+    CUdeviceptr block = 0;
+    MUST(cuMemAlloc_v2(&block, 64 * MiB));
+    struct sigaction action {};
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr pointer = 0;
+        if (cuMemAlloc_v2(&pointer, 4096) != CUDA_ERROR_NOT_INITIALIZED) _exit(10);
+        if (cuMemFree_v2(block) == CUDA_SUCCESS) _exit(11);
+        sigaction(SIGUSR1, nullptr, &action);
+        if (action.sa_handler != SIG_DFL) _exit(12);
+        raise(SIGUSR1);  // ends the child, as it would without curb
+        _exit(13);
+    }
+    const int status = status_of(child);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    MUST(cuMemFree_v2(block));
+    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_context_still_counts) {  // CURB_SIM_NVML=nopids, cap 1 GiB

@@ -43,7 +43,7 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
                                 contains(", and the next growth step is due in"));
 }
 
-TEST_CASE("what can be released is released before a step is taken, unless the policy says otherwise") {
+TEST_CASE("a growth step comes after a release, unless the policy says otherwise") {
     const std::string growth = R"("cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 })";
     const Outcome released = Job().policy(growing(growth)).run("a_release_comes_before_a_step");
     succeeds(released);
@@ -56,9 +56,9 @@ TEST_CASE("what can be released is released before a step is taken, unless the p
     CHECK_THAT(grown.err, contains("may now hold 2 GiB"));
 }
 
-TEST_CASE("a request that is held goes on as soon as memory comes back or the policy is edited") {
+TEST_CASE("a request that waits goes on as soon as memory comes back or the policy is edited") {
     const std::string scenario =
-        GENERATE("a_request_is_held_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
+        GENERATE("a_request_waits_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
     const Outcome outcome = Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario);
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
@@ -72,7 +72,7 @@ TEST_CASE("a request waits no longer than the policy says, and not at all if it 
     const Outcome outcome =
         Job()
             .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
-            .run("a_request_is_held_no_longer_than_said");
+            .run("a_request_waits_no_longer_than_the_policy_says");
     succeeds(outcome);
     // After a second there is a warning, once for both requests.
     const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
@@ -80,19 +80,19 @@ TEST_CASE("a request waits no longer than the policy says, and not at all if it 
     CHECK_THAT(outcome.err, contains("of the cap of 1 GiB is held") && contains("refused 64 MiB on cuda:0"));
 }
 
-TEST_CASE("under a clock that stands still steps are taken and waits end") {
+TEST_CASE("growth steps and waits go on under a clock that stands still") {
     succeeds(
         Job()
             .policy(growing(
                 R"("cap": "2GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "100ms", "wait": "1s" })"))
             .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_FROZEN_CLOCK)
             .for_at_most(30)
-            .run("a_request_that_is_held_ends"));
+            .run("a_request_stops_waiting"));
 }
 
-TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
+TEST_CASE("keep_free stays free on the device, whichever process uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
-    const Outcome outcome = machine.job.run("what_is_to_stay_free_stays_free");
+    const Outcome outcome = machine.job.run("keep_free_stays_free");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("would have less than 4 GiB left for others (keep_free)"));
 }
@@ -105,13 +105,13 @@ TEST_CASE(
     };
     constexpr const char *kWait = R"("growth": { "wait": "20s" })", *kFull = "a_full_device_is_waited_for";
     const auto one = GENERATE_COPY(
-        Case{"a_request_is_held_until_a_step_is_due",
+        Case{"a_request_waits_until_a_step_is_due",
              R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"},
-        Case{"a_context_and_a_request_wait_for_others_to_leave", R"("growth": { "keep_free": "6GiB", "wait": "20s" })"},
+        Case{"a_context_and_a_request_wait_for_other_processes", R"("growth": { "keep_free": "6GiB", "wait": "20s" })"},
         Case{kFull, kWait, "context"}, Case{kFull, kWait, "plain"}, Case{kFull, kWait, "async"},
-        Case{kFull, kWait, "mapped"}, Case{kFull, kWait, "graph"}, Case{"senseless_sizes_are_not_waited_for", kWait},
-        Case{"senseless_sizes_are_not_waited_for", R"("growth": { "keep_free": "4GiB", "wait": "20s" })"},
-        Case{"threads_that_wait_for_each_other_all_get_on",
+        Case{kFull, kWait, "mapped"}, Case{kFull, kWait, "graph"}, Case{"sizes_that_no_device_has_are_not_waited_for", kWait},
+        Case{"sizes_that_no_device_has_are_not_waited_for", R"("growth": { "keep_free": "4GiB", "wait": "20s" })"},
+        Case{"threads_that_wait_for_each_other_are_all_served",
              R"("cap": "4GiB", "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s",
                 "keep_free": "5GiB" })"});
     CAPTURE(one.scenario, one.gpu, one.kind);
@@ -130,7 +130,7 @@ TEST_CASE("a ceiling narrows whatever the user says") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     const auto told = [&](Job &job, const char *mib) {
-        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_is_told_of_a_device"));
+        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_sees_a_device_of_this_size"));
     };
     told(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
     told(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
@@ -149,7 +149,7 @@ TEST_CASE("a ceiling holds against live edits, and is itself followed within a s
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
 }
 
-TEST_CASE("a ceiling that others may write is refused loudly") {
+TEST_CASE("a ceiling that others may write refuses every allocation, and the log says why") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     fs::permissions(ceiling.file(), fs::perms(0666));

@@ -1,11 +1,7 @@
 // `curb ps` of processes on the simulated driver, compared with that driver's own books.
-#include <nlohmann/json.hpp>
-
 #include "simulated.hpp"
 
 namespace {
-
-using Json = nlohmann::json;
 
 const Environment kTwoGpus{{"CURB_SIM_GPUS", "2"}};
 

@@ -33,7 +33,7 @@ constexpr const char *kEnter = "\x1b[?1049h", *kLeave = "\x1b[?7h\x1b[?25h\x1b[?
 
 }  // namespace
 
-TEST_CASE("on a terminal the answer has its width, and colours unless they are not wanted") {
+TEST_CASE("on a terminal curb ps fits the width, and has colours unless NO_COLOR or TERM forbids them") {
     const Machine machine;
     Program program(machine, {});
     const auto shown = [&](unsigned short columns, const Environment &more) {
@@ -79,7 +79,7 @@ TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of 
     CHECK(curb.ends() == 128 + SIGQUIT);
 }
 
-TEST_CASE("--watch shows as many lines as there is room for, and says how many more there are") {
+TEST_CASE("--watch shows as many lines as fit, and says how many more there are") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100, 8);
     const std::string said = curb.until("more lines");
@@ -87,7 +87,7 @@ TEST_CASE("--watch shows as many lines as there is room for, and says how many m
     CHECK(count(said, "\x1b[2K") == 7);
 }
 
-TEST_CASE("--watch where there is no terminal prints again with the time, until Ctrl-C") {
+TEST_CASE("--watch without a terminal prints again with the time, until Ctrl-C") {
     const Machine machine;
     Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
     CHECK(curb.says_until("curb ps at 20").empty());
@@ -125,7 +125,7 @@ TEST_CASE("--watch of a process ends with it") {
     CHECK(text == "curb: there is no process " + program.id() + "\n");
 }
 
-TEST_CASE("whoever reads may stop reading") {
+TEST_CASE("a reader of curb ps may stop reading") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     for (const char *how : {"", "trap '' PIPE; "})
         for (const char *options : {"", "--json", "--watch 0.1"}) {
@@ -136,7 +136,7 @@ TEST_CASE("whoever reads may stop reading") {
         }
 }
 
-TEST_CASE("an answer that could not be written is a failure of every command") {
+TEST_CASE("every command fails if its answer cannot be written") {
     const Machine machine;
     Program program(machine);
     const std::string policy = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
@@ -155,7 +155,7 @@ TEST_CASE("an answer that could not be written is a failure of every command") {
     }
 }
 
-TEST_CASE("a program that curb becomes finds closed what was closed", "[own-runtime]") {
+TEST_CASE("curb run leaves closed standard streams closed for the program", "[own-runtime]") {
     const Machine machine;
     const std::string look =
         "$CURB run -- /bin/sh -c 'for f in 0 1 2; do [ -e /proc/self/fd/$f ] && exit 1; done; exit 0'";

@@ -307,7 +307,7 @@ milliseconds time_of_an_allocation() {
 
 }  // namespace
 
-SCENARIO_NAMED(nvml_that_hangs_holds_up_no_thread_for_long_and_is_used_again_later) {  // cap 1 GiB; LOG
+SCENARIO_NAMED(nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later) {  // cap 1 GiB; LOG
     constexpr milliseconds kLimit(8000);  // 2 s, on a machine that may be busy
     constexpr unsigned kThreads = 8;
     const std::uint64_t taken = go_near_the_cap() + (kThreads + 1) * 2 * MiB;

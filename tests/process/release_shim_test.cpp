@@ -56,6 +56,6 @@ TEST_CASE("a release waits for no capture that has ended, with a cap and without
     const bool capped = GENERATE(false, true);
     CAPTURE(capped);
     Job job;
-    if (capped) job.cap("1GiB");
+    if (capped) job.cap("2GiB");  // room for two contexts
     succeeds(job.run("a_release_waits_for_no_capture_that_has_ended"));
 }

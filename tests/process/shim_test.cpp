@@ -32,8 +32,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "every_form_of_a_launch_is_admitted", "every_form_of_loading_code_is_measured",
         "code_that_is_loaded_is_not_measured_again", "whatever_is_freed_how_the_books_end_at_what_the_device_says",
         "nvml_tells_the_same_as_cuda", "contexts_are_measured_and_take_their_memory_with_them",
-        "code_that_the_driver_loads_is_counted", "programs_see_the_capped_device",
-        "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
+        "code_that_the_driver_loads_is_counted", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
         "a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap", "pools_without_memory_are_not_asked",
         "the_end_of_a_pool_that_is_being_asked_is_slept_for",
         "pools_that_end_before_their_blocks_are_held_until_those_end",
@@ -42,7 +41,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
-TEST_CASE("what has ended is not charged, and what has its handle is") {
+TEST_CASE("what has ended is not charged, and what the driver gave its handle to is") {
     const std::string scenario = GENERATE(
         "a_kernel_is_looked_at_again_when_its_context_has_ended",
         "a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged",
@@ -65,8 +64,10 @@ TEST_CASE("each of these programs finds what its name says") {
         GENERATE(Case{"without_a_policy_nothing_is_changed", {}},
                  Case{"memory_is_charged_where_it_lives", {{"CURB_CAP", "1GiB"}, {"CURB_SIM_GPUS", "2"}}},
                  Case{"memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it", {{"CURB_CAP", "2GiB"}}},
-                 Case{"a_release_that_is_held_up_refuses_nobody", {{"CURB_CAP", "1GiB"}}},
+                 Case{"a_release_that_is_delayed_refuses_no_request", {{"CURB_CAP", "1GiB"}}},
                  Case{"errno_is_the_programs_own", {{"CURB_CAP", "1GiB"}}},
+                 Case{"threads_never_take_more_than_the_cap_together", {{"CURB_CAP", "1GiB"}}},
+                 Case{"a_fork_child_passes_and_the_parent_goes_on", {{"CURB_CAP", "1GiB"}}},
                  Case{"a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing", {{"CURB_CAP", "1GiB"}}},
                  Case{"threads_that_wait_for_nvml_share_its_answers", {{"CURB_CAP", "1GiB"}}},
                  Case{"where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited",
@@ -83,7 +84,7 @@ TEST_CASE("the device itself can be reported instead of the cap") {
                  .run("the_device_itself_is_reported_where_the_policy_says_so"));
 }
 
-TEST_CASE("what is made while another thread ends what had its handle is charged once") {
+TEST_CASE("what gets the handle of something that another thread is ending is charged once") {
     const std::string scenario = GENERATE("an_array_beside_the_end_of_another_context_is_charged_once",
                                           "a_context_with_the_handle_of_one_that_ends_is_charged",
                                           "a_primary_context_that_is_made_again_while_it_ends_is_charged");
@@ -105,7 +106,7 @@ TEST_CASE("first contexts that are made at once are measured one by one") {
                  .run("threads_that_retain_the_first_primary_context_at_once_share_it"));
 }
 
-TEST_CASE("under a cap that is smaller than a context there is none") {
+TEST_CASE("a cap that is smaller than a context refuses the context") {
     const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
     succeeds(outcome);
     CHECK_THAT(outcome.err,
@@ -124,7 +125,7 @@ TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees
                  .run("a_key_finds_its_gpu"));
 }
 
-TEST_CASE("a key that finds no GPU is said where a GPU is left without a cap") {
+TEST_CASE("a key that names no GPU is reported if it leaves a GPU without a cap") {
     const auto run = [](const std::string &gpus) {
         return Job().policy(R"({ "version": 1, "gpu": { )" + gpus + " } }").run("a_quiet_run");
     };
@@ -203,7 +204,7 @@ TEST_CASE("a named policy that cannot be used refuses, and says why once") {
     CHECK_THAT(cap.err, contains("CURB_CAP"));
 }
 
-TEST_CASE("curb is quiet, and says the first refusal with its figures") {
+TEST_CASE("curb prints nothing until the first refusal, and then its figures") {
     const Outcome quiet = Job().cap("1GiB").run("a_quiet_run");
     succeeds(quiet);
     CHECK(quiet.err.empty());
@@ -230,7 +231,7 @@ TEST_CASE("the context is counted where NVML does not list the process, or has f
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(kStillCounts));
 }
 
-TEST_CASE("without NVML a context is taken to cost what one does, which is said once") {
+TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
     const Outcome outcome = Job().cap("1GiB").with("CURB_SIM_NVML", "broken").run(kStillCounts);
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("NVML cannot be used: a context on cuda:0 is taken to cost 518 MiB"));
@@ -248,7 +249,7 @@ TEST_CASE("NVML that hangs from the start delays no call for long, and the cap h
 TEST_CASE("NVML that hangs for a while delays no thread for long, and is used again later") {
     Job job;
     succeeds(job.logged(R"("gpu": { "*": { "cap": "1GiB" } })")
-                 .run("nvml_that_hangs_holds_up_no_thread_for_long_and_is_used_again_later"));
+                 .run("nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later"));
     CHECK(count(contents(job.log()), "NVML does not answer; until it does") == 1);
 }
 

@@ -51,7 +51,7 @@ SCENARIO_NAMED(usr1_trims_what_pools_keep) {
     EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
 }
 
-SCENARIO_NAMED(bad_wishes_fail_as_without_curb) {
+SCENARIO_NAMED(wrong_arguments_fail_as_without_curb) {
     start();
     struct sigaction action {};
     for (const int signal : {0, -1, 65, 1000, SIGKILL, SIGSTOP, 32, 33}) {
@@ -244,7 +244,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     }
 }
 
-SCENARIO_NAMED(who_waits_for_the_signal_gets_every_one) {
+SCENARIO_NAMED(sigwait_and_signalfd_get_every_signal) {
     const int signal = release_signal();
     constexpr int kSent = 1000;
     sigset_t alone;
@@ -280,9 +280,9 @@ SCENARIO_NAMED(who_waits_for_the_signal_gets_every_one) {
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
 }
 
-SCENARIO_NAMED(a_handler_set_past_us_is_left_alone) {  // a live policy
+SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     start();
-    set_past_curb(SIGUSR1, count);
+    set_by_system_call(SIGUSR1, count);
     leave_memory_in_the_pool();
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
@@ -313,7 +313,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     const sighandler_t there = kernel_handler(SIGUSR1);
     EXPECT(there != count);
     std::memcpy(&before, &there, sizeof before);
-    set_past_curb(SIGUSR1, [](int signal) { before(signal, nullptr, nullptr); });
+    set_by_system_call(SIGUSR1, [](int signal) { before(signal, nullptr, nullptr); });
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
     // Set back through libc, it is where it was, and not behind itself.
@@ -325,7 +325,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     EXPECT_EQ(handled.load(), 2);
     EXPECT(handler_told(SIGUSR1) == count);
     // What the program has set past us is what its next handler replaces.
-    set_past_curb(SIGUSR1, count_other);
+    set_by_system_call(SIGUSR1, count_other);
     EXPECT(signal(SIGUSR1, count) == static_cast<sighandler_t>(count_other));
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 3);

@@ -99,7 +99,7 @@ inline sighandler_t kernel_handler(int signal) {
     return action.handler;
 }
 // Past every library. The rest of the action, with what returns from the handler, is that of the one before.
-inline void set_past_curb(int signal, sighandler_t handler) {
+inline void set_by_system_call(int signal, sighandler_t handler) {
     KernelAction action{};
     EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
     action.handler = handler;

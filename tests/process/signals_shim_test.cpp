@@ -47,7 +47,7 @@ TEST_CASE("handlers run as without curb, in the program, its threads and its chi
         "the_mask_and_the_flags_of_a_handler_hold_while_it_runs",
         "system_calls_are_interrupted_or_go_on_as_the_program_chose",
         "what_siginterrupt_said_outlives_the_signal_being_ours", "sigset_holds_and_lets_go",
-        "bad_wishes_fail_as_without_curb", "a_blocked_signal_comes_when_it_is_let_through",
+        "wrong_arguments_fail_as_without_curb", "a_blocked_signal_comes_when_it_is_let_through",
         "a_handler_for_one_delivery_runs_once_however_many_come",
         "a_child_that_shares_our_memory_leaves_the_parents_handler_alone",
         "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
@@ -73,8 +73,8 @@ TEST_CASE(
         const char *scenario;
         Named signal;
     };
-    const auto one = GENERATE(Case{"who_waits_for_the_signal_gets_every_one", {"SIGUSR1", SIGUSR1}},
-                              Case{"who_waits_for_the_signal_gets_every_one", {"SIGRTMIN+3", SIGRTMIN + 3}},
+    const auto one = GENERATE(Case{"sigwait_and_signalfd_get_every_signal", {"SIGUSR1", SIGUSR1}},
+                              Case{"sigwait_and_signalfd_get_every_signal", {"SIGRTMIN+3", SIGRTMIN + 3}},
                               Case{"a_default_that_does_nothing_may_come_at_any_time", {"SIGURG", SIGURG}},
                               Case{"a_default_that_does_nothing_may_come_at_any_time", {"SIGWINCH", SIGWINCH}},
                               Case{"what_a_program_starts_finds_what_it_would_without_curb", {"SIGUSR1", SIGUSR1}},
@@ -94,14 +94,14 @@ TEST_CASE("a signal that the program ignores stays ignored, which the log says o
 }
 
 TEST_CASE("curb leaves a handler alone that the program sets in the kernel itself, and the log says so", "[kernel]") {
-    const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_past_us_is_left_alone");
+    const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_by_a_system_call_is_left_alone");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("has set past curb what it does on SIGUSR1"));
     CHECK(lines(outcome.err).size() == 2);  // at the edit of something else, and when the signal is named again
 }
 
-TEST_CASE("Python's handlers are kept in every order, and its children leave them alone", "[foreign]") {
-    const std::string program = GENERATE("signal", "signal_and_faulthandler", "subprocess");
+TEST_CASE("Python's handlers are kept, whether they are set before or after CUDA is used", "[foreign]") {
+    const std::string program = GENERATE("signal", "signal_and_faulthandler");
     const std::string order = GENERATE("before", "after");
     CAPTURE(program, order);
     Job job;

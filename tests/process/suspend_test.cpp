@@ -50,7 +50,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("what the shell sees of the GPUs does not matter") {
+TEST_CASE("suspend and resume do not depend on the GPUs that the shell sees") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 64") == "held");
@@ -91,7 +91,7 @@ TEST_CASE("what cannot be suspended is refused and runs on") {
     CHECK(machine.records(program.pid()).empty());
 }
 
-TEST_CASE("what is no process of one's own that uses CUDA is refused") {
+TEST_CASE("suspend refuses a process that is not there, does not use CUDA or belongs to another user") {
     const Machine machine;
     CHECK_THAT(machine.curb({"suspend", "--force", "4999999"}).err, contains("there is no such process"));
     const Running sleeper({"/bin/sleep", "60"}, {});
@@ -118,7 +118,7 @@ TEST_CASE("a process with managed memory is not suspended and runs on") {
     CHECK(machine.records(program.pid()).empty());
 }
 
-TEST_CASE("a process that has no room to come back to stays suspended until there is") {
+TEST_CASE("resume waits until the device has room for the process") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 8192") == "held");
@@ -138,7 +138,7 @@ TEST_CASE("a process that has no room to come back to stays suspended until ther
     CHECK(machine.held(program.pid()) == before);
 }
 
-TEST_CASE("without the record a process is resumed only by one who says what it held") {
+TEST_CASE("without its record a process is resumed only with --bytes") {
     const Machine machine;
     Program program(machine, {});  // its books would tell
     REQUIRE(program.answers("hold 1024") == "held");
@@ -164,7 +164,7 @@ TEST_CASE("without the record a process is resumed only by one who says what it 
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("a process that the driver has given up is said to be lost") {
+TEST_CASE("suspend and resume say that the driver has given a process up") {
     const Machine machine;
     Program program(machine, {});
     REQUIRE(program.answers("hold 8192") == "held");
@@ -206,7 +206,7 @@ TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
     CHECK(machine.records(program.pid()).empty());
 }
 
-TEST_CASE("a process that could not be unlocked is said to be locked, and resume unlocks it") {
+TEST_CASE("resume unlocks a process that suspend could not unlock") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 256") == "held");
@@ -305,7 +305,7 @@ TEST_CASE("on a terminal a long move shows how far it has come") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("root's record of another user's process is that user's to read") {
+TEST_CASE("a user can resume a process that root has suspended") {
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const Machine machine;
     fs::permissions(machine.folder(), fs::perms::all);

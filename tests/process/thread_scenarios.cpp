@@ -11,6 +11,38 @@
 
 using namespace scenario;
 
+// Each thread takes a block or, every third time, frees its last one. tests/neighbours runs this too.
+SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
+    const CUcontext context = start();
+    std::vector<std::thread> threads;
+    std::atomic<int> refused{0};
+    for (unsigned seed = 1; seed <= 8; ++seed)
+        threads.emplace_back([=, &refused] {
+            MUST(cuCtxSetCurrent(context));
+            unsigned random = seed * 2654435761U;
+            std::vector<CUdeviceptr> mine;
+            for (int i = 0; i < 800; ++i) {
+                random = random * 1664525U + 1013904223U;
+                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
+                CUdeviceptr block = 0;
+                if ((random >> 20) % 3 == 0 && !mine.empty()) {
+                    MUST(cuMemFree_v2(mine.back()));
+                    mine.pop_back();
+                } else if (const CUresult result = cuMemAlloc_v2(&block, bytes); result == CUDA_SUCCESS) {
+                    mine.push_back(block);
+                } else {
+                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                    ++refused;
+                }
+                EXPECT(curb_sim_held(0) <= kCap);
+            }
+            for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
+        });
+    for (std::thread &thread : threads) thread.join();
+    EXPECT(refused > 0);  // or the cap was not met
+    EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
+}
+
 // What curb no longer knows by name but the driver still has is held all the same, at every moment: another thread asks
 // all the while for memory of which there is room for one block.
 SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {

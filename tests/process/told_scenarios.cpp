@@ -246,11 +246,6 @@ std::string become_another() {
     execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
     return "not executed";
 }
-std::string become_one_without_cuda() {
-    execl("/bin/sh", "sh", "-c", "echo ok; read end", nullptr);
-    return "not executed";
-}
-
 // The numbers behind the name: MiB, and which device.
 struct Numbers {
     std::uint64_t mib = kBlock / MiB;
@@ -287,7 +282,6 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"fork and allocate", [](const auto &) { return fork_child_that_allocates(); }},
     {"fork and stay", [](const auto &) { return fork_child_that_stays(); }},
     {"exec", [](const auto &) { return become_another(); }},
-    {"exec sh", [](const auto &) { return become_one_without_cuda(); }},
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <iostream>
 
 #include "kept_blocks.hpp"
 
@@ -96,10 +95,4 @@ SCENARIO_NAMED(threads_free_at_the_same_moment) {
         meet(looked, round);
     }
     other.join();
-}
-
-SCENARIO_NAMED(traces_until_it_is_killed) {
-    start();
-    std::cout << "ready" << std::endl;
-    for (;;) take_and_free(1, 2 * MiB);
 }

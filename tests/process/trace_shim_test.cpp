@@ -47,7 +47,7 @@ std::vector<std::uint64_t> said_held(const std::string &err) {
 
 }  // namespace
 
-TEST_CASE("of whatever a program does with memory, a reader of its trace ends with the books") {
+TEST_CASE("the events of a trace add up to curb's books, for each family of memory") {
     const std::string scenario = GENERATE(
         "plain_memory_stops_at_the_cap_and_comes_back",
         "sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them",
@@ -127,7 +127,7 @@ TEST_CASE("a trace has a header, the policy in force, and what the program does 
     CHECK(read.counters > 0);
 }
 
-TEST_CASE("blocks that curb keeps are freed and served without a charge, and their end shows in the books") {
+TEST_CASE("kept blocks are freed and served without a charge in the trace, and it shows when they go") {
     Job job;
     job.policy(traced(R"("cap": "1GiB", "cache": { "max": "256MiB" })"));
     job.in_its_folder();
@@ -159,7 +159,7 @@ TEST_CASE("growth steps and waits are in the trace with the limit that caused th
     succeeds(job.with("CURB_SIM_STATE", (job.folder() / "machine").string())
                  .with("CURB_SIM_MEMORY", "8GiB")
                  .in_its_folder()
-                 .run("a_request_is_held_until_a_step_is_due"));
+                 .run("a_request_waits_until_a_step_is_due"));
     const ReadTrace read = trace_in(job.folder());
     const auto waits = read.of(What::wait), granted = read.of(What::granted), steps = read.of(What::allowance);
     REQUIRE_FALSE(waits.empty());
@@ -175,7 +175,7 @@ TEST_CASE("growth steps and waits are in the trace with the limit that caused th
     for (std::size_t i = 1; i < steps.size(); ++i) CHECK(steps[i].limit == steps[i - 1].limit + 512 * MiB);
 }
 
-TEST_CASE("each step of a release is in the trace, with what asked for it and what it gave back") {
+TEST_CASE("each step of a release is in the trace, with its cause and what it gave back") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")"));
     const ReadTrace read = run(job, "usr1_trims_what_pools_keep");

@@ -11,7 +11,6 @@ import ctypes
 import faulthandler
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -98,36 +97,9 @@ def faulthandler_before_a_handler() -> None:
     must(tracebacks() == 2, "none after it is unregistered")
 
 
-def children() -> None:
-    """subprocess starts by vfork, where it resets the handlers in memory that is the parent's."""
-    driver.use(0)
-    signal.signal(RELEASE, count)
-    starts: list[Callable[[], int]] = [
-        lambda: subprocess.run(["true"]).returncode,
-        lambda: subprocess.run(["true"], close_fds=False).returncode,
-        lambda: subprocess.run(["true"], preexec_fn=lambda: None).returncode,
-        lambda: subprocess.run("true", shell=True).returncode,
-        lambda: os.system("true"),
-        lambda: os.waitpid(os.posix_spawnp("true", ["true"], os.environ), 0)[1],
-        lambda: os.waitpid(
-            os.posix_spawnp("true", ["true"], os.environ, setsigdef=[RELEASE], setsigmask=[RELEASE]), 0
-        )[1],
-    ]
-    for number, start in enumerate(starts, 1):
-        must(start() == 0, "a child ends well")
-        send_and_see_the_release()
-        must(within(5, lambda: len(calls) == number), "the parent's handler is there after its child")
-    # A child that was started while the parent had a handler has none; of an ignored signal it knows.
-    kill_itself = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {RELEASE})"]
-    must(subprocess.run(kill_itself).returncode == -RELEASE, "the child dies of the signal")
-    signal.signal(RELEASE, signal.SIG_IGN)
-    must(subprocess.run(kill_itself).returncode == 0, "the child ignores what its parent ignores")
-
-
 PROGRAMS: dict[str, Callable[[], None]] = {
     "signal": python_handler,
     "signal_and_faulthandler": faulthandler_before_a_handler,
-    "subprocess": children,
 }
 
 PROGRAMS[sys.argv[1]]()
