@@ -28,22 +28,6 @@ void answer_to(int client, const std::string &line) {
 
 }  // namespace
 
-TEST_CASE("a process answers what it holds within 50 ms while its threads allocate") {
-    Capped process(how({{"CURB_CAP", "8GiB"}}));
-    CHECK(process("work") == "ok");
-    const auto took = quickest([&] {
-        const Status told = status(process);
-        CHECK(told.pid == process.pid());
-        CHECK(!told.version.empty());
-        REQUIRE(told.gpus.size() == 1);
-        CHECK(told.gpus[0].ordinal == 0);
-        CHECK_THAT(told.gpus[0].uuid, contains("GPU-"));
-        CHECK(told.gpus[0].held >= kContext);
-        CHECK(told.gpus[0].contexts == 1);
-    });
-    CHECK(took < 50ms);
-}
-
 TEST_CASE("a release takes the steps that are asked for, until enough is back") {
     Capped process;
     CHECK(process("pool") == "ok");

@@ -87,7 +87,7 @@ TEST_CASE("--watch shows as many lines as fit, and says how many more there are"
     CHECK(count(said, "\x1b[2K") == 7);
 }
 
-TEST_CASE("--watch without a terminal prints again with the time, until Ctrl-C") {
+TEST_CASE("--watch without a terminal prints again with the time, or one JSON document a line, until Ctrl-C") {
     const Machine machine;
     Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
     CHECK(curb.says_until("curb ps at 20").empty());
@@ -95,11 +95,6 @@ TEST_CASE("--watch without a terminal prints again with the time, until Ctrl-C")
     for (int i = 0; i < 3; ++i) CHECK_THAT("\n" + curb.says_until("curb ps at 20"), contains("\nGPU 0"));
     curb.kill(SIGINT);
     CHECK(curb.end() == 0);
-}
-
-TEST_CASE("--watch of JSON is one document a line") {
-    const Machine machine;
-    Program program(machine, {});
     Running json({CURB_BINARY, "ps", "--json", "--watch", "0.1"}, machine.environment());
     for (int i = 0; i < 3; ++i) {
         const std::string line = json.says();

@@ -1,4 +1,4 @@
-// Releases that nobody asked for in so many words, in front of real processes on the simulated driver.
+// Releases that curb runs by itself: when idle, above a lowered cap, at the end of a capture.
 
 #include "job.hpp"
 
@@ -15,18 +15,15 @@ TEST_CASE("an idle process gives back what it does not use, once in each idle pe
     CHECK(count(outcome.err, "on idle for 300ms") == 2);
 }
 
-TEST_CASE("a release gives back what pools of managed memory do not use") {
-    succeeds(Job().policy(kIdle).run("a_release_trims_a_pool_of_managed_memory"));
-}
-
-TEST_CASE("a process that allocates, launches or has a kernel running is not idle") {
+TEST_CASE("an idle process trims pools of managed memory, and one that uses the GPU is not idle") {
     const std::string scenario =
-        GENERATE("a_process_that_uses_the_gpu_is_not_idle", "a_process_whose_kernel_runs_on_is_not_idle");
+        GENERATE("a_release_trims_a_pool_of_managed_memory", "a_process_that_uses_the_gpu_is_not_idle",
+                 "a_process_whose_kernel_runs_on_is_not_idle");
     CAPTURE(scenario);
     succeeds(Job().policy(kIdle).run(scenario));
 }
 
-TEST_CASE("where NVML cannot tell what runs, the process's own calls decide what is idle") {
+TEST_CASE("where NVML does not say what runs, the process's own calls decide whether it is idle") {
     const auto [name, value] = GENERATE(table<std::string, std::string>(
         {{"CURB_SIM_NVML", "nopids"}, {"CURB_SIM_NVML", "broken"}, {"CURB_SIM_MIG", "1"}}));
     CAPTURE(name, value);
