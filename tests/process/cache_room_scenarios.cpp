@@ -1,5 +1,4 @@
-// Who makes the cache give blocks up: requests that need the room, a full device, a release, an edit, a context that
-// ends.
+// When the cache frees kept blocks: requests that need the memory, a full device, a release, an edit.
 
 #include "kept_blocks.hpp"
 

@@ -1,4 +1,4 @@
-// Freed blocks that are kept: which request gets one, how much is kept, and what is not kept at all.
+// Kept blocks: which request gets one, how much is kept, and what is not kept at all.
 
 #include "kept_blocks.hpp"
 

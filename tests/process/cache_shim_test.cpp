@@ -1,5 +1,4 @@
-// libcurb.so with a cache, in front of real processes on the simulated driver: which freed blocks serve which requests,
-// and what makes the cache give them up.
+// Runs programs under libcurb.so with a cache on the simulated driver. The scenarios are in cache_*_scenarios.cpp.
 
 #include "job.hpp"
 

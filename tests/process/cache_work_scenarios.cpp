@@ -1,4 +1,4 @@
-// The cache and what the device is doing: work in progress, many threads, captures, contexts that end meanwhile.
+// The cache while the device works: kernels in progress, many threads, captures, contexts that end meanwhile.
 
 #include "kept_blocks.hpp"
 

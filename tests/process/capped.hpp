@@ -1,5 +1,5 @@
-// A process under libcurb.so on the simulated driver that runs beside the test and is told what to do line by line. Its
-// runtime directory is one of its own, or the test's.
+// A process under libcurb.so on the simulated driver that runs beside the test and obeys lines (told_scenarios.cpp). It
+// has a runtime directory of its own, or the test's.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class Capped : private RuntimeFolder, public Running {
         return start({words, {{"XDG_RUNTIME_DIR", path.string()}}, {}, {}, {}});
     }
 
-    // Tells it something; its answer.
+    // Sends it a line; returns its answer.
     std::string operator()(const std::string &what) { return answers(what); }
 
     [[nodiscard]] bool can_be_asked() const {
@@ -51,24 +51,15 @@ class Capped : private RuntimeFolder, public Running {
         });
     }
 
-    // What it wrote to stderr.
+    // Returns what it wrote to stderr.
     [[nodiscard]] std::string log() const { return contents(log_); }
 
-    // The socket's file, empty: there is none.
+    // Returns its socket's file; empty if there is none.
     [[nodiscard]] std::string socket() const {
         std::error_code error;
         for (const auto &entry : fs::directory_iterator(path / "curb", error))
             if (entry.path().filename().string().starts_with(id() + "-")) return entry.path().string();
         return {};
-    }
-
-    // How many clients are connected to it, by what the kernel says. (The name is the one that the socket was bound
-    // to.)
-    [[nodiscard]] std::size_t clients() const {
-        std::ifstream sockets("/proc/net/unix");
-        std::size_t found = 0;
-        for (std::string one; std::getline(sockets, one);) found += one.find(socket() + ".new") != std::string::npos;
-        return found - 1;  // the listening one
     }
 
   private:

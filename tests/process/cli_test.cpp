@@ -1,4 +1,4 @@
-// `curb run`: how a program is started, and what is said when it is not.
+// `curb run`: how it starts a program, and what it prints when it does not.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>

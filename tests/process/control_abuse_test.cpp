@@ -1,5 +1,5 @@
-// What others may do to the control socket, and the program to its descriptors: the program goes on, and whoever asks
-// properly is answered.
+// Clients that misuse the control socket, and a program that closes curb's descriptors: the program goes on, and other
+// clients get their answers.
 
 #include <sys/resource.h>
 #include <sys/socket.h>

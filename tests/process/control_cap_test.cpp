@@ -1,5 +1,4 @@
-// Caps and policies that change while a process runs: curb cap, reloads that the socket is asked for, and edits beside
-// them.
+// Live caps (`curb cap`), reloads by the control socket, and edits of the policy beside them.
 
 #include "raw_client.hpp"
 #include "steered.hpp"

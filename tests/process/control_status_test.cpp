@@ -1,4 +1,4 @@
-// What a process says of itself, against what was done to it and what the simulated driver has in its books.
+// The status of a capped process, compared with what was done to it and with the simulated driver's own books.
 
 #include <numeric>
 
@@ -158,6 +158,9 @@ TEST_CASE("a status lists requests that wait: for what, since when and until whe
     CHECK(first.until == first.since + 50'000);
     REQUIRE(first.step.has_value());
     CHECK(*first.step > began + 3'000'000);
+    CHECK_THAT(process.curb({"doctor", process.id()}).out,
+               contains("it waits on cuda:0 for 64 MiB since ") &&
+                   contains("it met the allowance; the next growth step is due in "));
     CHECK(said.gpus[0].waited >= 1);
     CHECK(refused(said) == 0);
 }

@@ -1,4 +1,5 @@
-// What a capped process answers from outside, and curb release with it.
+// `curb release` and the requests behind it: one process, a shell, all processes of a user, processes that do not
+// answer.
 
 #include <memory>
 
@@ -198,6 +199,8 @@ TEST_CASE("while a release waits for Python's lock, status is answered and other
 TEST_CASE("a fork child does not keep its dead parent's socket alive") {
     Capped process;
     const pid_t child = std::stoi(process("fork and stay"));
+    CHECK_THAT(refusal(ask(child, StatusRequest(), 1s)),
+               contains("has no control socket: it has not used CUDA yet, or could not make one"));
     CHECK(process.killed() == 128 + SIGKILL);
     CHECK(::kill(child, 0) == 0);
     ::setenv("XDG_RUNTIME_DIR", process.folder().c_str(), 1);
@@ -205,6 +208,22 @@ TEST_CASE("a fork child does not keep its dead parent's socket alive") {
     ::unsetenv("XDG_RUNTIME_DIR");
     CHECK(process.socket().empty());  // nobody listens any more
     ::kill(child, SIGKILL);
+}
+
+TEST_CASE("a process that can have no socket directory runs on, and its log says why it has no control socket") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    constexpr uid_t kUser = 54'323;
+    const fs::path taken = "/tmp/curb-54323";
+    fs::create_directory(taken);
+    const TempDir runtime;
+    fs::permissions(runtime.path(), fs::perms(0755));
+    const std::string policy = R"({ "version": 1, "log": { "level": "info" } })";
+    Capped process(runtime.path(), {.prepare = becoming(kUser), .socket = false, .policy = policy});
+    CHECK(within(10s, [&] { return process.log().find("no control socket") != std::string::npos; }));
+    CHECK_THAT(process.log(), contains("/tmp/curb-54323: it belongs to user 0, not to user 54323; remove it"));
+    CHECK(process("pool") == "ok");
+    CHECK(process.finish() == 0);
+    fs::remove(taken);
 }
 
 TEST_CASE("on a terminal curb release prints what it waits for, and an interrupt does not end the release",

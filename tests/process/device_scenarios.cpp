@@ -1,4 +1,4 @@
-// What programs are told of their devices, and which device is charged.
+// What programs see of their devices, and which device is charged.
 
 #include "memory.hpp"
 #include "nvml_abi.h"

@@ -1,5 +1,5 @@
-// curb doctor of real processes: those that are capped, and those that pass curb by, in each of the ways in which they
-// can. What counts most is that it finds nothing where nothing is wrong.
+// `curb doctor` of real processes: capped ones, and those that bypass curb in each way there is. Above all it must find
+// nothing where nothing is wrong.
 
 #include <dlfcn.h>
 #include <sched.h>
@@ -215,6 +215,8 @@ TEST_CASE("curb doctor says that a PID is of no process, of a thread, or of a zo
     ::kill(process.pid(), SIGKILL);
     REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'Z'; }));
     finds(doctor(machine, process.pid()), "has ended, and its parent has not taken notice");
+    if (fs::exists("/proc/2/stat") && !fs::exists("/proc/2/exe"))
+        CHECK_THAT(problems(doctor(machine, 2)), contains("is a thread of the kernel"));
 }
 
 TEST_CASE("curb doctor finds a folder for control sockets that cannot be written to") {

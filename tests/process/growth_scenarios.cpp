@@ -1,5 +1,5 @@
-// The growth policy in front of a program: allowances, waiting, and what is left to others. The policy of each scenario
-// is set by policy_shim_test.cpp.
+// Growth in front of a program: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the
+// policy of each scenario.
 
 #include <fcntl.h>
 #include <poll.h>

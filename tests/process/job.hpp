@@ -1,5 +1,5 @@
-// One run of a program under libcurb.so, on the simulated driver, as a user would start it: a folder of its own with
-// the policy file in it, an environment, and what came out.
+// One run of a program under libcurb.so on the simulated driver: its folder with the policy file, its environment, and
+// its output.
 #pragma once
 
 #include "ceiling.hpp"

@@ -1,5 +1,5 @@
-// What no export tells of libcurb.so's parts: they are linked into this program, in front of the simulated driver, and
-// the test stands between the two where it has to.
+// Parts of libcurb.so that no export shows. They are linked into this program in front of the simulated driver, and the
+// test replaces the driver's functions or the worker where it has to.
 
 #include <pthread.h>
 

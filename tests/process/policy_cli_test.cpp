@@ -1,4 +1,4 @@
-// `curb policy …`: what is said of policy files, and of what a command would get.
+// `curb policy`: what it prints of policy files, and of what a command would get.
 #include <algorithm>
 
 #include "ceiling.hpp"

@@ -1,5 +1,5 @@
-// Policies in front of real processes on the simulated driver: growth, waiting, ceilings, edits, and the environment
-// that is set before main.
+// Policies in front of programs on the simulated driver: growth, waiting, ceilings, edits, and the environment that is
+// set before main.
 
 #include "job.hpp"
 

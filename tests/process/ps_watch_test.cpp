@@ -1,4 +1,4 @@
-// `curb ps` where its answer goes: terminals of some width, pipes that nobody reads, again and again until Ctrl-C.
+// Where `curb ps` prints: terminals of some width, pipes whose reader has gone, again and again until Ctrl-C.
 #include <cstring>
 
 #include "simulated.hpp"

@@ -1,5 +1,5 @@
-// When releases happen by themselves, and what is left undone until it can be done: idle time, a lowered cap, captures.
-// The policy of each scenario is set by release_shim_test.cpp.
+// Releases that curb runs by itself (idle, a lowered cap, the end of a capture), and NVML that hangs.
+// release_shim_test.cpp and shim_test.cpp set the policies.
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// libcurb.so in front of real processes on the simulated driver: each case starts a scenario program of its own, as a
-// user would, and judges it by its exit status and by what it wrote.
+// Runs programs under libcurb.so on the simulated driver, as a user would start them. The exit status of each says
+// whether all was as it must be.
 
 #include <chrono>
 #include <thread>

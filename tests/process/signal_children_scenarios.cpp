@@ -1,5 +1,5 @@
-// Before curb has the signal, where it is ignored, and in what the program starts: children of every kind have handlers
-// and signals of their own. RELEASE_SIGNAL as in signal_scenarios.cpp.
+// The release signal before curb has it, where it is ignored, and in children of every kind. RELEASE_SIGNAL as in
+// signal_scenarios.cpp.
 
 #include <spawn.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-// What becomes of the program's own signal handling: every way to set a handler, its flags and mask, and who takes
-// the signal by itself. RELEASE_SIGNAL names the signal of the policy by its number; SIGUSR1 unless set.
+// The program's own signal handling under curb: every way to set a handler, flags and masks, sigwait and signalfd.
+// RELEASE_SIGNAL is the number of the policy's signal; SIGUSR1 unless set.
 
 #include <pthread.h>
 #include <sched.h>

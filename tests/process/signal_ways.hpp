@@ -1,4 +1,4 @@
-// What the scenarios about signals share: the ways to set a handler, handlers that count, and what the kernel has.
+// Helpers of the scenarios about signals: the ways to set a handler, handlers that count, and the kernel's own action.
 #pragma once
 
 #include <sys/syscall.h>

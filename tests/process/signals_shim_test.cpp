@@ -1,4 +1,4 @@
-// The release signal beside whatever the program does with signals by itself.
+// The release signal beside the program's own use of signals.
 
 #include <csignal>
 

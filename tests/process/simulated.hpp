@@ -1,5 +1,4 @@
-// One simulated machine that several processes and curb share, programs on it that do as they are told
-// (told_scenarios.cpp), and the driver's own books of them.
+// One simulated machine for several processes and curb, with the driver's own books.
 #pragma once
 
 #include <cstdint>

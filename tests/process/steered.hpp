@@ -1,4 +1,4 @@
-// Processes that are asked and steered by their control socket, and what they say.
+// Helpers of the tests of the control socket.
 #pragma once
 
 #include <variant>

@@ -1,6 +1,5 @@
-// `curb suspend` and `curb resume` on processes of the simulated driver: each case starts a program that does as it is
-// told (told_scenarios.cpp), under libcurb.so or bare, moves it with build/bin/curb, and looks at the driver's own
-// books from outside.
+// `curb suspend` and `curb resume`. Each case starts a program that obeys lines (told_scenarios.cpp), under curb or
+// not, moves it, and reads the simulated driver's own books.
 #include "simulated.hpp"
 #include "terminal.hpp"
 

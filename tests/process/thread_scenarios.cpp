@@ -1,4 +1,4 @@
-// Threads at the cap at once, in the loader, and in a process that forks.
+// Threads at the cap at once, in the loader, cancelled, and in a process that forks.
 
 #include <pthread.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
-// A program that tests tell what to do, line by line on its standard input; it answers each line with one of its own.
-// What they ask of it from outside meanwhile is theirs.
+// A program that obeys lines on its standard input and answers each with one line of its own.
 
 #include <fcntl.h>
 #include <poll.h>

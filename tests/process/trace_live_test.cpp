@@ -1,4 +1,4 @@
-// A traced process that runs beside the test, and what happens meanwhile to it, to its policy and to its trace's file.
+// A traced process that runs beside the test while its policy, its trace's file and its descriptors change.
 
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-// A program whose trace trace_shim_test.cpp reads back. What the simulated driver's own books say is written to stderr,
-// a line "held N" each time, for the test to compare.
+// Programs whose traces trace_shim_test.cpp reads. Each prints "held N" to stderr: what the simulated driver's own
+// books say.
 
 #include <sched.h>
 #include <unistd.h>

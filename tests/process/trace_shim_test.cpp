@@ -1,5 +1,4 @@
-// The trace that libcurb.so writes of real processes on the simulated driver, held against what they did and against
-// the simulated driver's own books.
+// Traces of programs under libcurb.so, compared with what the programs did and with the simulated driver's own books.
 
 #include <sys/stat.h>
 

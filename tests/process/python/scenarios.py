@@ -177,6 +177,15 @@ def what_a_framework_raises_is_told_and_the_others_are_asked() -> None:
         torch.cuda.answer = fails(error)
         line = release()
         assert f"frameworks 16 MiB ({told}" in line, line
+    class Broken:
+        @property
+        def cuda(self) -> None:
+            raise RuntimeError("not today")
+
+    pool()
+    sys.modules["torch"] = Broken()  # type: ignore[assignment]
+    line = release()
+    assert "frameworks 16 MiB (torch: RuntimeError: not today)" in line, line
     pool()
     sys.modules["torch"] = None  # type: ignore[assignment]  # as programs bar a module
     line = release()
