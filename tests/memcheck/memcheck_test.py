@@ -30,7 +30,8 @@ SCENARIOS = (
     "the_process_ends_with_everything_live",
     "a_fork_child_passes_and_the_parent_goes_on",
     "every_way_of_looking_up_leads_to_the_wrapper",
-    "whatever_is_freed_how_the_books_end_at_what_the_device_says",
+    "mapped_memory_is_held_by_references_and_mappings",
+    "arrays_are_charged_as_the_driver_backs_them",
     "a_captured_graph_is_charged_when_it_is_launched",
     "a_stack_is_charged_for_every_resident_thread",
 )

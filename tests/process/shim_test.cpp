@@ -6,12 +6,6 @@
 
 #include "job.hpp"
 
-namespace {
-
-constexpr const char *kOneGiB = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
-
-}  // namespace
-
 TEST_CASE("each family of memory is held to the cap, with books that agree with the driver's") {
     const std::string scenario = GENERATE(
         "plain_memory_stops_at_the_cap_and_comes_back",
@@ -176,6 +170,8 @@ TEST_CASE("a release that runs when the program ends is measured to its end") {
     for (std::thread &one : threads) one.join();
     for (const std::string &one : said) CHECK_THAT(one, contains("released 256 MiB"));
 }
+
+constexpr const char *kOneGiB = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
 
 TEST_CASE("an edited policy is in force within a second, and a bad one never") {
     const Outcome outcome = Job().policy(kOneGiB).run("an_edit_is_in_force_within_a_second");
