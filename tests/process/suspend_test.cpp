@@ -77,7 +77,7 @@ TEST_CASE("suspend refuses what the driver cannot move, and the process runs on"
         Case{"not listed", {}, {{"CURB_SIM_NVML", "nopids"}}, "NVML lists no GPU memory of it"},
         Case{"a rank", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, {}, "WORLD_SIZE=2", false},
         Case{"unknown books", {{"LD_PRELOAD", ""}}, {}, "whether it has managed memory", false},
-        Case{"managed memory, in the books", {}, {}, "managed memory", true, "managed 64"},
+        Case{"managed memory, in the books", {}, {}, "of managed memory, which", true, "managed 64"},
         Case{"managed memory, found by the driver", {{"LD_PRELOAD", ""}}, {}, "managed memory", true, "managed 64"});
     CAPTURE(one.why);
     const Machine machine;
