@@ -30,7 +30,10 @@ SCENARIOS = (
     "the_process_ends_with_everything_live",
     "a_fork_child_passes_and_the_parent_goes_on",
     "every_way_of_looking_up_leads_to_the_wrapper",
-    "every_kind_of_memory_comes_and_goes",
+    "mapped_memory_is_held_by_references_and_mappings",
+    "arrays_are_charged_as_the_driver_backs_them",
+    "a_captured_graph_is_charged_when_it_is_launched",
+    "a_stack_is_charged_for_every_resident_thread",
 )
 REPORT = 99
 """The exit status with which Valgrind says that it has something to report."""

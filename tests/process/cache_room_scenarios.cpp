@@ -1,5 +1,4 @@
-// Who makes the cache give blocks up: requests that need the room, a full device, a release, an edit, a context that
-// ends.
+// When the cache frees kept blocks: requests that need the memory, a full device, a release, an edit.
 
 #include "kept_blocks.hpp"
 
@@ -189,36 +188,6 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
     EXPECT(driver_frees(stays));
     EXPECT(kept != 0);
     EXPECT(!driver_frees(take(2 * MiB)));
-}
-
-SCENARIO_NAMED(kept_blocks_go_with_their_context) {
-    const CUcontext primary = start();
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
-    keep(64 * MiB);
-    keep(4 * KiB);
-    MUST(cuCtxDestroy_v2(own));
-    MUST(cuCtxSetCurrent(primary));
-    EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
-
-    keep(64 * MiB);
-    MUST(cuDevicePrimaryCtxReset_v2(0));
-    EXPECT_EQ(curb_sim_held(0), 0U);
-    CUcontext again = nullptr;
-    MUST(cuDevicePrimaryCtxRetain(&again, 0));
-    MUST(cuCtxSetCurrent(again));
-    EXPECT_EQ(told_held(), kContext);
-    const Asked asked;
-    keep(64 * MiB);
-    EXPECT_EQ(asked.allocations(), 1U);
-    // The last but one user of the context: nothing happens to it.
-    MUST(cuDevicePrimaryCtxRetain(&again, 0));
-    MUST(cuDevicePrimaryCtxRelease_v2(0));
-    take(64 * MiB);
-    EXPECT_EQ(asked.allocations(), 1U);
-    MUST(cuDevicePrimaryCtxRelease_v2(0));
-    EXPECT_EQ(curb_sim_held(0), 0U);
 }
 
 // In time that grows with the blocks, not with their square. (Of three tries: another process may have the core.)

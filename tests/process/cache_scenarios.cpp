@@ -1,8 +1,4 @@
-// Freed blocks that are kept: which request gets one, how much is kept, and what is not kept at all.
-
-#include <sys/wait.h>
-
-#include <cerrno>
+// Kept blocks: which request gets one, how much is kept, and what is not kept at all.
 
 #include "kept_blocks.hpp"
 
@@ -272,25 +268,4 @@ SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     MUST(cuThreadExchangeStreamCaptureMode(&mode));
     EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
-SCENARIO_NAMED(errno_and_a_fork_child_are_left_alone_by_the_cache) {
-    start();
-    const CUdeviceptr block = keep(2 * MiB);
-    errno = 4711;
-    EXPECT_EQ(take(2 * MiB), block);
-    MUST(cuMemFree_v2(block));
-    EXPECT_EQ(errno, 4711);
-    const pid_t child = fork();
-    if (child == 0) {
-        CUdeviceptr none = 0;
-        _exit(cuMemAlloc_v2(&none, 2 * MiB) == CUDA_ERROR_NOT_INITIALIZED &&
-                      cuMemFree_v2(block) == CUDA_ERROR_NOT_INITIALIZED
-                  ? 0
-                  : 1);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0);
-    EXPECT_EQ(take(2 * MiB), block);
 }

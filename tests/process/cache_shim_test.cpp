@@ -1,14 +1,10 @@
-// libcurb.so with a cache, in front of real processes on the simulated driver: which freed blocks serve which requests,
-// and what makes the cache give them up.
+// Runs programs under libcurb.so with a cache on the simulated driver. The scenarios are in cache_*_scenarios.cpp.
 
 #include "job.hpp"
 
 namespace {
 
-Job &with_cache(Job &job, const std::string &more = "") {
-    return job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "cache": { "max": "256MiB" } } })" + more +
-                      "}");
-}
+constexpr const char *kOneGiB = R"("*": { "cap": "1GiB", "cache": { "max": "256MiB" } })";
 
 }  // namespace
 
@@ -19,72 +15,44 @@ TEST_CASE("freed blocks serve later requests of their size, and the books agree 
         "no_more_is_kept_than_the_policy_says_and_the_oldest_goes_first",
         "blocks_that_share_granules_count_by_what_they_keep_from_the_device",
         "memory_within_the_reach_of_others_is_not_kept", "what_is_freed_twice_gets_the_drivers_answer",
-        "errno_and_a_fork_child_are_left_alone_by_the_cache", "kept_blocks_go_before_a_request_is_refused",
-        "a_request_that_nothing_would_help_leaves_the_cache_alone", "an_edit_of_the_cache_is_in_force_at_once",
-        "nothing_is_kept_or_handed_out_beyond_the_cap", "nothing_is_kept_or_handed_out_during_a_capture",
-        "threads_with_a_cache_never_hold_more_than_the_cap");
+        "kept_blocks_go_before_a_request_is_refused", "a_request_that_nothing_would_help_leaves_the_cache_alone",
+        "an_edit_of_the_cache_is_in_force_at_once", "nothing_is_kept_or_handed_out_beyond_the_cap",
+        "nothing_is_kept_or_handed_out_during_a_capture");
     CAPTURE(scenario);
+    succeeds(Job().policy(R"({ "version": 1, "gpu": { )" + std::string(kOneGiB) + " } }").run(scenario));
+}
+
+TEST_CASE(
+    "kept blocks wait for the device, end with their context, and go when the driver fails or the device is full") {
+    struct Case {
+        const char *scenario, *gpu;
+        Environment environment{};
+    };
+    constexpr const char *kUncapped = R"("*": { "cache": { "max": "256MiB" } })";
+    constexpr const char *kFourGiB = R"("*": { "cap": "4GiB", "cache": { "max": "256MiB" } })";
+    const auto one = GENERATE_COPY(
+        Case{"a_block_is_kept_only_when_the_device_has_finished_with_it", kUncapped},
+        Case{"work_of_the_blocks_context_alone_is_waited_for", kUncapped},
+        Case{"a_block_serves_its_own_context_alone", kFourGiB},
+        Case{"a_context_is_not_destroyed_under_a_block_that_is_being_given_up", kFourGiB},
+        Case{"a_context_that_is_made_again_while_it_is_waited_for_has_its_cache", kFourGiB},
+        Case{"nothing_is_done_twice_that_has_been_done_once", kFourGiB},
+        Case{"a_context_ends_beside_anothers_kept_blocks", R"("*": { "cache": { "max": "4GiB" } })"},
+        Case{"each_device_has_its_own_cache", R"("cuda:0": { "cache": { "max": "64MiB" } })", {{"CURB_SIM_GPUS", "2"}}},
+        Case{"kept_blocks_go_when_the_device_is_full", kUncapped, {{"CURB_SIM_MEMORY", "1200MiB"}}},
+        Case{"nothing_is_kept_when_the_driver_reports_an_error",
+             kOneGiB,
+             {{"CURB_SIM_FAULT", "cuCtxSynchronize:1:700,cuCtxSynchronize:2:700,cuMemFree_v2:2:700"}}},
+        Case{"a_kept_block_that_the_driver_will_not_free_stays_kept",
+             kOneGiB,
+             {{"CURB_SIM_FAULT", "cuMemFree_v2:1:700,cuMemFree_v2:2:700"}}});
+    CAPTURE(one.scenario);
     Job job;
-    succeeds(with_cache(job).run(scenario));
+    for (const auto &[name, value] : one.environment) job.with(name, value);
+    succeeds(job.policy(R"({ "version": 1, "gpu": { )" + std::string(one.gpu) + " } }").run(one.scenario));
 }
 
-TEST_CASE("a block is not handed out before the device has finished with it") {
-    const std::string scenario = GENERATE("a_block_is_kept_only_when_the_device_has_finished_with_it",
-                                          "the_device_notices_a_block_that_is_used_twice_at_once",
-                                          "work_of_the_blocks_context_alone_is_waited_for");
-    CAPTURE(scenario);
-    Job job;
-    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cache": { "max": "256MiB" } } } })").run(scenario));
-}
-
-TEST_CASE("kept blocks belong to their context and end with it") {
-    const std::string scenario = GENERATE("kept_blocks_go_with_their_context", "a_block_serves_its_own_context_alone",
-                                          "a_context_is_not_destroyed_under_a_block_that_is_being_given_up",
-                                          "contexts_end_while_their_blocks_are_being_given_up",
-                                          "a_context_that_is_made_again_while_it_is_waited_for_has_its_cache");
-    CAPTURE(scenario);
-    Job job;
-    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "4GiB", "cache": { "max": "256MiB" } } } })")
-                 .run(scenario));
-}
-
-TEST_CASE("each device has a cache of its own, and one whose memory another reaches has none") {
-    Job job;
-    succeeds(job.with("CURB_SIM_GPUS", "2")
-                 .policy(R"({ "version": 1, "gpu": { "cuda:0": { "cache": { "max": "64MiB" } } } })")
-                 .run("each_device_has_its_own_cache"));
-}
-
-TEST_CASE("an error of the driver keeps nothing, and comes through") {
-    Job first, second;
-    succeeds(with_cache(first)
-                 .with("CURB_SIM_FAULT", "cuCtxSynchronize:1:700,cuCtxSynchronize:2:700,cuMemFree_v2:2:700")
-                 .run("nothing_is_kept_when_the_driver_reports_an_error"));
-    succeeds(with_cache(second)
-                 .with("CURB_SIM_FAULT", "cuMemFree_v2:1:700,cuMemFree_v2:2:700")
-                 .run("a_kept_block_that_the_driver_will_not_free_stays_kept"));
-}
-
-TEST_CASE("what the driver has done under an error of earlier work is not done once more") {
-    Job job;
-    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "4GiB", "cache": { "max": "256MiB" } } } })")
-                 .run("nothing_is_done_twice_that_has_been_done_once"));
-}
-
-TEST_CASE("the end of a context takes no longer for the blocks that are kept for another") {
-    Job job;
-    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cache": { "max": "4GiB" } } } })")
-                 .run("a_context_ends_beside_anothers_kept_blocks"));
-}
-
-TEST_CASE("a device that is full is a reason to give the cache up, also where nothing is capped") {
-    Job job;
-    succeeds(job.with("CURB_SIM_MEMORY", "1200MiB")
-                 .policy(R"({ "version": 1, "gpu": { "*": { "cache": { "max": "256MiB" } } } })")
-                 .run("kept_blocks_go_when_the_device_is_full"));
-}
-
-TEST_CASE("kept blocks go before a growth step, whatever else is released before it") {
+TEST_CASE("kept blocks are freed before a growth step, whatever else is released before it") {
     const std::string before = GENERATE("true", "false");
     Job job;
     const Outcome outcome =
@@ -96,15 +64,12 @@ TEST_CASE("kept blocks go before a growth step, whatever else is released before
     CHECK_THAT(outcome.err, !contains("may now hold"));
 }
 
-TEST_CASE("a release says what the cache gave back, and the books what is cached") {
+TEST_CASE("the log says what a release got back from the cache, and what is still kept") {
+    const std::string gpu = R"("gpu": { )" + std::string(kOneGiB) + " }";
     Job job;
-    const Outcome outcome = with_cache(job, R"(, "log": { "level": "info" })").run("a_release_gives_the_cache_back");
-    succeeds(outcome);
-    CHECK_THAT(outcome.err, contains("cache 256 MiB") && contains(", cached 0; the device says"));
-    Job kept;
-    const std::string log = (kept.folder() / "curb.log").string();
-    succeeds(
-        with_cache(kept, R"(, "release": { "steps": ["pools"] }, "log": { "level": "info", "file": ")" + log + "\" }")
-            .with("LOG", log)
-            .run("a_release_without_that_step_leaves_the_cache"));
+    succeeds(job.logged(gpu).run("a_release_gives_the_cache_back"));
+    CHECK_THAT(contents(job.log()), contains("cache 256 MiB") && contains(", cached 0; the device says"));
+    succeeds(Job()
+                 .logged(gpu + R"(, "release": { "steps": ["pools"] })")
+                 .run("a_release_without_that_step_leaves_the_cache"));
 }

@@ -1,6 +1,4 @@
-// The cache and what the device is doing: work in progress, many threads, captures, contexts that end meanwhile.
-
-#include <atomic>
+// The cache while the device works: kernels in progress, many threads, captures, contexts that end meanwhile.
 
 #include "kept_blocks.hpp"
 
@@ -44,19 +42,6 @@ SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
     EXPECT_EQ(curb_sim_overlaps(0), 0U);
     EXPECT(asked.allocations() < kThreads * kRounds / 10);
     nothing_is_left_but(kContext);
-}
-
-// What the checking device is worth: the same without the free's wait, by a program that hands blocks out itself.
-SCENARIO_NAMED(the_device_notices_a_block_that_is_used_twice_at_once) {
-    start();
-    const CUfunction busy = kernel_of(load_module(kBusy), "busy");
-    const CUdeviceptr block = take(2 * MiB);
-    const CUstream one = make_stream(), other = make_stream();
-    run_on(busy, one, block);
-    run_on(busy, one, block);
-    EXPECT_EQ(curb_sim_overlaps(0), 0U);
-    run_on(busy, other, block + 1 * MiB);
-    EXPECT_EQ(curb_sim_overlaps(0), 1U);
 }
 
 // As cuMemFree: for the work of the block's context, also if another is current, and not for that of the other.
@@ -119,44 +104,6 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {
     EXPECT(!driver_frees(take(2 * MiB)));
 }
 
-namespace {
-
-// Takes and frees as fast as it can, until told to end.
-template <class Work>
-std::thread keep_doing(CUcontext context, const std::atomic<bool> &end, Work work) {
-    return std::thread([=, &end] {
-        MUST(cuCtxSetCurrent(context));
-        for (unsigned random = 1; !end.load(); random = random * 1664525U + 1013904223U) work(random >> 8);
-    });
-}
-
-}  // namespace
-
-// Whoever gives blocks up visits their context, and whoever destroys that waits.
-SCENARIO_NAMED(contexts_end_while_their_blocks_are_being_given_up) {
-    const CUcontext primary = start();
-    std::atomic<bool> end = false;
-    std::vector<std::thread> threads;
-    threads.push_back(keep_doing(primary, end, [](unsigned) { kill(getpid(), SIGUSR1); }));
-    threads.push_back(keep_doing(primary, end, [](unsigned random) {
-        CUdeviceptr block = 0;
-        if (cuMemAlloc_v2(&block, (random % 200 + 1) * MiB) == CUDA_SUCCESS) MUST(cuMemFree_v2(block));
-    }));
-    for (int round = 0; round < 150; ++round) {
-        CUcontext own = nullptr;
-        MUST(cuCtxCreate_v2(&own, 0, 0));
-        for (unsigned i = 0; i < 6; ++i) {
-            CUdeviceptr block = 0;
-            if (cuMemAlloc_v2(&block, (i % 3 + 1) * MiB) == CUDA_SUCCESS && i != 5) MUST(cuMemFree_v2(block));
-        }
-        MUST(cuCtxDestroy_v2(own));
-    }
-    end = true;
-    for (std::thread &thread : threads) thread.join();
-    MUST(cuCtxSetCurrent(primary));
-    nothing_is_left_but(kContext);
-}
-
 // The device is busy, so a block that is given up stays for a while between the books and the driver.
 SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) {
     const CUcontext primary = start();
@@ -198,18 +145,4 @@ SCENARIO_NAMED(a_context_that_is_made_again_while_it_is_waited_for_has_its_cache
         MUST(cuDevicePrimaryCtxReset_v2(0));
         start();
     }
-}
-
-// At the cap, with hits, misses, evictions and releases at once.
-SCENARIO_NAMED(threads_with_a_cache_never_hold_more_than_the_cap) {
-    const CUcontext context = start();
-    std::atomic<bool> end = false;
-    std::thread releases = keep_doing(context, end, [](unsigned) { kill(getpid(), SIGUSR1); });
-    take_and_free_at_random(context, 6, 1500, 2, [](unsigned random) {
-        constexpr std::uint64_t kSizes[] = {4 * KiB, 900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
-        return kSizes[(random >> 8) % 5];
-    });
-    end = true;
-    releases.join();
-    nothing_is_left_but(kContext);
 }

@@ -1,24 +1,47 @@
-// A process under libcurb.so on the simulated driver that runs beside the test, with a runtime directory of its own,
-// and is told what to do line by line.
+// A process under libcurb.so on the simulated driver that runs beside the test and obeys lines (told_scenarios.cpp). It
+// has a runtime directory of its own, or the test's.
 #pragma once
 
-#include "control/client.hpp"
-#include "running.hpp"
-#include "temp_dir.hpp"
+#include <memory>
 
-class Capped : public Running {
+#include "control/client.hpp"
+#include "start.hpp"
+
+struct RuntimeFolder {
+    std::unique_ptr<TempDir> own;
+    fs::path path;
+};
+
+class Capped : private RuntimeFolder, public Running {
   public:
     struct How {
         Words command{CURB_SCENARIOS, "does_what_it_is_told"};
         Environment environment{};
         std::function<void()> prepare{};  // in the child, before exec
         bool socket = true;               // wait until it can be asked
+        std::string policy{};             // of a file in the runtime directory; empty: none
     };
 
+    Capped() : Capped(How()) {}
+    explicit Capped(const How &how) : Capped(own_folder(), how) {}
     explicit Capped(const fs::path &runtime) : Capped(runtime, How()) {}
-    Capped(const fs::path &runtime, const How &how) : Capped(runtime, how, next_log(runtime)) {}
+    Capped(const fs::path &runtime, const How &how) : Capped(RuntimeFolder{nullptr, runtime}, how) {}
 
-    // Tells it something; its answer.
+    [[nodiscard]] const fs::path &folder() const { return path; }
+    [[nodiscard]] fs::path policy() const { return path / "job.json"; }
+    // Edits the policy: in place, or by renaming another file.
+    void write(const std::string &text) const { std::ofstream(policy(), std::ios::trunc) << text; }
+    void edit(const std::string &text) const {
+        std::ofstream(path / "job.json.new") << text;
+        fs::rename(path / "job.json.new", policy());
+    }
+    // curb, which finds the process's socket.
+    [[nodiscard]] Outcome curb(Words words) const {
+        words.insert(words.begin(), CURB_BINARY);
+        return start({words, {{"XDG_RUNTIME_DIR", path.string()}}, {}, {}, {}});
+    }
+
+    // Sends it a line; returns its answer.
     std::string operator()(const std::string &what) { return answers(what); }
 
     [[nodiscard]] bool can_be_asked() const {
@@ -28,41 +51,43 @@ class Capped : public Running {
         });
     }
 
-    // What it wrote to stderr.
+    // Returns what it wrote to stderr.
     [[nodiscard]] std::string log() const { return contents(log_); }
 
-    // The socket's file, empty: there is none.
+    // Returns its socket's file; empty if there is none.
     [[nodiscard]] std::string socket() const {
         std::error_code error;
-        for (const auto &entry : fs::directory_iterator(runtime_ / "curb", error))
+        for (const auto &entry : fs::directory_iterator(path / "curb", error))
             if (entry.path().filename().string().starts_with(id() + "-")) return entry.path().string();
         return {};
     }
 
-    // How many clients are connected to it, by what the kernel says. (The name is the one that the socket was bound
-    // to.)
-    [[nodiscard]] std::size_t clients() const {
-        std::ifstream sockets("/proc/net/unix");
-        std::size_t found = 0;
-        for (std::string one; std::getline(sockets, one);) found += one.find(socket() + ".new") != std::string::npos;
-        return found - 1;  // the listening one
-    }
-
   private:
-    Capped(const fs::path &runtime, const How &how, const std::string &log)
-        : Running(how.command, environment(runtime, how), [&] { prepare(how, log); }), runtime_(runtime), log_(log) {
+    Capped(RuntimeFolder folder, const How &how) : Capped(std::move(folder), how, next_log()) {}
+    Capped(RuntimeFolder folder, const How &how, const std::string &log)
+        : RuntimeFolder(std::move(folder)),
+          Running(how.command, environment(how), [&] { prepare(how, path / log); }),
+          log_((path / log).string()) {
         REQUIRE(says() == "ready");
         if (how.socket) REQUIRE(can_be_asked());
     }
-    static std::string next_log(const fs::path &runtime) {
-        static int made = 0;
-        return (runtime / ("log-" + std::to_string(::getpid()) + "-" + std::to_string(++made))).string();
+    static RuntimeFolder own_folder() {
+        auto own = std::make_unique<TempDir>();
+        const fs::path path = own->path();
+        return {std::move(own), path};
     }
-    static Environment environment(const fs::path &runtime, const How &how) {
+    static std::string next_log() {
+        static int made = 0;
+        return "log-" + std::to_string(::getpid()) + "-" + std::to_string(++made);
+    }
+    Environment environment(const How &how) const {
         Environment out = how.environment;
-        out.emplace("XDG_RUNTIME_DIR", runtime.string());
+        out.emplace("XDG_RUNTIME_DIR", path.string());
         out.emplace("LD_PRELOAD", preloaded(CURB_LIBRARY));
         out.emplace("LD_LIBRARY_PATH", CURB_SIM);
+        if (how.policy.empty()) return out;
+        write(how.policy);
+        out.emplace("CURB_POLICY", policy().string());
         return out;
     }
     static void prepare(const How &how, const std::string &log) {
@@ -71,6 +96,5 @@ class Capped : public Running {
         if (how.prepare) how.prepare();
     }
 
-    fs::path runtime_;
     std::string log_;
 };

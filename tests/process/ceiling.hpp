@@ -1,5 +1,5 @@
-// A process that sees a /etc of its own, in which the machine's ceiling is what the test says. No variable could name
-// another ceiling, so this takes a mount namespace: root's own, or one of a user namespace.
+// A process with an /etc of its own that has the test's ceiling. No variable names another ceiling, so this needs a
+// mount namespace: root's own, or one of a user namespace.
 #pragma once
 
 #include <sched.h>

@@ -1,5 +1,5 @@
-// build/bin/curb as a process, for the tests of what is typed. What it preloads here is the C library, which every
-// program has anyway: these are about how a program is started, not about what libcurb.so does in it.
+// build/bin/curb as a process, for tests of the command line. It preloads the C library, which does nothing: these
+// tests are about how a program starts, not about libcurb.so.
 #pragma once
 
 #include "start.hpp"

@@ -1,4 +1,4 @@
-// `curb run`: how a program is started, and what is said when it is not.
+// `curb run`: how it starts a program, and what it prints when it does not.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -55,30 +55,24 @@ void is_warned_of(const std::string &program, const std::string &why,
 
 }  // namespace
 
-TEST_CASE("The program has the pid of curb") {
+TEST_CASE("curb becomes the program: its pid, exit status, signal, arguments and standard input are the program's") {
     const Outcome outcome = curb({"run", "--cap", "1GiB", "--", "/bin/sh", "-c", "echo $$"});
     CHECK(outcome.out == std::to_string(outcome.pid) + "\n");
     CHECK(outcome.err.empty());
-}
-
-TEST_CASE("The program's exit status is curb's") {
-    const int status = GENERATE(0, 1, 7, 125, 255);
-    CHECK(curb({"run", "--", "sh", "-c", "exit " + std::to_string(status)}).status == status);
-}
-
-TEST_CASE("A program that dies of a signal does so under curb") {
-    CHECK(curb({"run", "--", "sh", "-c", "kill -TERM $$"}).status == 128 + SIGTERM);
+    CHECK(curb({"run", "--strict", "--", "true"}).err.empty());
+    for (const int status : {0, 7, 125, 255})
+        CHECK(curb({"run", "--", "sh", "-c", "exit " + std::to_string(status)}).status == status);
     CHECK(curb({"run", "--", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);
-}
-
-TEST_CASE("Arguments and standard input reach the program as they are") {
     CHECK(curb({"run", "--", "printf", "%s|", "--cap", "-x", "a b", "", "*", "--", "$HOME", "\xFF"}).out ==
           "--cap|-x|a b||*|--|$HOME|\xFF|");
     CHECK(start({{CURB_BINARY, "run", "--", "cat"}, {{"CURB_LIBRARY", harmless_library()}}, "text\n", {}, {}}).out ==
           "text\n");
+    // Without -- the command begins at the first word that is no option of curb's.
+    CHECK(curb({"run", "--cap", "1GiB", "printf", "%s|", "--cap", "-x"}).out == "--cap|-x|");
+    CHECK(curb({"run", "--cap=1GiB", "sh", "-c", "exit 3"}).status == 3);
 }
 
-TEST_CASE("The program inherits the same signals, descriptors and limits with curb as without") {
+TEST_CASE("the program inherits the same signals, descriptors and limits with curb as without") {
     const Words program{"/bin/sh", "-c",
                         "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; ulimit -a; umask; pwd"};
     const auto prepare = [] {
@@ -97,27 +91,18 @@ TEST_CASE("The program inherits the same signals, descriptors and limits with cu
     CHECK(start(under).out == without.out);
 }
 
-TEST_CASE("The environment tells the program its policy and the loader our library") {
+TEST_CASE("the environment names the policy absolutely, and curb's library before those that are preloaded already") {
     const TempDir dir;
-    const std::string policy = dir.write("job.json", R"({"version": 1})");
-    const Outcome outcome = curb({"run", "--cap", "75%", "--policy", policy, "--", "env"}, {{"OTHER", "kept"}});
-    CHECK_THAT(outcome.out,
-               contains("CURB_CAP=75%\n") && contains("CURB_POLICY=" + policy + "\n") && contains("OTHER=kept\n"));
-    CHECK_THAT(outcome.out, contains("LD_PRELOAD=" + harmless_library() + "\n"));
+    const std::string policy = dir.write("job.json", R"({"version": 1})"), library = harmless_library();
+    const Outcome outcome = curb({"run", "--cap", "75%", "--policy", policy, "--", "env"},
+                                 {{"OTHER", "kept"},
+                                  {"LD_PRELOAD", library + " " + library},
+                                  // A curb that is built with ASan insists on being first.
+                                  {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
+    for (const std::string &line : {std::string("CURB_CAP=75%"), "CURB_POLICY=" + policy, std::string("OTHER=kept"),
+                                    "LD_PRELOAD=" + library + ":" + library + " " + library})
+        CHECK_THAT(outcome.out, contains(line + "\n"));
     CHECK_THAT(outcome.out, !contains("LD_LIBRARY_PATH"));
-}
-
-TEST_CASE("Our library comes before those that are preloaded already") {
-    const std::string library = harmless_library();
-    const Outcome outcome = curb({"run", "--", "env"}, {{"LD_PRELOAD", library + " " + library},
-                                                        // A curb that is built with ASan insists on being first.
-                                                        {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
-    CHECK_THAT(outcome.out, contains("LD_PRELOAD=" + library + ":" + library + " " + library + "\n"));
-}
-
-TEST_CASE("A relative policy is named to the program absolutely") {
-    const TempDir dir;
-    const std::string policy = dir.write("job.json", R"({"version": 1})");
     for (const Words &words : {Words{"--policy", "job.json"}, Words{}}) {
         Start run{
             joined(joined({CURB_BINARY, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}, {}, {}, {}};
@@ -127,45 +112,45 @@ TEST_CASE("A relative policy is named to the program absolutely") {
     }
 }
 
-TEST_CASE("A policy that cannot be used is told with all its errors, and the program is not started") {
+TEST_CASE("curb says what is wrong with what was typed, and does not start the program") {
     const TempDir dir;
+    const Trace trace;
     const std::string policy = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "8Gib"}}})");
-    const Trace trace;
-    const Outcome option = curb(joined({"run", "--policy", policy}, trace.command()));
-    const Outcome variable = curb(joined({"run"}, trace.command()), {{"CURB_POLICY", policy}});
-    for (const Outcome &outcome : {option, variable}) {
+    const std::string wrong_cap = "1:37: /gpu/*/cap: '8Gib' is not a size; did you mean \"8GiB\"?";
+    const std::string text = dir.write("text.so", "not ELF"), usage = "usage: curb run [--cap SIZE]";
+    const Words program = trace.command();
+    struct Case {
+        Words words;
+        std::string why;
+        Environment environment{};
+    };
+    for (const Case &one : std::vector<Case>{
+             {joined({"run", "--policy", policy}, program), wrong_cap},
+             {joined({"run"}, program), wrong_cap, {{"CURB_POLICY", policy}}},
+             {joined({"run", "--policy", "/no/such.json"}, program), "/no/such.json: there is no such file"},
+             {joined({"run", "--policy", ""}, program), "curb: "},
+             {joined({"run", "--cap", "8Gib"}, program), "curb: --cap: '8Gib' is not a size; did you mean \"8GiB\"?\n"},
+             {joined({"run"}, program), "curb: CURB_CAP: -1: sizes are not negative\n", {{"CURB_CAP", "-1"}}},
+             {joined({"run", "--cap", "1GiB"}, program), "curb: CURB_CAP: ", {{"CURB_CAP", "nonsense"}}},
+             {joined({"run", "--cap", ""}, program), "--cap"},
+             {joined({"run", "--cap=120%"}, program), "--cap"},
+             {joined({"run", "--dry-run", "--cap", "8Gib"}, program), "--cap"},
+             {joined({"run", "--capp", "1GiB"}, program), "--capp"},
+             {joined({"run", "--sim=perhaps"}, program), "--sim"},
+             {joined({"rum"}, program), "rum"},
+             {joined({"run", "touch"}, program), "'touch' stands before --"},
+             {{"run", "--cap", "1GiB"}, usage},
+             {{"run", "--cap=1GiB", "--"}, usage},
+             {joined({"run"}, program), "correct or unset CURB_LIBRARY", {{"CURB_LIBRARY", dir / "missing.so"}}},
+             {joined({"run"}, program), "correct or unset CURB_LIBRARY", {{"CURB_LIBRARY", text}}},
+             {joined({"run"}, program), "correct or unset CURB_LIBRARY", {{"CURB_LIBRARY", dir.path()}}}}) {
+        CAPTURE(one.words, one.environment);
+        const Outcome outcome = curb(one.words, one.environment);
         CHECK(outcome.status == 125);
-        CHECK(lines(outcome.err).size() == 2);
-        CHECK_THAT(outcome.err, contains("curb: " + policy + ":1:13: /version: version 2 is not known"));
-        CHECK_THAT(outcome.err, contains(policy + ":1:37: /gpu/*/cap: '8Gib' is not a size; did you mean \"8GiB\"?"));
+        CHECK(outcome.out.empty());
+        CHECK_THAT(outcome.err, contains(one.why));
     }
-    CHECK_FALSE(trace.started());
-}
-
-TEST_CASE("A policy that is not there keeps the program from starting") {
-    const Trace trace;
-    const Outcome outcome = curb(joined({"run", "--policy", "/no/such.json"}, trace.command()));
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("/no/such.json: there is no such file"));
-    CHECK_FALSE(trace.started());
-}
-
-TEST_CASE("A cap that is no size keeps the program from starting, and is told where it was written") {
-    const Trace trace;
-    const Outcome option = curb(joined({"run", "--cap", "8Gib"}, trace.command()));
-    CHECK(option.status == 125);
-    CHECK(option.err == "curb: --cap: '8Gib' is not a size; did you mean \"8GiB\"?\n");
-    const Outcome variable = curb(joined({"run"}, trace.command()), {{"CURB_CAP", "-1"}});
-    CHECK(variable.status == 125);
-    CHECK(variable.err == "curb: CURB_CAP: -1: sizes are not negative\n");
-    CHECK(curb(joined({"run"}, trace.command()), {{"CURB_CAP", "8"}}).err ==
-          "curb: CURB_CAP: '8' has no unit; did you mean \"8GiB\"?\n");
-    for (const char *cap : {"", "-1", "120%", "8"}) {
-        INFO(cap);
-        CHECK(curb(joined({"run", "--cap", cap}, trace.command())).status == 125);
-        CHECK(curb(joined({"run", std::string("--cap=") + cap}, trace.command())).status == 125);
-    }
-    CHECK(curb(joined({"run", "--policy", ""}, trace.command())).status == 125);
+    CHECK(lines(curb(joined({"run", "--policy", policy}, program)).err).size() == 2);  // all its errors
     CHECK_FALSE(trace.started());
 }
 
@@ -182,27 +167,7 @@ TEST_CASE("--cap within another curb run lowers the cap and never lifts it") {
     CHECK(under("25%,6GiB", "50%,4GiB").out == "25%,4GiB\n");
 }
 
-TEST_CASE("curb run within curb run only lowers the cap", "[own-runtime]") {
-    CHECK(curb({"run", "--cap", "2GiB", "--", CURB_BINARY, "run", "--cap", "8GiB", "--", "sh", "-c", "echo $CURB_CAP"})
-              .out == "2GiB\n");
-}
-
-TEST_CASE("--cap does not take the place of a CURB_CAP that is no size, which may have been lower") {
-    const Outcome outcome = curb({"run", "--cap", "1GiB", "--", "echo", "started"}, {{"CURB_CAP", "nonsense"}});
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("curb: CURB_CAP: "));
-    CHECK(outcome.out.empty());
-}
-
-TEST_CASE("A program that curb can come into is started without a word, strictly or not") {
-    for (const Words &options : {Words{"run"}, Words{"run", "--strict"}}) {
-        const Outcome outcome = curb(joined(options, {"--", "true"}));
-        CHECK(outcome.status == 0);
-        CHECK(outcome.err.empty());
-    }
-}
-
-TEST_CASE("Of a program that is statically linked it is said that it runs without curb") {
+TEST_CASE("curb run warns that a statically linked program runs without curb") {
     if (CURB_HAS_STATIC == 0) return skip("sanitizers' runtimes cannot be linked statically");
     const TempDir dir;
     const std::string script = dir.write("script", "#!" CURB_WAITS_STATIC "\n");
@@ -211,7 +176,7 @@ TEST_CASE("Of a program that is statically linked it is said that it runs withou
         is_warned_of(program, CURB_WAITS_STATIC "' is statically linked");
 }
 
-TEST_CASE("Of a program with another user's rights it is said that it runs without curb") {
+TEST_CASE("curb run warns that a program with another user's rights runs without curb") {
     const TempDir dir;
     const fs::path own = dir / "own";
     fs::copy_file("/bin/true", own);
@@ -223,7 +188,7 @@ TEST_CASE("Of a program with another user's rights it is said that it runs witho
     is_warned_of(own.string(), "has rights of its own");
 }
 
-TEST_CASE("Of a library on a noexec mount it is said that programs run without curb") {
+TEST_CASE("curb run warns that programs run without curb if its library is on a noexec mount") {
     const TempDir dir;
     const fs::path library = dir / "libcurb.so";
     fs::copy_file(harmless_library(), library);
@@ -234,7 +199,7 @@ TEST_CASE("Of a library on a noexec mount it is said that programs run without c
     is_warned_of("true", "is mounted noexec", {{"CURB_LIBRARY", library.string()}}, prepare);
 }
 
-TEST_CASE("A command that is not there is 127, one that cannot be executed 126") {
+TEST_CASE("curb run ends with 127 if there is no such command, and with 126 if it cannot be executed") {
     const TempDir dir;
     const std::string plain = dir.write("plain", "text");
     const std::string script = dir.write("script", "#!/no/such/interpreter\n");
@@ -248,39 +213,7 @@ TEST_CASE("A command that is not there is 127, one that cannot be executed 126")
     CHECK_THAT(curb({"run", "--", script}).err, contains("the interpreter that it names is not there"));
 }
 
-TEST_CASE("Without a command there is a usage, and 125") {
-    for (const Words &words :
-         {Words{"run"}, Words{"run", "--"}, Words{"run", "--cap", "1GiB"}, Words{"run", "--cap=1GiB", "--"}}) {
-        const Outcome outcome = curb(words);
-        CHECK(outcome.status == 125);
-        CHECK_THAT(outcome.err, contains("usage: curb run [--cap SIZE]"));
-    }
-}
-
-TEST_CASE("Without -- the command begins at the first word that is no option of ours") {
-    CHECK(curb({"run", "--cap", "1GiB", "printf", "%s|", "--cap", "-x"}).out == "--cap|-x|");
-    CHECK(curb({"run", "--cap=1GiB", "sh", "-c", "exit 3"}).status == 3);
-}
-
-TEST_CASE("Where the command begins must be clear") {
-    const Trace trace;
-    const Outcome outcome = curb(joined({"run", "touch"}, trace.command()));
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("'touch' stands before --") && contains("curb run [OPTIONS] -- COMMAND"));
-    CHECK_FALSE(trace.started());
-}
-
-TEST_CASE("Options that do not exist or lack their value are 125") {
-    const Trace trace;
-    CHECK_THAT(curb(joined({"run", "--capp", "1GiB"}, trace.command())).err, contains("--capp"));
-    for (const Words &words : {Words{"run", "--capp", "1GiB"}, Words{"run", "--cap"}, Words{"run", "--sim=perhaps"},
-                               Words{"rum"}, Words{}}) {
-        CHECK(curb(joined(words, trace.command())).status == 125);
-    }
-    CHECK_FALSE(trace.started());
-}
-
-TEST_CASE("A library that the loader's list cannot carry is refused, with the character and the remedy") {
+TEST_CASE("curb run refuses a library whose path LD_PRELOAD cannot carry") {
     const TempDir dir;
     const Trace trace;
     const auto name = GENERATE(as<std::string>{}, "with space", "with:colon", "$LIB");
@@ -292,19 +225,7 @@ TEST_CASE("A library that the loader's list cannot carry is refused, with the ch
     CHECK_FALSE(trace.started());
 }
 
-TEST_CASE("A library that is not there or not one keeps the program from starting uncapped") {
-    const TempDir dir;
-    const Trace trace;
-    for (const std::string &library :
-         {(dir / "missing.so").string(), dir.write("text.so", "not ELF"), dir.path().string()}) {
-        const Outcome outcome = curb(joined({"run"}, trace.command()), {{"CURB_LIBRARY", library}});
-        CHECK(outcome.status == 125);
-        CHECK_THAT(outcome.err, contains(library) && contains("correct or unset CURB_LIBRARY"));
-    }
-    CHECK_FALSE(trace.started());
-}
-
-TEST_CASE("The library is found beside curb, in each of the places where it is installed") {
+TEST_CASE("curb run finds its library in each of the places where it is installed") {
     const Installed installed;
     const auto place =
         GENERATE(as<std::string>{}, "lib/libcurb.so", "lib/curb/libcurb.so", "lib/x86_64-linux-gnu/curb/libcurb.so");
@@ -313,15 +234,7 @@ TEST_CASE("The library is found beside curb, in each of the places where it is i
     CHECK(lines(outcome.out) == Words{"LD_PRELOAD=" + library, "true"});
 }
 
-TEST_CASE("Where the library was looked for is told") {
-    const Installed installed;
-    const Outcome outcome = start({{installed.binary(), "run", "--", "true"}, {}, {}, {}, {}});
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("there is no libcurb.so") && contains(installed.prefix() + "/lib/libcurb.so") &&
-                                contains(installed.prefix() + "/lib/curb/libcurb.so") && contains("set CURB_LIBRARY"));
-}
-
-TEST_CASE("--sim puts the simulated driver before what the loader searches, and says so") {
+TEST_CASE("--sim puts the simulated driver first in the loader's search path, and says so") {
     const Installed installed;
     const auto place = GENERATE(as<std::string>{}, "sim", "lib/curb/sim");
     installed.library(place + "/libcuda.so.1");
@@ -336,14 +249,20 @@ TEST_CASE("--sim puts the simulated driver before what the loader searches, and 
     CHECK(start(run).out == directory + ":/usr/lib\n");
 }
 
-TEST_CASE("--sim without the simulated driver does not touch a real one") {
+TEST_CASE("without its library, and with --sim without a simulated driver, curb says so and starts nothing") {
     const Installed installed;
     const Trace trace;
-    Start run{joined({installed.binary(), "run", "--sim"}, trace.command()), {}, {}, {}, {}};
+    Start run{joined({installed.binary(), "run"}, trace.command()), {}, {}, {}, {}};
+    const Outcome no_library = start(run);
+    CHECK(no_library.status == 125);
+    CHECK_THAT(no_library.err, contains("there is no libcurb.so") && contains("set CURB_LIBRARY") &&
+                                   contains(installed.prefix() + "/lib/libcurb.so") &&
+                                   contains(installed.prefix() + "/lib/curb/libcurb.so"));
+    run = {joined({installed.binary(), "run", "--sim"}, trace.command()), {}, {}, {}, {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
-    const Outcome outcome = start(run);
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("there is no simulated driver"));
+    const Outcome no_driver = start(run);
+    CHECK(no_driver.status == 125);
+    CHECK_THAT(no_driver.err, contains("there is no simulated driver"));
     CHECK_FALSE(trace.started());
 }
 
@@ -357,10 +276,9 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
                                       "LD_PRELOAD=" + harmless_library(), "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225",
                                       R"(touch 'it'\''s' ')" + policy + "x'"});
     CHECK_FALSE(fs::exists(policy + "x"));
-    CHECK(curb({"run", "--dry-run", "--cap", "8Gib", "--", "true"}).status == 125);
 }
 
-TEST_CASE("What the policy says to set is set, after curb's own, where it is unset") {
+TEST_CASE("curb run sets the variables of the policy that are not set yet") {
     const TempDir dir;
     const std::string policy = dir.write(
         "job.json", R"({"version": 1, "frameworks": {"steer": true, "env": {"NCCL_DEBUG": "WARN", "PATH": "/none"}}})");
@@ -374,26 +292,4 @@ TEST_CASE("What the policy says to set is set, after curb's own, where it is uns
                                   "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
                                   "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "env"});
     CHECK_THAT(curb({"run", "--", "env"}).out, !contains("XLA_PYTHON_CLIENT"));
-}
-
-TEST_CASE("What is set follows the rule that is for the command") {
-    const TempDir dir;
-    const std::string policy = dir.write("job.json", R"({"version": 1, "rules": [
-{"match": {"exe": "printenv", "env": {"CURB_CAP": "1GiB"}}, "frameworks": {"env": {"RULE": "first"}}},
-{"match": {"args": "RULE"}, "frameworks": {"env": {"RULE": "second"}}}]})");
-    CHECK(curb({"run", "--policy", policy, "--cap", "1GiB", "--", "printenv", "RULE"}).out == "first\n");
-    CHECK(curb({"run", "--policy", policy, "--", "printenv", "RULE"}).out == "second\n");
-    CHECK(curb({"run", "--policy", policy, "--", "sh", "-c", "echo $RULE"}).out == "\n");
-}
-
-TEST_CASE("curb tells its version and how it is used") {
-    CHECK_THAT(curb({"--version"}).out, Catch::Matchers::StartsWith("curb "));
-    CHECK(curb({"--version"}).status == 0);
-    for (const Words &words : {Words{"--help"}, Words{"run", "--help"}, Words{"policy", "check", "--help"},
-                               Words{"policy", "show", "--help"}, Words{"policy", "explain", "--help"},
-                               Words{"policy", "schema", "--help"}, Words{"policy", "--help"}}) {
-        CHECK(curb(words).status == 0);
-        CHECK_THAT(curb(words).out, contains("Usage:"));
-    }
-    CHECK_THAT(curb({"--help"}).out, contains("curb run --cap 8GiB -- python train.py"));
 }

@@ -1,4 +1,4 @@
-// What a process says of itself, against what was done to it and what the simulated driver has in its books.
+// The status of a capped process, compared with what was done to it and with the simulated driver's own books.
 
 #include <numeric>
 
@@ -27,36 +27,20 @@ control::UnixMs now() {
 
 }  // namespace
 
-TEST_CASE("a process without a cap says what its context holds, when it is asked for the first time") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({}));
-    // The books were held against the device when the test waited for it to be asked; what is taken now is charged.
-    CHECK(process("take") == "ok");
-    const Status said = status(process);
-    CHECK(std::to_string(said.gpus.at(0).held) == process("held"));
-    CHECK(said.gpus[0].held == kContext + 64 * MiB);
-    const auto &kinds = said.gpus[0].kinds;
-    CHECK(kinds[static_cast<std::size_t>(policy::Kind::plain)] == 64 * MiB);
-    CHECK(std::accumulate(kinds.begin(), kinds.end(), Bytes{0}) == said.gpus[0].held);
-    CHECK(!said.gpus[0].cap);
-    CHECK(!said.gpus[0].allowance);
-    CHECK(!said.gpus[0].live_cap);
-    control::PolicyStatus nothing;
-    nothing.since = said.policy.since;
-    CHECK(said.policy == nothing);
-}
-
-TEST_CASE("a status says since when, by what signal and under which policy") {
-    const TempDir runtime;
+TEST_CASE("a status has the process's start, its release signal and its policy") {
     const control::UnixMs before = now();
-    Capped process(runtime.path(), under(runtime, R"({ "version": 1, "release": { "signal": "SIGUSR2" },
+    Capped process(under(R"({ "version": 1, "release": { "signal": "SIGUSR2" },
         "gpu": { "*": { "cap": "4GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "1h" } } },
         "rules": [ { "name": "mine", "match": { "exe": "scenarios" }, "gpu": { "*": { "cap": "2GiB" } } } ] })"));
     const Status said = status(process);
+    CHECK(said.pid == process.pid());
+    CHECK(!said.version.empty());
+    CHECK_THAT(said.gpus.at(0).uuid, contains("GPU-"));
+    CHECK(said.gpus[0].contexts == 1);
     CHECK(said.since >= before);
     CHECK(said.since <= now());
     CHECK(said.signal == "SIGUSR2");
-    CHECK(said.policy.file == (runtime / "job.json").string());
+    CHECK(said.policy.file == process.policy().string());
     CHECK(said.policy.rule == "rule 1 \"mine\"");
     CHECK(said.policy.cap.empty());
     CHECK(!said.policy.unusable);
@@ -68,9 +52,8 @@ TEST_CASE("a status says since when, by what signal and under which policy") {
     CHECK(!said.gpus[0].ceiling);
 }
 
-TEST_CASE("a status tells of pools, the largest first, and of what a release gave back by step") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "8GiB"}}));
+TEST_CASE("a status has the pools, largest first, and what each step of a release gave back") {
+    Capped process(how({{"CURB_CAP", "8GiB"}}));
     CHECK(process("pools") == "ok");
     const Status before = status(process);
     CHECK(before.gpus.at(0).pools == std::vector<Bytes>{256 * MiB, 128 * MiB, 64 * MiB});
@@ -90,23 +73,9 @@ TEST_CASE("a status tells of pools, the largest first, and of what a release gav
     CHECK(std::to_string(after.gpus[0].held) == process("held"));
 }
 
-TEST_CASE("a status tells of blocks that are kept for reuse") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("4GiB", R"(, "cache": { "max": "1GiB", "idle": "1h" })")));
-    CHECK(process("take") == "ok");
-    CHECK(status(process).gpus.at(0).cached == 0);
-    CHECK(process("drop") == "ok");
-    const Status kept = status(process);
-    CHECK(kept.gpus.at(0).cached == 64 * MiB);
-    CHECK(kept.gpus[0].held >= kContext + 64 * MiB);
-    ask(process.pid(), policy::ReleaseRequest(), control::kForEver);
-    CHECK(status(process).gpus.at(0).cached == 0);
-    CHECK(released_by(status(process), Step::cache) == 64 * MiB);
-}
-
-TEST_CASE("a refusal is counted by what it met, as the log says it, and the last ones are told") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("1GiB")));
+TEST_CASE("a status counts refusals by the limit that caused them, as the log does, and lists the last ones") {
+    Capped process(under(capped_at("1GiB")));
+    CHECK(process("probe") == "ok");  // sizes that no device has are not counted
     process("fill");
     const Status once = status(process);
     CHECK(refused_by(once, Obstacle::cap) == 1);
@@ -132,20 +101,11 @@ TEST_CASE("a refusal is counted by what it met, as the log says it, and the last
     CHECK(often.refusals.size() == 16);
 }
 
-TEST_CASE("sizes that no device has, by which programs probe, are not counted") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_CAP", "1GiB"}}));
-    CHECK(process("probe") == "ok");
-    CHECK(refused(status(process)) == 0);
-    CHECK(status(process).refusals.empty());
-}
-
-TEST_CASE("refusals by the allowance, by what is to stay free and by a full device are told apart") {
+TEST_CASE("a status tells refusals by the allowance, by keep_free and by a full device apart") {
     const auto met = [](const std::string &policy, const std::string &memory) {
-        const TempDir runtime;
-        Capped::How with = under(runtime, R"({ "version": 1, "gpu": { "*": )" + policy + " } }");
+        Capped::How with = under(R"({ "version": 1, "gpu": { "*": )" + policy + " } }");
         with.environment["CURB_SIM_MEMORY"] = memory;
-        Capped process(runtime.path(), with);
+        Capped process(with);
         process("fill");
         const Status said = status(process);
         REQUIRE(said.refusals.size() == 1);
@@ -165,55 +125,23 @@ TEST_CASE("refusals by the allowance, by what is to stay free and by a full devi
     CHECK(device.limit == 0);
 }
 
-TEST_CASE("a policy that cannot be used is told with its reason, and what it refuses is counted") {
-    const TempDir runtime;
-    Capped::How with = under(runtime, R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
-    Capped process(runtime.path(), with);
+TEST_CASE("a status says why the policy cannot be used, and counts what it refuses") {
+    Capped::How with = under(R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
+    Capped process(with);
     CHECK(process("take") == "refused");
     const Status said = status(process);
     CHECK(said.policy.unusable);
     CHECK_THAT(said.policy.error, contains("job.json:1:") && contains("/gpu/*/cap: '8Gib' is not a size"));
     CHECK(refused_by(said, Obstacle::policy) == 1);
-    runtime.write("job.json", capped_at("8GiB"));
+    process.write(capped_at("8GiB"));
     CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 8 * GiB; }));
     CHECK(status(process).policy.error.empty());
     CHECK(!status(process).policy.unusable);
     CHECK(process("take") == "ok");
 }
 
-TEST_CASE("a bad edit, and a file that cannot be read, are told until they are mended") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("2GiB")));
-    const control::UnixMs since = status(process).policy.since;
-    runtime.write("job.json", "{");
-    CHECK(within(5s, [&] { return !status(process).policy.error.empty(); }));
-    CHECK_THAT(status(process).policy.error, contains("job.json:1:"));
-    CHECK(status(process).gpus.at(0).cap == 2 * GiB);
-    CHECK(status(process).policy.since == since);
-    runtime.write("job.json", capped_at("2GiB"));
-    CHECK(within(5s, [&] { return status(process).policy.error.empty(); }));
-    fs::remove(runtime / "job.json");
-    fs::create_directory(runtime / "job.json");
-    CHECK(within(5s, [&] { return status(process).policy.error.find("directory") != std::string::npos; }));
-    fs::remove(runtime / "job.json");
-    runtime.write("job.json", capped_at("2GiB"));
-    CHECK(within(5s, [&] { return status(process).policy.error.empty(); }));
-}
-
-TEST_CASE("requests that were held for room are counted") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("1GiB", R"(, "growth": { "wait": "50s" })")));
-    CHECK(process("ask") == "ok");
-    CHECK(within(5s, [&] { return process("asked") == "granted"; }));
-    CHECK(status(process).gpus.at(0).waited == 0);
-    for (int i = 0; i < 6; ++i) CHECK(process("ask") == "ok");  // more than there is room for
-    CHECK(within(5s, [&] { return status(process).gpus.at(0).waited >= 1; }));
-    CHECK(refused(status(process)) == 0);
-}
-
-TEST_CASE("a request that waits is told with what it waits for, since when and until when") {
-    const TempDir runtime;
-    Capped process(runtime.path(), under(runtime, capped_at("4GiB", R"(, "growth": { "start": "640MiB", "step": "1GiB",
+TEST_CASE("a status lists requests that wait: for what, since when and until when") {
+    Capped process(under(capped_at("4GiB", R"(, "growth": { "start": "640MiB", "step": "1GiB",
         "every": "1h", "wait": "50s" })")));
     const control::UnixMs began = control::unix_now();
     for (int i = 0; i < 2; ++i) CHECK(process("ask") == "ok");
@@ -230,43 +158,41 @@ TEST_CASE("a request that waits is told with what it waits for, since when and u
     CHECK(first.until == first.since + 50'000);
     REQUIRE(first.step.has_value());
     CHECK(*first.step > began + 3'000'000);
+    const auto doctor = [&] { return process.curb({"doctor", process.id()}).out; };  // shows waits of some seconds
+    CHECK(within(20s, [&] { return doctor().find("it waits on cuda:0 for 64 MiB since ") != std::string::npos; }));
+    CHECK_THAT(doctor(), contains("it met the allowance; the next growth step is due in "));
+    CHECK(said.gpus[0].waited >= 1);
+    CHECK(refused(said) == 0);
 }
 
-TEST_CASE("of an instance of a divided GPU both names are told") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({{"CURB_SIM_MIG", "1"}}));
-    const Status said = status(process);
-    CHECK_THAT(said.gpus.at(0).uuid, contains("MIG-"));
-    CHECK_THAT(said.gpus.at(0).parent, contains("GPU-"));
-}
-
-TEST_CASE("a signal that the program has for itself is not told as one that asks for a release") {
-    const TempDir runtime;
-    Capped ignoring(runtime.path(), {.environment = {}, .prepare = [] { ::signal(SIGUSR1, SIG_IGN); }});
+TEST_CASE("a status names no release signal that the program ignores") {
+    Capped ignoring({.environment = {}, .prepare = [] { ::signal(SIGUSR1, SIG_IGN); }});
     CHECK(status(ignoring).signal == "none");
     CHECK(status(ignoring).signal_trouble == "the program ignores SIGUSR1");
-    Capped named(runtime.path(), under(runtime, R"({ "version": 1, "release": { "signal": "none" } })"));
+    Capped named(under(R"({ "version": 1, "release": { "signal": "none" } })"));
     CHECK(status(named).signal == "none");
     CHECK(status(named).signal_trouble.empty());
-    Capped usual(runtime.path(), how({}));
+    Capped usual(how({}));
     CHECK(status(usual).signal == "SIGUSR1");
     CHECK(status(usual).signal_trouble.empty());
     CHECK(usual("ignore the signal") == "ok");
     CHECK(status(usual).signal == "none");
     CHECK(status(usual).signal_trouble == "the program ignores SIGUSR1");
     CHECK(within(20s, [&] { return usual.log().find("the program ignores SIGUSR1, which") != std::string::npos; }));
-    CHECK_THAT(curb_in(runtime, {"ps", std::to_string(usual.pid())}).out,
-               contains("none asks for a release: the program ignores SIGUSR1"));
+    CHECK_THAT(usual.curb({"ps", usual.id()}).out, contains("none asks for a release: the program ignores SIGUSR1"));
 }
 
-TEST_CASE("a status comes at once while the device computes and a release waits for it") {
-    const TempDir runtime;
-    Capped process(runtime.path(), how({}));
+TEST_CASE("status and live caps are answered within 50 ms while threads allocate and a release waits for the device") {
+    Capped process(how({{"CURB_CAP", "4GiB"}}));
     CHECK(process("pools") == "ok");
+    CHECK(process("work") == "ok");
     CHECK(process("compute") == "ok");
     std::thread releasing([&] { ask(process.pid(), policy::ReleaseRequest(), control::kForEver); });
     REQUIRE(within(2s, [&] { return status(process).releasing; }));
     CHECK(quickest([&] { status(process); }) < 50ms);
+    int size = 0;
+    CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
+    CHECK(process("told") == std::to_string(3 * GiB));
     CHECK(status(process).releasing);
     releasing.join();
     CHECK(!status(process).releasing);

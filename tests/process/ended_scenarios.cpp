@@ -1,5 +1,5 @@
-// What has ended, and what has its handle afterwards: the driver hands out again what was freed last. Contexts, pools,
-// arrays, mappings and kernels, under a cap.
+// Contexts, pools, arrays, mappings and kernels that have ended, and what gets their handles next: the simulated driver
+// reuses the handle that was freed last.
 
 #include <atomic>
 #include <barrier>

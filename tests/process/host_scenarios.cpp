@@ -1,24 +1,16 @@
-// What curb does to the program around it: look-ups, live policies, captures, forks.
+// What a program finds of curb around it: look-ups, live policies, refusals, errno, forks, NVML that does not list it.
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <utility>
 
 #include "live.hpp"
 
 using namespace scenario;
 
+// Run by tests/neighbours and tests/memcheck.
 SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
     void *libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     EXPECT(libcuda != nullptr);
@@ -81,43 +73,7 @@ SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
     EXPECT(entries("/proc/self/task") > 1);
 }
 
-SCENARIO_NAMED(a_release_synchronises_again_after_every_form_of_a_capture) {
-    start();
-    CUstream stream = nullptr;
-    CUgraph graph = nullptr;
-    const std::vector<std::function<CUresult()>> beginnings = {
-        [&] { return cuStreamBeginCapture(stream); },
-        [&] { return cuStreamBeginCapture_ptsz(stream); },
-        [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); },
-        [&] { return cuStreamBeginCapture_v2_ptsz(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); },
-        [&] {
-            MUST(cuGraphCreate(&graph, 0));
-            return cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-        },
-        [&] {
-            MUST(cuGraphCreate(&graph, 0));
-            return cuStreamBeginCaptureToGraph_ptsz(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-        },
-    };
-    const std::vector<std::function<void()>> ends = {
-        [&] { MUST(cuStreamEndCapture(stream, &graph)); },
-        [&] { MUST(cuStreamEndCapture_ptsz(stream, &graph)); },
-        [&] { cuStreamDestroy_v2(std::exchange(stream, nullptr)); },
-        [&] { cuStreamDestroy(std::exchange(stream, nullptr)); },
-    };
-    for (std::size_t i = 0; i < beginnings.size() * ends.size(); ++i) {
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        MUST(beginnings[i % beginnings.size()]());
-        EXPECT(beginnings[i % beginnings.size()]() != CUDA_SUCCESS);  // a stream captures once at a time
-        ends[i / beginnings.size()]();
-        if (stream) MUST(cuStreamDestroy_v2(stream));
-        leave_memory_in_the_pool();  // not known complete: only a synchronisation brings it back
-        kill(getpid(), SIGUSR1);
-        EXPECT(pool_came_back());
-    }
-}
-
-SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
+SCENARIO_NAMED(a_release_that_is_delayed_refuses_no_request) {
     start();
     // Wherever the thread that releases has got to when the memory is there again: what the books still say of it is no
     // reason to refuse.
@@ -134,71 +90,23 @@ SCENARIO_NAMED(a_release_that_is_held_up_refuses_nobody) {
     }
 }
 
-SCENARIO_NAMED(a_graph_capture_survives_a_release) {
-    start();
-    leave_memory_in_the_pool();
-    MUST(cuCtxSynchronize());
-    CUstream stream = nullptr;
-    CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());  // known complete, so a trim in the relaxed mode brings it
-    CUdeviceptr node = 0;
-    MUST(cuMemAllocAsync(&node, 4 * MiB, stream));  // a node of the graph
-    MUST(cuMemFreeAsync(node, stream));
-    MUST(cuStreamEndCapture(stream, &graph));
-    // And what was not known complete comes back once the capture has ended.
-    leave_memory_in_the_pool();
-    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
-    kill(getpid(), SIGUSR1);
-    EXPECT(within(std::chrono::seconds(5), [&] { return curb_sim_calls("cuMemPoolTrimTo") > trims; }));
-    MUST(cuStreamEndCapture(stream, &graph));
-    kill(getpid(), SIGUSR1);
-    EXPECT(pool_came_back());
-}
-
 SCENARIO_NAMED(an_edit_is_in_force_within_a_second) {
-    const fs::path file = policy_file();
-    start();
     const auto comes_into_force = [](std::uint64_t cap) {
         return within(std::chrono::milliseconds(1000), [cap] { return told_total() == cap; });
     };
-    EXPECT(comes_into_force(1 * GiB));
-    write_in_place(file, policy_with_cap("2GiB"));
-    EXPECT(comes_into_force(2 * GiB));
-    write_by_rename(file, policy_with_cap("3GiB"));
-    EXPECT(comes_into_force(3 * GiB));
-    // As config maps do: the name is a symlink, through a symlink to a folder that is swapped.
-    const fs::path folder = file.parent_path();
-    for (const char *version : {"a", "b"}) fs::create_directory(folder / version);
-    write_in_place(folder / "a" / "job.json", policy_with_cap("4GiB"));
-    write_in_place(folder / "b" / "job.json", policy_with_cap("5GiB"));
-    fs::create_directory_symlink("a", folder / "data");
-    fs::create_symlink("data/job.json", folder / "link");
-    fs::rename(folder / "link", file);
-    EXPECT(comes_into_force(4 * GiB));
-    fs::create_directory_symlink("b", folder / "data.new");
-    fs::rename(folder / "data.new", folder / "data");
-    EXPECT(comes_into_force(5 * GiB));
-    // Deleted: the last one stays. Made again: the new one counts.
-    fs::remove(file);
-    write_in_place(file, policy_with_cap("6GiB"));
-    EXPECT(comes_into_force(6 * GiB));
-    // A bad one never replaces a good one; the next good one does.
-    write_in_place(file, R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
-    write_by_rename(file, "{");
-    EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 6 * GiB; }));
-    write_by_rename(file, policy_with_cap("50%"));
-    EXPECT(comes_into_force(40 * GiB));
-}
-
-SCENARIO_NAMED(a_lowered_cap_releases_at_once_and_refuses_until_under) {
-    const fs::path file = policy_file();
     start();
+    EXPECT(comes_into_force(1 * GiB));
+    edit(policy_with_cap("2GiB"));
+    EXPECT(comes_into_force(2 * GiB));
+    // A bad one never replaces a good one; the next good one does.
+    write_in_place(policy_file(), R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
+    edit("{");
+    EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 2 * GiB; }));
+    edit(policy_with_cap("50%"));
+    EXPECT(comes_into_force(40 * GiB));
+    // A lowered cap releases at once.
     leave_memory_in_the_pool();
-    write_by_rename(file, policy_with_cap("704MiB"));
+    edit(policy_with_cap("704MiB"));
     EXPECT(pool_came_back());
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 100 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -258,6 +166,7 @@ SCENARIO_NAMED(errno_is_the_programs_own) {
     EXPECT_EQ(errno, 4711);
 }
 
+// tests/neighbours and tests/memcheck run this too.
 SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
     start();
     CUdeviceptr block = 0;
@@ -273,8 +182,7 @@ SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
         raise(SIGUSR1);  // ends the child, as it would without curb
         _exit(13);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
+    const int status = status_of(child);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
     MUST(cuMemFree_v2(block));

@@ -1,5 +1,5 @@
-// One run of a program under libcurb.so, on the simulated driver, as a user would start it: a folder of its own with
-// the policy file in it, an environment, and what came out.
+// One run of a program under libcurb.so on the simulated driver: its folder with the policy file, its environment, and
+// its output.
 #pragma once
 
 #include "ceiling.hpp"
@@ -8,6 +8,12 @@
 class Job {
   public:
     Job &policy(const std::string &text) { return with("CURB_POLICY", dir_.write("job.json", text)); }
+    // A policy with these members, and a log at level info in log(), which the program finds as LOG.
+    Job &logged(const std::string &members = "") {
+        return policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log().string() + R"(" })" +
+                      (members.empty() ? "" : ", ") + members + " }")
+            .with("LOG", log().string());
+    }
     Job &cap(const std::string &size) { return with("CURB_CAP", size); }
     Job &with(const std::string &name, const std::string &value) {
         environment_[name] = value;
@@ -30,6 +36,7 @@ class Job {
         return *this;
     }
     [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
+    [[nodiscard]] fs::path log() const { return folder() / "curb.log"; }
 
     Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
         return run_command({program, scenario});

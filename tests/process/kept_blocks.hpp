@@ -1,5 +1,5 @@
-// What the scenarios about the cache share. Its policy is set by cache_shim_test.cpp: unless that says otherwise a cap
-// of 1 GiB and up to 256 MiB kept.
+// Helpers of the scenarios about the cache. cache_shim_test.cpp sets the policy: a cap of 1 GiB and 256 MiB of kept
+// blocks unless it says otherwise.
 #pragma once
 
 #include <csignal>

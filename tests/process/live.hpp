@@ -1,4 +1,4 @@
-// What the scenarios about a running process share: its policy file, edited, and memory that only a release brings
+// Helpers of the scenarios about a running process: edits of its policy file, and memory that only a release brings
 // back.
 #pragma once
 

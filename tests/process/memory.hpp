@@ -1,7 +1,6 @@
 // What the scenarios about memory share: ways to take it, and to fill a device up to the cap.
 #pragma once
 
-#include <atomic>
 #include <cstring>
 
 #include "scenario.hpp"
@@ -30,39 +29,6 @@ int fill(Allocate allocate) {
     EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT(curb_sim_held(0) <= kCap);
     return served;
-}
-
-// Threads that each take a block or free their last, which is every `free_one_in`th time, of the sizes that `size`
-// makes of random numbers. At no moment is more than the cap held; no thread is given a block that it has; in the end
-// all is given back.
-template <class Size>
-void take_and_free_at_random(CUcontext context, unsigned threads, int times, unsigned free_one_in, Size size) {
-    std::vector<std::thread> all;
-    std::atomic<int> refused{0};
-    for (unsigned seed = 1; seed <= threads; ++seed)
-        all.emplace_back([=, &refused] {
-            MUST(cuCtxSetCurrent(context));
-            unsigned random = seed * 2654435761U;
-            std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < times; ++i) {
-                random = random * 1664525U + 1013904223U;
-                CUdeviceptr pointer = 0;
-                if ((random >> 20) % free_one_in == 0 && !mine.empty()) {
-                    MUST(cuMemFree_v2(mine.back()));
-                    mine.pop_back();
-                } else if (const CUresult result = cuMemAlloc_v2(&pointer, size(random)); result == CUDA_SUCCESS) {
-                    EXPECT(std::find(mine.begin(), mine.end(), pointer) == mine.end());
-                    mine.push_back(pointer);
-                } else {
-                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                    ++refused;
-                }
-                EXPECT(curb_sim_held(0) <= kCap);
-            }
-            for (const CUdeviceptr pointer : mine) MUST(cuMemFree_v2(pointer));
-        });
-    for (std::thread &thread : all) thread.join();
-    EXPECT(refused > 0);  // or the cap was not met
 }
 
 inline CUmemAllocationProp on_device(int device) {

@@ -1,17 +1,21 @@
-// What no export tells of libcurb.so's parts: they are linked into this program, in front of the simulated driver, and
-// the test stands between the two where it has to.
+// Parts of libcurb.so that no export shows. They are linked into this program in front of the simulated driver, and the
+// test replaces the driver's functions or the worker where it has to.
 
 #include <pthread.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "allocations.hpp"
+#include "cache.hpp"
 #include "catch.hpp"
 #include "policy/granule.hpp"
 #include "pools.hpp"
 #include "sim.h"
+#include "temp_dir.hpp"
 
 using namespace curb::shim;
 using curb::policy::MiB;
@@ -20,18 +24,39 @@ namespace {
 
 constinit thread_local int until_no_memory = 0;  // allocations, the last of which fails; 0: none does
 
-// CUDA on two devices, the primary context of the first one current.
+constexpr std::uint64_t kContext = 518 * MiB;
+constexpr std::uint64_t kIdleMs = 300;
+std::atomic<int> wakes{0};  // of curb's timer, for which the test stands in
+
+// CUDA on two devices with a cache, the primary context of the first one current.
 CUcontext start() {
     static CUcontext context = [] {
+        const TempDir dir;
         CUcontext primary = nullptr;
         setenv("CURB_SIM_GPUS", "2", 1);
+        const std::string policy =
+            R"({ "version": 1, "gpu": { "*": { "cache": { "max": "1GiB", "idle": "300ms" } } } })";
+        setenv("CURB_POLICY", dir.write("job.json", policy).c_str(), 1);
         REQUIRE(cuInit(0) == CUDA_SUCCESS);
         REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
+        cache::on_first_kept([] { ++wakes; });
         return primary;
     }();
     REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
     return context;
 }
+
+// Sweeps the cache until it is empty.
+void sweep_all() {
+    while (const auto next = cache::sweep()) std::this_thread::sleep_for(std::chrono::milliseconds(*next));
+}
+
+CUdeviceptr take(std::uint64_t bytes) {
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, bytes) == CUDA_SUCCESS);
+    return block;
+}
+void keep(std::uint64_t bytes) { REQUIRE(cuMemFree_v2(take(bytes)) == CUDA_SUCCESS); }
 
 // Another function in the driver's place, while it lives.
 template <class F>
@@ -59,7 +84,7 @@ void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
-TEST_CASE("a program is told its own release threshold, also when curb lowers or restores it meanwhile") {
+TEST_CASE("a program reads back its own release threshold, also when curb lowers or restores it meanwhile") {
     start();
     const bool lowered_before = GENERATE(true, false);
     CUmemoryPool pool = nullptr;
@@ -169,4 +194,54 @@ TEST_CASE("unmapping memory of several devices is an operation on each") {
     CHECK(overheads[0] == 100 * MiB);
     CHECK(overheads[1] == 100 * MiB);
     CHECK(devices::at(1).ledger.of(Kind::vmm) == 0);
+}
+
+// ---- the cache and its timer ----
+
+TEST_CASE("a kept block is freed after the policy's idle time, and not before") {
+    start();
+    sweep_all();
+    const auto freed = std::chrono::steady_clock::now();
+    keep(2 * MiB);
+    const auto due = cache::sweep();
+    REQUIRE(due);
+    CHECK(*due <= kIdleMs);
+    CHECK(curb_sim_held(0) == kContext + 2 * MiB);
+    sweep_all();
+    CHECK(curb_sim_held(0) == kContext);
+    // By a clock that goes on every 4 ms.
+    CHECK(std::chrono::steady_clock::now() - freed >= std::chrono::milliseconds(kIdleMs - 5));
+}
+
+TEST_CASE("the idle time of a kept block begins anew when it is used, and another block's does not") {
+    start();
+    sweep_all();
+    keep(2 * MiB);
+    keep(64 * MiB);
+    const auto begun = std::chrono::steady_clock::now();
+    const auto passed = [&] { return std::chrono::steady_clock::now() - begun; };
+    while (passed() < std::chrono::milliseconds(2 * kIdleMs)) {
+        keep(2 * MiB);
+        REQUIRE(cache::sweep());
+    }
+    CHECK(curb_sim_held(0) == kContext + 2 * MiB);
+}
+
+TEST_CASE("an alloc and free loop wakes the timer once, until that has found nothing") {
+    start();
+    sweep_all();
+    wakes = 0;
+    for (int i = 0; i < 1000; ++i) keep(2 * MiB);
+    CHECK(wakes == 1);
+    sweep_all();
+    CHECK(wakes == 1);
+    keep(2 * MiB);
+    CHECK(wakes == 2);
+    // What was there before somebody wanted to know.
+    cache::on_first_kept([] { wakes += 100; });
+    CHECK(wakes == 2);
+    const CUdeviceptr block = take(2 * MiB);
+    CHECK_FALSE(cache::sweep());
+    REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+    CHECK(wakes == 102);
 }

@@ -19,15 +19,14 @@ void *opened(const std::string &how, const std::string &path) {
 // Not linked with the driver, as the frameworks are not.
 bool use_cuda(bool make_context) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    const auto init = driver ? reinterpret_cast<decltype(&cuInit)>(dlsym(driver, "cuInit")) : nullptr;
+    if (!driver) return false;
+    const auto init = reinterpret_cast<decltype(&cuInit)>(dlsym(driver, "cuInit"));
     const auto retain =
-        driver ? reinterpret_cast<decltype(&cuDevicePrimaryCtxRetain)>(dlsym(driver, "cuDevicePrimaryCtxRetain"))
-               : nullptr;
-    const auto set = driver ? reinterpret_cast<decltype(&cuCtxSetCurrent)>(dlsym(driver, "cuCtxSetCurrent")) : nullptr;
+        reinterpret_cast<decltype(&cuDevicePrimaryCtxRetain)>(dlsym(driver, "cuDevicePrimaryCtxRetain"));
+    const auto set = reinterpret_cast<decltype(&cuCtxSetCurrent)>(dlsym(driver, "cuCtxSetCurrent"));
     CUcontext context = nullptr;
-    if (!make_context) return init && init(0) == CUDA_SUCCESS;
-    return init && retain && set && init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS &&
-           set(context) == CUDA_SUCCESS;
+    if (init(0) != CUDA_SUCCESS) return false;
+    return !make_context || (retain(&context, 0) == CUDA_SUCCESS && set(context) == CUDA_SUCCESS);
 }
 
 }  // namespace

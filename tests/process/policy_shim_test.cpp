@@ -1,5 +1,5 @@
-// Policies in front of real processes on the simulated driver: growth, waiting, ceilings, edits, and the environment
-// that is set before main.
+// Policies in front of programs on the simulated driver: growth, waiting, ceilings, edits, and the environment that is
+// set before main.
 
 #include "job.hpp"
 
@@ -43,15 +43,7 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
                                 contains(", and the next growth step is due in"));
 }
 
-TEST_CASE("with wait a request is held until a step is due") {
-    succeeds(
-        Job()
-            .policy(growing(
-                R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"))
-            .run("a_request_is_held_until_a_step_is_due"));
-}
-
-TEST_CASE("what can be released is released before a step is taken, unless the policy says otherwise") {
+TEST_CASE("a growth step comes after a release, unless the policy says otherwise") {
     const std::string growth = R"("cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 })";
     const Outcome released = Job().policy(growing(growth)).run("a_release_comes_before_a_step");
     succeeds(released);
@@ -64,103 +56,82 @@ TEST_CASE("what can be released is released before a step is taken, unless the p
     CHECK_THAT(grown.err, contains("may now hold 2 GiB"));
 }
 
-TEST_CASE("a request that is held goes on as soon as memory comes back or the policy is edited") {
+TEST_CASE("a request that waits goes on as soon as memory comes back or the policy is edited") {
     const std::string scenario =
-        GENERATE("a_request_is_held_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
+        GENERATE("a_request_waits_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
     const Outcome outcome = Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario);
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
                                 contains("of the cap of 1 GiB is held") && contains("granted"));
+    if (scenario == "a_request_that_waits_follows_an_edit")
+        CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
+                                    contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
 }
 
-TEST_CASE("a request is held no longer than the policy says, and not at all if it could never fit") {
-    const Outcome outcome = Job()
-                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "2s" })"))
-                                .run("a_request_is_held_no_longer_than_said");
+TEST_CASE("a request waits no longer than the policy says, and not at all if it could never fit") {
+    const Outcome outcome =
+        Job()
+            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
+            .run("a_request_waits_no_longer_than_the_policy_says");
     succeeds(outcome);
-    CHECK_THAT(outcome.err, contains("refused 64 MiB on cuda:0"));
+    // After a second there is a warning, once for both requests.
+    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
+    CHECK(count(outcome.err, warning) == 1);
+    CHECK_THAT(outcome.err, contains("of the cap of 1 GiB is held") && contains("refused 64 MiB on cuda:0"));
 }
 
-TEST_CASE("under a clock that stands still steps are taken and waits end") {
+TEST_CASE("growth steps and waits go on under a clock that stands still") {
     succeeds(
         Job()
             .policy(growing(
                 R"("cap": "2GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "100ms", "wait": "1s" })"))
             .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_FROZEN_CLOCK)
             .for_at_most(30)
-            .run("a_request_that_is_held_ends"));
+            .run("a_request_stops_waiting"));
 }
 
-TEST_CASE("a request that waits for a second is a warning, with what it waits for, once") {
-    const Outcome outcome =
-        Job()
-            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
-            .run("two_requests_are_held_in_vain");
-    succeeds(outcome);
-    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
-    CHECK_THAT(outcome.err, contains(warning) && contains("of the cap of 1 GiB is held"));
-    CHECK(outcome.err.find(warning) == outcome.err.rfind(warning));
-}
-
-TEST_CASE("keep_free stays free of the device, whoever uses the rest") {
+TEST_CASE("keep_free stays free on the device, whichever process uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
-    const Outcome outcome = machine.job.run("what_is_to_stay_free_stays_free");
+    const Outcome outcome = machine.job.run("keep_free_stays_free");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("would have less than 4 GiB left for others (keep_free)"));
 }
 
-TEST_CASE("a context and a request wait until others have left enough free") {
-    Shared machine(growing(R"("growth": { "keep_free": "6GiB", "wait": "20s" })"));
-    succeeds(machine.job.run("a_context_and_a_request_wait_for_others_to_leave"));
-}
-
-TEST_CASE("a device that is full through others is waited for, not an error") {
-    const std::string kind = GENERATE("context", "plain", "async", "mapped", "graph");
-    CAPTURE(kind);
-    Shared machine(growing(R"("growth": { "wait": "20s" })"));
-    succeeds(machine.job.with("KIND", kind).run("a_full_device_is_waited_for"));
-}
-
-TEST_CASE("sizes that no device has, by which programs probe for free memory, are not waited for") {
-    const std::string growth =
-        GENERATE(R"("growth": { "wait": "20s" })", R"("growth": { "keep_free": "4GiB", "wait": "20s" })");
-    Shared machine(growing(growth));
-    succeeds(machine.job.run("senseless_sizes_are_not_waited_for"));
+TEST_CASE(
+    "requests wait for a growth step, for other processes and for each other, but not for sizes that no device has") {
+    struct Case {
+        const char *scenario, *gpu;
+        const char *kind = "";
+    };
+    constexpr const char *kWait = R"("growth": { "wait": "20s" })", *kFull = "a_full_device_is_waited_for";
+    const auto one = GENERATE_COPY(
+        Case{"a_request_waits_until_a_step_is_due",
+             R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"},
+        Case{"a_context_and_a_request_wait_for_other_processes", R"("growth": { "keep_free": "6GiB", "wait": "20s" })"},
+        Case{kFull, kWait, "context"}, Case{kFull, kWait, "plain"}, Case{kFull, kWait, "async"},
+        Case{kFull, kWait, "mapped"}, Case{kFull, kWait, "graph"},
+        Case{"sizes_that_no_device_has_are_not_waited_for", kWait},
+        Case{"sizes_that_no_device_has_are_not_waited_for", R"("growth": { "keep_free": "4GiB", "wait": "20s" })"},
+        Case{"threads_that_wait_for_each_other_are_all_served",
+             R"("cap": "4GiB", "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s",
+                "keep_free": "5GiB" })"});
+    CAPTURE(one.scenario, one.gpu, one.kind);
+    Shared machine(growing(one.gpu));
+    succeeds(machine.job.with("KIND", one.kind).run(one.scenario));
 }
 
 TEST_CASE("after a release the allowance falls back to what is held, rounded up to a step") {
-    Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" }, "gpu": { "*": { "cap": "8GiB",
-        "growth": { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" } } } })");
-    succeeds(job.with("LOG", log).run("after_a_release_the_allowance_falls_back"));
-}
-
-TEST_CASE("threads that wait for each other's memory all get on") {
-    Shared machine(growing(R"("cap": "4GiB",
-        "growth": { "start": "1GiB", "step": "256MiB", "every": "10ms", "wait": "50s", "keep_free": "5GiB" })"));
-    succeeds(machine.job.run("threads_that_wait_for_each_other_all_get_on"));
-}
-
-TEST_CASE("no edit shows as a mixture of two versions, and each stable one is seen") {
-    Job job;
-    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "6GiB", "report": "device" } } })");
-    succeeds(job.with("EDITS", CURB_EDITS).for_at_most(200).run("no_edit_shows_as_a_mixture"));
-}
-
-TEST_CASE("an edit is logged field by field") {
-    const Outcome outcome = Job()
-                                .policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })"))
-                                .run("a_request_that_waits_follows_an_edit");
-    CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
-                                contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
+    succeeds(Job()
+                 .logged(R"("gpu": { "*": { "cap": "8GiB", "growth":
+                     { "start": "1GiB", "step": "512MiB", "every": "300ms", "wait": "20s" } } })")
+                 .run("after_a_release_the_allowance_falls_back"));
 }
 
 TEST_CASE("a ceiling narrows whatever the user says") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     const auto told = [&](Job &job, const char *mib) {
-        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_is_told_of_a_device"));
+        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_sees_a_device_of_this_size"));
     };
     told(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
     told(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
@@ -179,7 +150,7 @@ TEST_CASE("a ceiling holds against live edits, and is itself followed within a s
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
 }
 
-TEST_CASE("a ceiling that others may write is refused loudly") {
+TEST_CASE("a ceiling that others may write refuses every allocation, and the log says why") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     fs::permissions(ceiling.file(), fs::perms(0666));
@@ -190,57 +161,55 @@ TEST_CASE("a ceiling that others may write is refused loudly") {
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json") && contains("root"));
 }
 
-TEST_CASE("frameworks are steered before main, where the user has not said otherwise", "[foreign]") {
-    Job job;
-    const std::string found =
-        environment_of(job.policy(R"({ "version": 1, "frameworks": { "steer": true, "env": { "MINE": "1" } } })")
-                           .with("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
-                           .with("PYTORCH_ALLOC_CONF", "max_split_size_mb:64"));
-    CHECK_THAT(found, contains("\nMINE=1\n") && contains("\nTF_FORCE_GPU_ALLOW_GROWTH=true\n") &&
-                          contains("\nTF_GPU_ALLOCATOR=cuda_malloc_async\n") &&
-                          contains("\nXLA_PYTHON_CLIENT_ALLOCATOR=cuda_async\n") &&
-                          contains("\nXLA_PYTHON_CLIENT_PREALLOCATE=true\n") &&
-                          contains("\nPYTORCH_ALLOC_CONF=max_split_size_mb:64\n"));
-    CHECK_THAT(found, !contains("PYTORCH_CUDA_ALLOC_CONF") && !contains("FRACTION"));
-}
-
-TEST_CASE("a rule steers the program that it is for, and what that starts", "[foreign]") {
-    const std::string policy = R"({ "version": 1, "rules": [
-        { "match": { "exe": "env" }, "frameworks": { "env": { "OF_ENV": "1" } } },
-        { "match": { "args": "-c *" }, "fr\u0061meworks": { "env": { "OF_SHELL": "1" } } } ] })";
-    Job job;
-    CHECK_THAT(environment_of(job.policy(policy)), contains("\nOF_ENV=1\n") && !contains("OF_SHELL"));
-    Job shell;
-    CHECK_THAT(environment_of(shell.policy(policy), {"python3", "-c", "import os; os.execvp('env', ['env'])"}),
-               contains("\nOF_ENV=1\n") && contains("\nOF_SHELL=1\n"));
-}
-
-TEST_CASE("a policy that says nothing of frameworks, or cannot be read, changes no environment", "[foreign]") {
-    Job quiet, bad;
-    CHECK_THAT(environment_of(quiet.policy(R"({ "version": 1, "frameworks": {} })")), !contains("TF_GPU_"));
-    CHECK_THAT(environment_of(bad.policy(R"({ "frameworks": { "steer": true })")), !contains("TF_GPU_"));
-}
-
-TEST_CASE("a cap has TensorFlow leave 225 MiB, in the bare form too, unless the policy or the user says otherwise",
+TEST_CASE("before main the program's variables are set as the policy says, where the user has not set them",
           "[foreign]") {
-    const std::string set = "\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n";
-    const auto with = [](const std::string &more) {
-        return R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } })" + more + " }";
+    const Words env{"env"}, python{"python3", "-c", "import os; os.execvp('env', ['env'])"};
+    const std::string room = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225";  // set for any cap
+    const std::string for_rules = R"({ "version": 1, "rules": [
+        { "match": { "exe": "env" }, "frameworks": { "env": { "OF_ENV": "1" } } },
+        { "match": { "args": "-c *" }, "fr\u0061meworks": { "env": { "OF_PYTHON": "1" } } } ] })";
+    const std::string capped = R"({ "version": 1, "gpu": { "*": { "cap": "4GiB" } } })";
+    const auto policy = [](const std::string &frameworks) {
+        return R"({ "version": 1, "frameworks": )" + frameworks + " }";
     };
-    Job none, variable, policy, unsteered, users;
-    CHECK_THAT(environment_of(none), !contains("TF_"));
-    for (const std::string &found : {environment_of(variable.cap("4GiB")), environment_of(policy.policy(with("")))})
-        CHECK_THAT(found, contains(set) && !contains("TF_GPU_ALLOCATOR") && !contains("XLA_"));
-    CHECK_THAT(environment_of(unsteered.policy(with(R"(, "frameworks": { "steer": false })")).cap("2GiB")),
-               !contains("TF_"));
-    CHECK_THAT(environment_of(users.cap("4GiB").with("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "600")),
-               contains("\nTF_DEVICE_MIN_SYS_MEMORY_IN_MB=600\n"));
-}
-
-TEST_CASE("the ceiling's cap is one for TensorFlow, too", "[foreign]") {
+    struct Case {
+        std::string policy;  // empty: none
+        Environment users;
+        Words command, set, not_set;  // whole lines; parts of lines
+    };
+    const Case cases[] = {
+        {policy(R"({ "steer": true, "env": { "MINE": "1" } })"),
+         {{"XLA_PYTHON_CLIENT_PREALLOCATE", "true"}, {"PYTORCH_ALLOC_CONF", "max_split_size_mb:64"}},
+         env,
+         {"MINE=1", "TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async",
+          "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE=true",
+          "PYTORCH_ALLOC_CONF=max_split_size_mb:64"},
+         {"PYTORCH_CUDA_ALLOC_CONF", "FRACTION"}},
+        {for_rules, {}, env, {"OF_ENV=1"}, {"OF_PYTHON"}},
+        {for_rules, {}, python, {"OF_ENV=1", "OF_PYTHON=1"}, {}},  // what it starts inherits
+        {policy("{}"), {}, env, {}, {"TF_"}},
+        {R"({ "frameworks": { "steer": true })", {}, env, {}, {"TF_"}},  // no valid policy
+        {"", {}, env, {}, {"TF_"}},
+        {"", {{"CURB_CAP", "4GiB"}}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
+        {capped, {}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
+        {policy(R"({ "steer": false })"), {{"CURB_CAP", "2GiB"}}, env, {}, {"TF_"}},
+        {"",
+         {{"CURB_CAP", "4GiB"}, {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "600"}},
+         env,
+         {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=600"},
+         {room}},
+    };
+    for (const Case &one : cases) {
+        CAPTURE(one.policy, one.users, one.command);
+        Job job;
+        if (!one.policy.empty()) job.policy(one.policy);
+        for (const auto &[name, value] : one.users) job.with(name, value);
+        const std::string found = environment_of(job, one.command);
+        for (const std::string &line : one.set) CHECK_THAT(found, contains("\n" + line + "\n"));
+        for (const std::string &part : one.not_set) CHECK_THAT(found, !contains(part));
+    }
     const Ceiling ceiling(kLab);
-    if (!can_try(ceiling)) return;
-    CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
+    if (can_try(ceiling)) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
 }
 
 TEST_CASE("a rule's cap is for the program that the rule is for, wherever the rule stands in the file", "[foreign]") {

@@ -112,7 +112,7 @@ SCENARIO_NAMED(a_pool_of_cupy_is_refused_once_and_gives_back) {
     EXPECT_EQ(cupy::refusals(), 1);
 }
 
-SCENARIO_NAMED(everybody_else_is_served) {
+SCENARIO_NAMED(other_callers_are_served) {
     cupy::interpreter = python;
     start();
     cache(64 * MiB, 1);
@@ -139,7 +139,7 @@ SCENARIO_NAMED(everybody_else_is_served) {
     EXPECT_EQ(torch::figures().refused.load(), 1);
 }
 
-SCENARIO_NAMED(nobody_is_refused_while_a_graph_is_captured) {
+SCENARIO_NAMED(no_request_is_refused_while_a_graph_is_captured) {
     start();
     CUstream stream = nullptr;
     CUgraph graph = nullptr;

@@ -1,5 +1,4 @@
-// `curb ps` where its answer goes: terminals of some width, pipes that nobody reads, again and again until Ctrl-C.
-#include <algorithm>
+// Where `curb ps` prints: terminals of some width, pipes whose reader has gone, again and again until Ctrl-C.
 #include <cstring>
 
 #include "simulated.hpp"
@@ -30,53 +29,11 @@ Outcome in_shell(const Machine &machine, const std::string &script) {
     return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}}), {}, {}, {}});
 }
 
-// The first byte of each letter of UTF-8.
-bool begins_letter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
-std::size_t columns_of(const std::string &row) {
-    return static_cast<std::size_t>(std::count_if(row.begin(), row.end(), begins_letter));
-}
-
-// The rows that a terminal shows, of so many columns and without lines that run on.
-std::vector<std::string> rows_of(const std::string &said, std::size_t columns) {
-    std::vector<std::vector<std::string>> rows(1);
-    std::size_t row = 0, column = 0;
-    for (std::size_t at = 0; at < said.size();) {
-        if (said.compare(at, 2, "\x1b[") == 0) {
-            const std::size_t end = said.find_first_of("ABCDHJKlhm", at + 2);
-            const std::string code = said.substr(at + 2, end - at - 1);
-            if (code == "H") row = column = 0;
-            if (code == "J") rows.resize(row + 1);
-            if (code == "J" || code == "K") rows[row].resize(std::min(column, rows[row].size()));
-            if (code == "2K") rows[row].clear();
-            at = end + 1;
-        } else if (said[at] == '\r') {
-            column = 0;
-            ++at;
-        } else if (said[at] == '\n') {
-            if (++row == rows.size()) rows.emplace_back();
-            ++at;
-        } else {
-            std::size_t end = at + 1;
-            while (end < said.size() && !begins_letter(said[end])) ++end;
-            rows[row].resize(std::max(rows[row].size(), column + 1), " ");
-            rows[row][column] = said.substr(at, end - at);
-            column = std::min(column + 1, columns - 1);
-            at = end;
-        }
-    }
-    std::vector<std::string> out;
-    for (const auto &cells : rows) {
-        std::string &text = out.emplace_back();
-        for (const std::string &cell : cells) text += cell;
-    }
-    return out;
-}
-
 constexpr const char *kEnter = "\x1b[?1049h", *kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 }  // namespace
 
-TEST_CASE("on a terminal the answer has its width, and colours unless they are not wanted") {
+TEST_CASE("on a terminal curb ps fits the width, and has colours unless NO_COLOR or TERM forbids them") {
     const Machine machine;
     Program program(machine, {});
     const auto shown = [&](unsigned short columns, const Environment &more) {
@@ -113,24 +70,6 @@ TEST_CASE("--watch draws in place, and Ctrl-C leaves the terminal as it was") {
     CHECK_THAT(said, contains("curb ps at 20"));
 }
 
-TEST_CASE("--watch shows each line to its last column, from the first row on") {
-    const Machine machine;
-    Program program(machine, {});
-    OnTerminal once(machine, {"ps"}, 40), curb(machine, {"ps", "--watch", "0.1"}, 40);
-    const std::vector<std::string> expected = rows_of(once.all(), 40);
-    curb.until("\x1b[J");
-    const std::string said = curb.until("\x1b[J");
-    curb.type("\x03");
-    curb.all();
-    const std::vector<std::string> rows = rows_of(said.substr(0, said.rfind("\x1b[J")), 40);
-    REQUIRE(rows.size() > 3);
-    CHECK_THAT(rows[0], contains("curb ps at 20"));
-    const auto full =
-        std::find_if(expected.begin(), expected.end(), [](const auto &row) { return columns_of(row) == 40; });
-    REQUIRE(full != expected.end());  // a command that is cut off, with its ellipsis in the last column
-    CHECK(std::find(rows.begin(), rows.end(), *full) != rows.end());
-}
-
 TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of it", "[kernel]") {
     const Machine machine;
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100);
@@ -140,7 +79,7 @@ TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of 
     CHECK(curb.ends() == 128 + SIGQUIT);
 }
 
-TEST_CASE("--watch shows as many lines as there is room for, and says how many more there are") {
+TEST_CASE("--watch shows as many lines as fit, and says how many more there are") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100, 8);
     const std::string said = curb.until("more lines");
@@ -148,7 +87,7 @@ TEST_CASE("--watch shows as many lines as there is room for, and says how many m
     CHECK(count(said, "\x1b[2K") == 7);
 }
 
-TEST_CASE("--watch where there is no terminal prints again with the time, until Ctrl-C") {
+TEST_CASE("--watch without a terminal prints again with the time, or one JSON document a line, until Ctrl-C") {
     const Machine machine;
     Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
     CHECK(curb.says_until("curb ps at 20").empty());
@@ -156,11 +95,6 @@ TEST_CASE("--watch where there is no terminal prints again with the time, until 
     for (int i = 0; i < 3; ++i) CHECK_THAT("\n" + curb.says_until("curb ps at 20"), contains("\nGPU 0"));
     curb.kill(SIGINT);
     CHECK(curb.end() == 0);
-}
-
-TEST_CASE("--watch of JSON is one document a line") {
-    const Machine machine;
-    Program program(machine, {});
     Running json({CURB_BINARY, "ps", "--json", "--watch", "0.1"}, machine.environment());
     for (int i = 0; i < 3; ++i) {
         const std::string line = json.says();
@@ -186,7 +120,7 @@ TEST_CASE("--watch of a process ends with it") {
     CHECK(text == "curb: there is no process " + program.id() + "\n");
 }
 
-TEST_CASE("whoever reads may stop reading") {
+TEST_CASE("a reader of curb ps may stop reading") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     for (const char *how : {"", "trap '' PIPE; "})
         for (const char *options : {"", "--json", "--watch 0.1"}) {
@@ -197,7 +131,7 @@ TEST_CASE("whoever reads may stop reading") {
         }
 }
 
-TEST_CASE("an answer that could not be written is a failure of every command") {
+TEST_CASE("every command fails if its answer cannot be written") {
     const Machine machine;
     Program program(machine);
     const std::string policy = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
@@ -216,7 +150,7 @@ TEST_CASE("an answer that could not be written is a failure of every command") {
     }
 }
 
-TEST_CASE("a program that curb becomes finds closed what was closed", "[own-runtime]") {
+TEST_CASE("curb run leaves closed standard streams closed for the program", "[own-runtime]") {
     const Machine machine;
     const std::string look =
         "$CURB run -- /bin/sh -c 'for f in 0 1 2; do [ -e /proc/self/fd/$f ] && exit 1; done; exit 0'";

@@ -1,4 +1,4 @@
-// A client of the control socket that writes what it likes.
+// A client of the control socket that sends any bytes.
 #pragma once
 
 #include <poll.h>

@@ -1,4 +1,4 @@
-// Releases that nobody asked for in so many words, in front of real processes on the simulated driver.
+// Releases that curb runs by itself: when idle, above a lowered cap, at the end of a capture.
 
 #include "job.hpp"
 
@@ -15,18 +15,15 @@ TEST_CASE("an idle process gives back what it does not use, once in each idle pe
     CHECK(count(outcome.err, "on idle for 300ms") == 2);
 }
 
-TEST_CASE("a release gives back what pools of managed memory do not use") {
-    succeeds(Job().policy(kIdle).run("a_release_trims_a_pool_of_managed_memory"));
-}
-
-TEST_CASE("a process that allocates, launches or has a kernel running is not idle") {
+TEST_CASE("an idle process trims pools of managed memory, and one that uses the GPU is not idle") {
     const std::string scenario =
-        GENERATE("a_process_that_uses_the_gpu_is_not_idle", "a_process_whose_kernel_runs_on_is_not_idle");
+        GENERATE("a_release_trims_a_pool_of_managed_memory", "a_process_that_uses_the_gpu_is_not_idle",
+                 "a_process_whose_kernel_runs_on_is_not_idle");
     CAPTURE(scenario);
     succeeds(Job().policy(kIdle).run(scenario));
 }
 
-TEST_CASE("where NVML cannot tell what runs, the process's own calls decide what is idle") {
+TEST_CASE("where NVML does not say what runs, the process's own calls decide whether it is idle") {
     const auto [name, value] = GENERATE(table<std::string, std::string>(
         {{"CURB_SIM_NVML", "nopids"}, {"CURB_SIM_NVML", "broken"}, {"CURB_SIM_MIG", "1"}}));
     CAPTURE(name, value);
@@ -49,20 +46,13 @@ TEST_CASE("what a capture postpones is done when it has ended, whatever became o
     const std::string scenario = GENERATE("what_a_capture_postpones_is_done_when_it_has_ended",
                                           "a_forked_stream_that_is_destroyed_ends_no_capture");
     CAPTURE(scenario);
-    Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" } })").with("LOG", log);
-    succeeds(job.run(scenario));
+    succeeds(Job().logged().run(scenario));
 }
 
-TEST_CASE("a capture that ends with its stream or its context holds up no release") {
-    succeeds(Job().policy(R"({ "version": 1 })").run("a_capture_ends_with_its_stream_and_with_its_context"));
-}
-
-TEST_CASE("captures survive a release every millisecond") {
-    const std::string cap = GENERATE("", "1GiB");
-    CAPTURE(cap);
+TEST_CASE("a release waits for no capture that has ended, with a cap and without") {
+    const bool capped = GENERATE(false, true);
+    CAPTURE(capped);
     Job job;
-    if (!cap.empty()) job.cap(cap);
-    succeeds(job.run("captures_survive_a_release_every_millisecond"));
+    if (capped) job.cap("2GiB");  // room for two contexts
+    succeeds(job.run("a_release_waits_for_no_capture_that_has_ended"));
 }

@@ -1,4 +1,4 @@
-// A program as a process that runs beside the test, told and heard line by line; and what a process of a test has.
+// A process that runs beside the test and is written to and read line by line.
 #pragma once
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ struct Outcome {
     std::string err;
 };
 
-// Of what waitpid gives: the exit status, or 128 + signal.
+// Returns the exit status of a waitpid status, or 128 + signal.
 inline int exit_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 inline std::string contents(const fs::path &file) {
@@ -56,7 +56,7 @@ inline std::string preloaded(const std::string &libraries) {
     return (*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + libraries;
 }
 
-// Why this program cannot be started as another user; empty: it can.
+// Returns why this program cannot be started as another user; empty if it can.
 inline std::string no_other_user(const char *program) {
     if (::geteuid() != 0) return "only root can be somebody else";
     struct stat folder {};
@@ -66,7 +66,7 @@ inline std::string no_other_user(const char *program) {
     return {};
 }
 
-// Before exec, where no_other_user() has nothing to say: the rest is another user's.
+// For `prepare`: becomes another user. Only where no_other_user() returns nothing.
 inline std::function<void()> becoming(uid_t user) {
     return [user] {
         if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(97);
@@ -131,9 +131,9 @@ class Running {
         const std::string whole = line + "\n";
         REQUIRE(::write(in_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
     }
-    // The next line that it says; "": an empty one, or none came in time.
+    // Returns its next line; empty if none came in time.
     std::string says(std::chrono::milliseconds patience = 60s) { return next_line(patience).value_or(""); }
-    // All that it says before the next line that begins like this.
+    // Returns its lines before the next one that begins like this.
     std::string says_until(const std::string &beginning) {
         for (std::string said;;) {
             const auto line = next_line(60s);
@@ -146,7 +146,7 @@ class Running {
         tell(line);
         return says();
     }
-    // Its exit status, or 128 + signal.
+    // Waits for its end. Returns its exit status, or 128 + signal.
     int end() {
         int status = 0;
         REQUIRE(::waitpid(pid_, &status, 0) == pid_);

@@ -1,11 +1,12 @@
-// The other side of shim_test.cpp: a CUDA program that is put under curb in front of the simulated driver, does one
-// thing, and says by its exit status whether it was as it must be. Memory is read from the simulated driver's own
-// books.
+// A scenario: a CUDA program that runs under curb on the simulated driver, does one thing, and says by its exit status
+// whether all was as it must be. Memory is read from the simulated driver's own books.
 #pragma once
 
 #include <dlfcn.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -54,13 +55,13 @@ inline CUcontext start() {
     return context;
 }
 
-// What curb keeps free for the driver under a cap, when that has taken `code` bytes by itself already.
+// Returns the bytes that curb keeps free for the driver under a cap, after the driver took `code` bytes by itself.
 inline std::uint64_t kept_for_driver(std::uint64_t cap, std::uint64_t code) {
     const std::uint64_t first = std::min(cap / 8, 160 * MiB), later = std::min(cap / 64, 32 * MiB);
     return std::max(later, first - std::min(first, code));
 }
 
-// What the program is told it holds, from cuMemGetInfo: total - free, less what curb keeps free for the driver.
+// Returns the bytes that cuMemGetInfo shows as held: total - free, less what curb keeps free for the driver.
 inline std::uint64_t told_held(std::uint64_t code = 0) {
     std::size_t free_bytes = 0, total = 0;
     MUST(cuMemGetInfo_v2(&free_bytes, &total));
@@ -72,7 +73,7 @@ inline std::uint64_t told_total() {
     return total;
 }
 
-// Where a function's code is: the shared object's file name.
+// Returns the file name of the shared object that has the function's code.
 inline std::string object_of(void *address) {
     Dl_info info{};
     return address && dladdr(address, &info) && info.dli_fname
@@ -83,6 +84,14 @@ inline std::string object_of(void *address) {
 inline std::size_t entries(const char *folder) {
     namespace fs = std::filesystem;
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
+}
+
+// Waits for the end of a child; its status, as waitpid gives it.
+inline int status_of(pid_t child) {
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return status;
 }
 
 struct Scenario {

@@ -1,9 +1,7 @@
-// libcurb.so in front of real processes on the simulated driver: each case starts a scenario program of its own, as a
-// user would, and judges it by its exit status and by what it wrote.
+// Runs programs under libcurb.so on the simulated driver, as a user would start them. The exit status of each says
+// whether all was as it must be.
 
 #include <chrono>
-#include <fstream>
-#include <iterator>
 
 #include "job.hpp"
 
@@ -27,18 +25,16 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
         "every_form_of_a_launch_is_admitted", "every_form_of_loading_code_is_measured",
         "code_that_is_loaded_is_not_measured_again", "whatever_is_freed_how_the_books_end_at_what_the_device_says",
         "nvml_tells_the_same_as_cuda", "contexts_are_measured_and_take_their_memory_with_them",
-        "code_that_the_driver_loads_is_counted", "programs_see_the_capped_device",
-        "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
-        "threads_never_take_more_than_the_cap_together", "a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap",
-        "pools_without_memory_are_not_asked", "the_end_of_a_pool_that_is_being_asked_is_slept_for",
+        "code_that_the_driver_loads_is_counted", "senseless_arguments_get_the_drivers_answer_and_leave_the_books",
+        "a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap", "pools_without_memory_are_not_asked",
+        "the_end_of_a_pool_that_is_being_asked_is_slept_for",
         "pools_that_end_before_their_blocks_are_held_until_those_end",
-        "what_is_freed_in_a_stream_is_held_until_it_comes_back",
         "a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread");
     CAPTURE(scenario);
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
-TEST_CASE("what has ended is not charged, and what has its handle is") {
+TEST_CASE("what has ended is not charged, and what the driver gave its handle to is") {
     const std::string scenario = GENERATE(
         "a_context_that_ends_while_its_device_is_measured_is_not_held",
         "a_kernel_is_looked_at_again_when_its_context_has_ended",
@@ -53,11 +49,36 @@ TEST_CASE("what has ended is not charged, and what has its handle is") {
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
 }
 
-TEST_CASE("an ordinary context with the handle of a green one has its own memory") {
-    succeeds(Job().cap("2GiB").run("memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it"));
+TEST_CASE("each of these programs finds what its name says") {
+    struct Case {
+        const char *scenario;
+        Environment environment;
+    };
+    const auto one =
+        GENERATE(Case{"without_a_policy_nothing_is_changed", {}},
+                 Case{"memory_is_charged_where_it_lives", {{"CURB_CAP", "1GiB"}, {"CURB_SIM_GPUS", "2"}}},
+                 Case{"memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it", {{"CURB_CAP", "2GiB"}}},
+                 Case{"a_release_that_is_delayed_refuses_no_request", {{"CURB_CAP", "1GiB"}}},
+                 Case{"errno_is_the_programs_own", {{"CURB_CAP", "1GiB"}}},
+                 Case{"threads_never_take_more_than_the_cap_together", {{"CURB_CAP", "1GiB"}}},
+                 Case{"a_fork_child_passes_and_the_parent_goes_on", {{"CURB_CAP", "1GiB"}}},
+                 Case{"a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing", {{"CURB_CAP", "1GiB"}}},
+                 Case{"threads_that_wait_for_nvml_share_its_answers", {{"CURB_CAP", "1GiB"}}},
+                 Case{"where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited",
+                      {{"CURB_CAP", "1GiB"}, {"CURB_SIM_NVML", "nopids"}}});
+    CAPTURE(one.scenario);
+    Job job;
+    for (const auto &[name, value] : one.environment) job.with(name, value);
+    succeeds(job.run(one.scenario));
 }
 
-TEST_CASE("what is made while another thread ends what had its handle is charged once") {
+TEST_CASE("the device itself can be reported instead of the cap") {
+    succeeds(Job()
+                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "report": "device" } } })")
+                 .run("the_device_itself_is_reported_where_the_policy_says_so"));
+}
+
+TEST_CASE("what gets the handle of something that another thread is ending is charged once") {
     const std::string scenario = GENERATE("an_array_beside_the_end_of_another_context_is_charged_once",
                                           "a_context_with_the_handle_of_one_that_ends_is_charged",
                                           "a_primary_context_that_is_made_again_while_it_ends_is_charged");
@@ -79,32 +100,11 @@ TEST_CASE("first contexts that are made at once are measured one by one") {
                  .run("threads_that_retain_the_first_primary_context_at_once_share_it"));
 }
 
-TEST_CASE("under a cap that is smaller than a context there is none") {
+TEST_CASE("a cap that is smaller than a context refuses the context") {
     const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
     succeeds(outcome);
     CHECK_THAT(outcome.err,
                contains("refused a context on cuda:0: it takes 518 MiB by itself, and the cap is 256 MiB"));
-}
-
-TEST_CASE("without a policy the program sees the bare device") {
-    succeeds(Job().run("without_a_policy_nothing_is_changed"));
-}
-
-TEST_CASE("what programs are told can be the device") {
-    succeeds(Job()
-                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "report": "device" } } })")
-                 .run("the_device_itself_is_reported_where_the_policy_says_so"));
-}
-
-TEST_CASE("caps are per device") {
-    succeeds(Job()
-                 .with("CURB_SIM_GPUS", "2")
-                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" }, "cuda:1": { "cap": "2GiB" } } })")
-                 .run("each_device_has_its_own_cap"));
-}
-
-TEST_CASE("memory is charged to the device it lives on") {
-    succeeds(Job().with("CURB_SIM_GPUS", "2").cap("1GiB").run("memory_is_charged_where_it_lives"));
 }
 
 TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees them") {
@@ -119,7 +119,7 @@ TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees
                  .run("a_key_finds_its_gpu"));
 }
 
-TEST_CASE("a key that finds no GPU is said where a GPU is left without a cap") {
+TEST_CASE("a key that names no GPU is reported if it leaves a GPU without a cap") {
     const auto run = [](const std::string &gpus) {
         return Job().policy(R"({ "version": 1, "gpu": { )" + gpus + " } }").run("a_quiet_run");
     };
@@ -140,38 +140,6 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
                  .run("a_key_finds_its_mig_instance"));
 }
 
-TEST_CASE("a process that ends with everything live ends, and leaves nothing on the device") {
-    Job job;
-    job.with("CURB_SIM_STATE",
-             (fs::temp_directory_path() / ("curb-shim-test-state-" + std::to_string(getpid()))).string());
-    succeeds(job.cap("1GiB").run("the_process_ends_with_everything_live"));
-    // On the same machine there is room for nearly all of the device again.
-    succeeds(job.with("LD_PRELOAD", "").run("without_a_policy_nothing_is_changed"));
-    fs::remove(fs::temp_directory_path() / ("curb-shim-test-state-" + std::to_string(getpid())));
-}
-
-TEST_CASE("the driver's own errors come through") {
-    succeeds(
-        Job()
-            .cap("1GiB")
-            .with("CURB_SIM_FAULT",
-                  "cuMemAlloc_v2:1:999,cuMemFree_v2:1:700,cuMemCreate:1:801,cuMemRelease:1:999,cuMemAllocAsync:1:101")
-            .run("the_drivers_own_errors_come_through_and_the_books_balance"));
-}
-
-TEST_CASE("every way of looking a function up leads to its wrapper") {
-    succeeds(Job().run("every_way_of_looking_up_leads_to_the_wrapper"));
-}
-
-TEST_CASE("other preloads keep the meaning of RTLD_NEXT") {
-    succeeds(Job()
-                 .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_SECOND_PRELOAD)
-                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
-    succeeds(Job()
-                 .with("LD_PRELOAD", std::string(CURB_SECOND_PRELOAD) + ":" + CURB_LIBRARY)
-                 .run("rtld_next_means_next_after_the_caller", CURB_NO_CUDA));
-}
-
 TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours", "[bare]") {
     const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
     succeeds(outcome);
@@ -180,18 +148,6 @@ TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and n
 
 TEST_CASE("nothing starts before the first cuInit", "[bare]") {
     succeeds(Job().run("nothing_starts_before_the_first_cuinit"));
-}
-
-TEST_CASE("a release and a stream capture do not disturb each other") {
-    const std::string scenario =
-        GENERATE("a_graph_capture_survives_a_release", "a_release_synchronises_again_after_every_form_of_a_capture");
-    CAPTURE(scenario);
-    succeeds(Job().cap("1GiB").run(scenario));
-    succeeds(Job().run(scenario));  // without a cap too
-}
-
-TEST_CASE("memory that has just been released is not refused") {
-    succeeds(Job().cap("1GiB").run("a_release_that_is_held_up_refuses_nobody"));
 }
 
 TEST_CASE("a release says in one line what each step gave back") {
@@ -210,26 +166,20 @@ TEST_CASE("a release that runs when the program ends is measured to its end") {
     CHECK_THAT(outcome.err, contains("released 256 MiB"));
 }
 
+constexpr const char *kOneGiB = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
+
 TEST_CASE("an edited policy is in force within a second, and a bad one never") {
-    const Outcome outcome = Job()
-                                .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
-                                .run("an_edit_is_in_force_within_a_second");
+    const Outcome outcome = Job().policy(kOneGiB).run("an_edit_is_in_force_within_a_second");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
 }
 
 TEST_CASE("a relative CURB_POLICY is meant from where the program was started") {
     succeeds(Job()
-                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
+                 .policy(kOneGiB)
                  .with("CURB_POLICY", "job.json")
                  .in_its_folder()
                  .run("a_relative_policy_is_the_one_beside_the_start"));
-}
-
-TEST_CASE("a lowered cap releases at once") {
-    succeeds(Job()
-                 .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })")
-                 .run("a_lowered_cap_releases_at_once_and_refuses_until_under"));
 }
 
 TEST_CASE("a named policy that cannot be used refuses, and says why once") {
@@ -245,7 +195,7 @@ TEST_CASE("a named policy that cannot be used refuses, and says why once") {
     CHECK_THAT(cap.err, contains("CURB_CAP"));
 }
 
-TEST_CASE("curb is quiet, and says the first refusal with its figures") {
+TEST_CASE("curb prints nothing until the first refusal, and then its figures") {
     const Outcome quiet = Job().cap("1GiB").run("a_quiet_run");
     succeeds(quiet);
     CHECK(quiet.err.empty());
@@ -256,75 +206,42 @@ TEST_CASE("curb is quiet, and says the first refusal with its figures") {
                                 contains("kill -USR1"));
 }
 
-TEST_CASE("errno is the program's own") { succeeds(Job().cap("1GiB").run("errno_is_the_programs_own")); }
-
 TEST_CASE("a thread that is cancelled while curb waits or logs ends alone") {
-    Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    succeeds(job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1s" } } },
-                             "log": { "level": "info", "file": ")" +
-                        log + R"(" } })")
-                 .with("LOG", log)
+    succeeds(Job()
+                 .logged(R"("gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1s" } } })")
                  .run("a_thread_that_is_cancelled_while_curb_works_ends_alone"));
 }
 
-TEST_CASE("a fork child passes, and dies of the signal as it would without curb") {
-    succeeds(Job().cap("1GiB").run("a_fork_child_passes_and_the_parent_goes_on"));
+// ---- NVML that fails ----
+
+constexpr const char *kStillCounts = "where_nvml_cannot_see_the_process_the_context_still_counts";
+
+TEST_CASE("the context is counted where NVML does not list the process, or has figures that no device can have") {
+    const std::string nvml = GENERATE("nopids", "absurd", "crowd");
+    CAPTURE(nvml);
+    succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(kStillCounts));
 }
 
-TEST_CASE("a fork child waits for nothing that its parent's threads were doing") {
-    succeeds(Job().cap("1GiB").run("a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing"));
-}
-
-TEST_CASE("where NVML cannot see the process the context is still counted") {
-    succeeds(Job()
-                 .cap("1GiB")
-                 .with("CURB_SIM_NVML", "nopids")
-                 .run("where_nvml_cannot_see_the_process_the_context_still_counts"));
-}
-
-TEST_CASE("where NVML cannot see the process the first free in a stream is credited") {
-    succeeds(Job()
-                 .cap("1GiB")
-                 .with("CURB_SIM_NVML", "nopids")
-                 .run("where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited"));
-}
-
-TEST_CASE("without NVML a context is taken to cost what one does, which is said once") {
-    const Outcome outcome = Job()
-                                .cap("1GiB")
-                                .with("CURB_SIM_NVML", "broken")
-                                .run("where_nvml_cannot_see_the_process_the_context_still_counts");
+TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
+    const Outcome outcome = Job().cap("1GiB").with("CURB_SIM_NVML", "broken").run(kStillCounts);
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("NVML cannot be used: a context on cuda:0 is taken to cost 518 MiB"));
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
 }
 
-TEST_CASE("NVML that hangs from the start holds up no call for long, and the cap holds all the same") {
+TEST_CASE("NVML that hangs from the start delays no call for long, and the cap holds all the same") {
     const std::string call = GENERATE("init", "processes", "memory");
     CAPTURE(call);
-    const Outcome outcome = Job()
-                                .cap("1GiB")
-                                .with("CURB_SIM_NVML", "hangs:" + call)
-                                .for_at_most(40)
-                                .run("where_nvml_cannot_see_the_process_the_context_still_counts");
+    const Outcome outcome = Job().cap("1GiB").with("CURB_SIM_NVML", "hangs:" + call).for_at_most(40).run(kStillCounts);
     succeeds(outcome);
     CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
 }
 
-TEST_CASE("NVML that hangs for a while holds up no thread for long, and is used again later") {
+TEST_CASE("NVML that hangs for a while delays no thread for long, and is used again later") {
     Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } }, "log": { "level": "info", "file": ")" + log +
-               R"(" } })");
-    succeeds(job.with("LOG", log).run("nvml_that_hangs_holds_up_no_thread_for_long_and_is_used_again_later"));
-    std::ifstream file(log);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    CHECK(count(text, "NVML does not answer; until it does") == 1);
-}
-
-TEST_CASE("threads that wait for NVML share its answers") {
-    succeeds(Job().cap("1GiB").run("threads_that_wait_for_nvml_share_its_answers"));
+    succeeds(job.logged(R"("gpu": { "*": { "cap": "1GiB" } })")
+                 .run("nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later"));
+    CHECK(count(contents(job.log()), "NVML does not answer; until it does") == 1);
 }
 
 TEST_CASE("a process and its child end at once while a thread waits for NVML") {
@@ -333,18 +250,6 @@ TEST_CASE("a process and its child end at once while a thread waits for NVML") {
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
 }
 
-TEST_CASE("figures of NVML that no device can have are not believed") {
-    const std::string figures = GENERATE("absurd", "crowd");
-    CAPTURE(figures);
-    succeeds(Job()
-                 .cap("1GiB")
-                 .with("CURB_SIM_NVML", figures)
-                 .run("where_nvml_cannot_see_the_process_the_context_still_counts"));
-}
-
 TEST_CASE("NVML that cannot be initialised at first is asked again") {
-    Job job;
-    const std::string log = (job.folder() / "curb.log").string();
-    job.policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log + R"(" } })");
-    succeeds(job.with("LOG", log).with("CURB_SIM_NVML", "late").run("nvml_is_asked_again_after_a_failure"));
+    succeeds(Job().logged().with("CURB_SIM_NVML", "late").run("nvml_is_asked_again_after_a_failure"));
 }

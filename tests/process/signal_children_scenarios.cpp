@@ -1,9 +1,8 @@
-// Before curb has the signal, where it is ignored, and in what the program starts: children of every kind have handlers
-// and signals of their own. RELEASE_SIGNAL as in signal_scenarios.cpp.
+// The release signal before curb has it, where it is ignored, and in children of every kind. RELEASE_SIGNAL as in
+// signal_scenarios.cpp.
 
 #include <spawn.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -19,12 +18,6 @@ bool ignored_in_kernel(int signal) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     return action.sa_handler == SIG_IGN;
-}
-
-int status_of(pid_t child) {
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    return status;
 }
 
 bool died_of(int status, int signal) { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
@@ -69,19 +62,13 @@ char *const kTells[] = {const_cast<char *>("scenarios"),
 
 // What programs find that are started in each way there is.
 void children_find(int action) {
-    pid_t child = fork();
-    if (child == 0) {
-        execv(kSelf, kTells);
-        _exit(99);
+    pid_t child = 0;
+    for (const bool raw : {false, true}) {
+        child = raw ? raw_fork() : fork();
+        if (child == 0) _exit(execv(kSelf, kTells));
+        EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
     }
-    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
     child = vfork();
-    if (child == 0) {
-        execv(kSelf, kTells);
-        _exit(99);
-    }
-    EXPECT_EQ(WEXITSTATUS(status_of(child)), action);
-    child = raw_fork();
     if (child == 0) {
         execv(kSelf, kTells);
         _exit(99);

@@ -1,5 +1,5 @@
-// What becomes of the program's own signal handling: every way to set a handler, its flags and mask, and who takes
-// the signal by itself. RELEASE_SIGNAL names the signal of the policy by its number; SIGUSR1 unless set.
+// The program's own signal handling under curb: every way to set a handler, flags and masks, sigwait and signalfd.
+// RELEASE_SIGNAL is the number of the policy's signal; SIGUSR1 unless set.
 
 #include <pthread.h>
 #include <sched.h>
@@ -16,21 +16,6 @@
 #include "signal_ways.hpp"
 
 using namespace scenario;
-
-namespace {
-
-// A thread of its own that runs `body` and is joined.
-class Joined {
-  public:
-    template <class Body>
-    explicit Joined(Body body) : thread_(std::move(body)) {}
-    ~Joined() { thread_.join(); }
-
-  private:
-    std::thread thread_;
-};
-
-}  // namespace
 
 // WAY and ORDER are set by the test.
 SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
@@ -79,7 +64,7 @@ SCENARIO_NAMED(ends_while_a_release_trims_a_pool) {
     }).detach();
 }
 
-SCENARIO_NAMED(bad_wishes_fail_as_without_curb) {
+SCENARIO_NAMED(wrong_arguments_fail_as_without_curb) {
     start();
     struct sigaction action {};
     for (const int signal : {0, -1, 65, 1000, SIGKILL, SIGSTOP, 32, 33}) {
@@ -103,37 +88,6 @@ SCENARIO_NAMED(bad_wishes_fail_as_without_curb) {
     siginterrupt(SIGUSR1, 1);
     raise(SIGUSR1);
     EXPECT_EQ(errno, 4711);
-}
-
-SCENARIO_NAMED(a_handler_with_information_gets_it) {
-    static std::atomic<int> value{0};
-    static std::atomic<pid_t> sender{0};
-    start();
-    struct sigaction action {
-    }, told{};
-    action.sa_sigaction = [](int, siginfo_t *info, void *context) {
-        value = info->si_value.sival_int;
-        sender = info->si_pid;
-        if (context) handled.fetch_add(1);
-    };
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGUSR1, &action, nullptr);
-    sigval sent{};
-    sent.sival_int = 4711;
-    leave_memory_in_the_pool();
-    EXPECT_EQ(sigqueue(getpid(), SIGUSR1, sent), 0);
-    EXPECT(pool_came_back());
-    EXPECT_EQ(handled.load(), 1);
-    EXPECT_EQ(value.load(), 4711);
-    EXPECT_EQ(sender.load(), getpid());
-    sigaction(SIGUSR1, nullptr, &told);
-    EXPECT(told.sa_sigaction == action.sa_sigaction && (told.sa_flags & SA_SIGINFO));
-    // The default action stays the default one, whatever the flags say.
-    action.sa_handler = SIG_DFL;
-    sigaction(SIGUSR1, &action, &action);
-    EXPECT(action.sa_sigaction == told.sa_sigaction);
-    send_and_see_the_release();
-    EXPECT_EQ(handled.load(), 1);
 }
 
 SCENARIO_NAMED(the_mask_and_the_flags_of_a_handler_hold_while_it_runs) {
@@ -188,7 +142,7 @@ bool read_is_interrupted() {
     ssize_t got = 0;
     int error = 0;
     {
-        const Joined sender([&] {
+        const std::jthread sender([&] {
             // Once the handler has run a few times within the read it has not been interrupted.
             for (int sent = 0; !done && handled < 50 && (sent < 1000 || handler_told(SIGUSR1) == count); ++sent) {
                 pthread_kill(reader, SIGUSR1);
@@ -291,7 +245,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     pthread_sigmask(SIG_BLOCK, &alone, nullptr);
     std::atomic<bool> done{false};
     {
-        const Joined other([&] {
+        const std::jthread other([&] {
             pthread_sigmask(SIG_UNBLOCK, &alone, nullptr);
             EXPECT(within(std::chrono::seconds(5), [&] { return done.load(); }));
         });
@@ -303,7 +257,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     }
 }
 
-SCENARIO_NAMED(who_waits_for_the_signal_gets_every_one) {
+SCENARIO_NAMED(sigwait_and_signalfd_get_every_signal) {
     const int signal = release_signal();
     constexpr int kSent = 1000;
     sigset_t alone;
@@ -339,9 +293,9 @@ SCENARIO_NAMED(who_waits_for_the_signal_gets_every_one) {
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
 }
 
-SCENARIO_NAMED(a_handler_set_past_us_is_left_alone) {  // a live policy
+SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     start();
-    set_past_curb(SIGUSR1, count);
+    set_by_system_call(SIGUSR1, count);
     leave_memory_in_the_pool();
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
@@ -372,7 +326,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     const sighandler_t there = kernel_handler(SIGUSR1);
     EXPECT(there != count);
     std::memcpy(&before, &there, sizeof before);
-    set_past_curb(SIGUSR1, [](int signal) { before(signal, nullptr, nullptr); });
+    set_by_system_call(SIGUSR1, [](int signal) { before(signal, nullptr, nullptr); });
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
     // Set back through libc, it is where it was, and not behind itself.
@@ -384,7 +338,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     EXPECT_EQ(handled.load(), 2);
     EXPECT(handler_told(SIGUSR1) == count);
     // What the program has set past us is what its next handler replaces.
-    set_past_curb(SIGUSR1, count_other);
+    set_by_system_call(SIGUSR1, count_other);
     EXPECT(signal(SIGUSR1, count) == static_cast<sighandler_t>(count_other));
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 3);

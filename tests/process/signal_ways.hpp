@@ -1,4 +1,4 @@
-// What the scenarios about signals share: the ways to set a handler, handlers that count, and what the kernel has.
+// Helpers of the scenarios about signals: the ways to set a handler, handlers that count, and the kernel's own action.
 #pragma once
 
 #include <sys/syscall.h>
@@ -99,7 +99,7 @@ inline sighandler_t kernel_handler(int signal) {
     return action.handler;
 }
 // Past every library. The rest of the action, with what returns from the handler, is that of the one before.
-inline void set_past_curb(int signal, sighandler_t handler) {
+inline void set_by_system_call(int signal, sighandler_t handler) {
     KernelAction action{};
     EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
     action.handler = handler;

@@ -1,4 +1,4 @@
-// The release signal beside whatever the program does with signals by itself.
+// The release signal beside the program's own use of signals.
 
 #include <csignal>
 
@@ -8,12 +8,6 @@ namespace {
 
 // A policy that says nothing but may be edited.
 constexpr const char *kUsr1 = R"({ "version": 1, "release": { "signal": "SIGUSR1" } })";
-
-// Programs that are not ours, on the simulated driver.
-Outcome python(const std::string &test, Job &job) {
-    job.with("PYTHONDONTWRITEBYTECODE", "1").with("ASAN_OPTIONS", "detect_leaks=0");  // Python's own leaks
-    return job.run_command({CURB_PYTHON, CURB_PYTHON_PROGRAMS "/signal_programs.py", test});
-}
 
 struct Named {
     std::string name;
@@ -48,48 +42,50 @@ TEST_CASE("any signal that programs can do without asks for a release, and its h
         on(job, signal).with("WAY", "sigaction").with("ORDER", order).run("a_handler_is_kept_and_the_release_runs"));
 }
 
-TEST_CASE("SIGUSR1 gives back what pools keep") {
-    succeeds(Job().cap("1GiB").run("usr1_trims_what_pools_keep"));
-    succeeds(Job().run("usr1_trims_what_pools_keep"));  // without a cap too
+TEST_CASE("handlers run as without curb, in the program, its threads and its children", "[kernel]") {
+    const std::string scenario = GENERATE(
+        "the_mask_and_the_flags_of_a_handler_hold_while_it_runs",
+        "system_calls_are_interrupted_or_go_on_as_the_program_chose",
+        "what_siginterrupt_said_outlives_the_signal_being_ours", "sigset_holds_and_lets_go",
+        "wrong_arguments_fail_as_without_curb", "a_blocked_signal_comes_when_it_is_let_through",
+        "a_handler_for_one_delivery_runs_once_however_many_come",
+        "a_child_that_shares_our_memory_leaves_the_parents_handler_alone",
+        "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
+        "a_fork_child_and_its_child_have_handlers_of_their_own",
+        "children_forked_while_handlers_are_set_find_one_of_them", "a_handler_that_ends_in_the_one_before_it_ends",
+        "a_storm_while_the_signal_moves_reaches_the_right_handlers");
+    CAPTURE(scenario);
+    succeeds(Job().policy(kUsr1).run(scenario));
 }
 
-TEST_CASE("a handler runs as it would without curb", "[kernel]") {
+TEST_CASE("before the first cuInit, in a storm and at its end a program has its signals as without curb") {
     const std::string scenario =
-        GENERATE("a_handler_with_information_gets_it", "the_mask_and_the_flags_of_a_handler_hold_while_it_runs",
-                 "system_calls_are_interrupted_or_go_on_as_the_program_chose", "sigset_holds_and_lets_go",
-                 "bad_wishes_fail_as_without_curb", "a_blocked_signal_comes_when_it_is_let_through",
-                 "a_handler_for_one_delivery_runs_once_however_many_come");
+        GENERATE("before_the_first_cuinit_the_signal_is_the_programs", "a_storm_through_cuinit_reaches_the_program",
+                 "signals_while_the_program_ends_do_no_harm");
     CAPTURE(scenario);
     succeeds(Job().run(scenario));
 }
 
-TEST_CASE("what siginterrupt said holds when the signal is moved", "[kernel]") {
-    succeeds(Job().policy(kUsr1).run("what_siginterrupt_said_outlives_the_signal_being_ours"));
-}
-
-TEST_CASE("who takes the signal by sigwait or signalfd gets every one, and no release runs") {
-    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGRTMIN+3", SIGRTMIN + 3});
-    CAPTURE(signal.name);
+TEST_CASE(
+    "sigwait, signalfd, signals that do nothing by default, and started programs work on each signal as without curb",
+    "[kernel]") {
+    struct Case {
+        const char *scenario;
+        Named signal;
+    };
+    const auto one = GENERATE(Case{"sigwait_and_signalfd_get_every_signal", {"SIGUSR1", SIGUSR1}},
+                              Case{"sigwait_and_signalfd_get_every_signal", {"SIGRTMIN+3", SIGRTMIN + 3}},
+                              Case{"a_default_that_does_nothing_may_come_at_any_time", {"SIGURG", SIGURG}},
+                              Case{"a_default_that_does_nothing_may_come_at_any_time", {"SIGWINCH", SIGWINCH}},
+                              Case{"what_a_program_starts_finds_what_it_would_without_curb", {"SIGUSR1", SIGUSR1}},
+                              Case{"what_a_program_starts_finds_what_it_would_without_curb", {"SIGHUP", SIGHUP}},
+                              Case{"what_a_program_starts_finds_what_it_would_without_curb", {"SIGRTMIN", SIGRTMIN}});
+    CAPTURE(one.scenario, one.signal.name);
     Job job;
-    succeeds(on(job, signal).run("who_waits_for_the_signal_gets_every_one"));
+    succeeds(on(job, one.signal).run(one.scenario));
 }
 
-TEST_CASE("before the first cuInit the signal is the program's, and one that does nothing by default is harmless") {
-    succeeds(Job().cap("1GiB").run("before_the_first_cuinit_the_signal_is_the_programs"));
-    const Named signal = GENERATE(Named{"SIGURG", SIGURG}, Named{"SIGWINCH", SIGWINCH});
-    CAPTURE(signal.name);
-    Job job;
-    succeeds(on(job, signal).run("a_default_that_does_nothing_may_come_at_any_time"));
-}
-
-TEST_CASE("what the program starts finds the action that it would find without curb", "[kernel]") {
-    const Named signal = GENERATE(Named{"SIGUSR1", SIGUSR1}, Named{"SIGHUP", SIGHUP}, Named{"SIGRTMIN", SIGRTMIN});
-    CAPTURE(signal.name);
-    Job job;
-    succeeds(on(job, signal).run("what_a_program_starts_finds_what_it_would_without_curb"));
-}
-
-TEST_CASE("a signal that the program ignores stays ignored, which is said once", "[kernel]") {
+TEST_CASE("a signal that the program ignores stays ignored, which the log says once", "[kernel]") {
     Job job;
     const Outcome outcome = on(job, {"SIGHUP", SIGHUP}).run("an_ignored_signal_stays_ignored");
     succeeds(outcome);
@@ -97,65 +93,19 @@ TEST_CASE("a signal that the program ignores stays ignored, which is said once",
     CHECK(lines(outcome.err).size() == 1);
 }
 
-TEST_CASE("children have handlers and signals of their own", "[kernel]") {
-    const std::string scenario = GENERATE("a_child_that_shares_our_memory_leaves_the_parents_handler_alone",
-                                          "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
-                                          "a_fork_child_and_its_child_have_handlers_of_their_own",
-                                          "children_forked_while_handlers_are_set_find_one_of_them",
-                                          "a_storm_upon_threads_and_children_that_come_and_go");
-    CAPTURE(scenario);
-    succeeds(Job().run(scenario));
-}
-
-TEST_CASE("a handler that the program sets past us is left to it, and this is said whenever it is seen anew",
-          "[kernel]") {
-    const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_past_us_is_left_alone");
+TEST_CASE("curb leaves a handler alone that the program sets in the kernel itself, and the log says so", "[kernel]") {
+    const Outcome outcome = Job().policy(kUsr1).run("a_handler_set_by_a_system_call_is_left_alone");
     succeeds(outcome);
     CHECK_THAT(outcome.err, contains("has set past curb what it does on SIGUSR1"));
     CHECK(lines(outcome.err).size() == 2);  // at the edit of something else, and when the signal is named again
-    succeeds(Job().run("a_handler_that_ends_in_the_one_before_it_ends"));
 }
 
-TEST_CASE("a hundred thousand signals do no harm") { succeeds(Job().run("a_hundred_thousand_signals_do_no_harm")); }
-
-TEST_CASE("of a hundred thousand real-time signals the program's handler misses none", "[kernel]") {
-    Job job;
-    succeeds(on(job, {"SIGRTMIN+3", SIGRTMIN + 3}).run("a_hundred_thousand_signals_do_no_harm"));
-}
-
-TEST_CASE("a storm of signals does no harm, whatever goes on") {
-    const std::string scenario =
-        GENERATE("a_storm_through_cuinit_reaches_the_program", "signals_while_the_program_ends_do_no_harm",
-                 "a_storm_does_not_keep_the_program_from_ending");
-    CAPTURE(scenario);
-    succeeds(Job().run(scenario));
-}
-
-TEST_CASE("a storm while the policy moves the signal reaches the right handlers", "[kernel]") {
-    succeeds(Job().policy(kUsr1).run("a_storm_while_the_signal_moves_reaches_the_right_handlers"));
-}
-
-TEST_CASE("Python's handlers are kept in every order", "[foreign]") {
-    const std::string kind =
-        GENERATE("signal", "faulthandler", "faulthandler_chain", "asyncio", "signal_and_faulthandler", "sigwait");
+TEST_CASE("Python's handlers are kept, whether they are set before or after CUDA is used", "[foreign]") {
+    const std::string program = GENERATE("signal", "signal_and_faulthandler");
     const std::string order = GENERATE("before", "after");
-    CAPTURE(kind, order);
+    CAPTURE(program, order);
     Job job;
-    job.with("ORDER", order);
-    const Outcome outcome = python(kind, job);
-    succeeds(outcome);
-}
-
-TEST_CASE("Python's children and the handlers of its parent leave each other alone", "[foreign]") {
-    Job job;
-    succeeds(python("subprocess", job));
-}
-
-TEST_CASE("a requeue on SIGUSR1 works beside the release, and the release beside it on another signal", "[foreign]") {
-    Job same;
-    succeeds(python("requeue", same.with("RELEASE_SIGNAL", std::to_string(SIGUSR1))));
-    Job moved;
-    succeeds(python("requeue", on(moved, {"SIGUSR2", SIGUSR2})));
-    Job live;
-    succeeds(python("requeue_with_the_signal_moved_live", live.policy(kUsr1)));
+    job.with("ORDER", order).with("PYTHONDONTWRITEBYTECODE", "1");
+    job.with("ASAN_OPTIONS", "detect_leaks=0");  // Python's own leaks
+    succeeds(job.run_command({CURB_PYTHON, CURB_PYTHON_PROGRAMS "/signal_programs.py", program}));
 }

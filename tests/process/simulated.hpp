@@ -1,10 +1,12 @@
-// One simulated machine that several processes and curb share, programs on it that do as they are told
-// (told_scenarios.cpp), and the driver's own books of them.
+// One simulated machine for several processes and curb, with the driver's own books.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "start.hpp"
+
+using Json = nlohmann::json;
 
 inline constexpr std::int64_t kMiB = 1 << 20;
 inline constexpr std::int64_t kContext = 518, kLeft = 4;  // MiB
@@ -37,27 +39,21 @@ class Machine {
     // Writes a file there and gives its path.
     std::string write(const std::string &name, const std::string &text) const { return dir_.write(name, text); }
 
-    // Bytes that a process holds of one device, by the books.
+    // What the driver's books say of a process: the bytes that it holds of one device, the MiB of all devices, and its
+    // state; 0 and "" if it holds nothing.
     [[nodiscard]] std::int64_t held_of(int device, pid_t pid) const {
-        std::string books = text();
-        for (int i = 0; i <= device; ++i) books.erase(0, books.find("\"processes\":[") + 13);
-        books.erase(books.find(']'));
-        const std::size_t at = books.find("{\"pid\":" + std::to_string(pid) + ",");
-        return at == std::string::npos ? 0 : std::stoll(books.substr(books.find("\"bytes\":", at) + 8));
+        std::int64_t bytes = 0;
+        each(pid, [&](int of, const Json &entry) { bytes += of == device ? entry["bytes"].get<std::int64_t>() : 0; });
+        return bytes;
     }
-    // MiB that a process holds of all devices, and its state, by the books; "" when it holds nothing.
     [[nodiscard]] std::int64_t held(pid_t pid) const {
-        std::int64_t sum = 0;
-        each(pid,
-             [&](const std::string &entry) { sum += std::stoll(entry.substr(entry.find("\"bytes\":") + 8)) / kMiB; });
-        return sum;
+        std::int64_t bytes = 0;
+        each(pid, [&](int, const Json &entry) { bytes += entry["bytes"].get<std::int64_t>(); });
+        return bytes / kMiB;
     }
     [[nodiscard]] std::string state(pid_t pid) const {
         std::string state;
-        each(pid, [&](const std::string &entry) {
-            const std::size_t at = entry.find("\"state\":\"") + 9;
-            state = entry.substr(at, entry.find('"', at) - at);
-        });
+        each(pid, [&](int, const Json &entry) { state = entry["state"]; });
         return state;
     }
     [[nodiscard]] std::vector<fs::path> records(pid_t pid) const {
@@ -76,29 +72,26 @@ class Machine {
   private:
     template <class Do>
     void each(pid_t pid, Do act) const {
-        const std::string books = text(), label = "{\"pid\":" + std::to_string(pid) + ",";
-        for (std::size_t at = 0; (at = books.find(label, at)) != std::string::npos; ++at)
-            act(books.substr(at, books.find('}', at) - at));
-    }
-    [[nodiscard]] std::string text() const {
         const Outcome books = start({{CURB_BOOKS, state_file().string()}, {}, {}, {}, {}});
         REQUIRE(books.status == 0);
-        return books.out;
+        const Json machine = Json::parse(books.out);
+        int number = 0;
+        for (const Json &device : machine["devices"]) {
+            for (const Json &entry : device["processes"])
+                if (entry["pid"] == pid) act(number, entry);
+            ++number;
+        }
     }
 
     TempDir dir_;
     Environment more_;
 };
 
-// A library of this name that does no harm, for a program to preload behind curb's.
-inline std::string library_named(const Machine &machine, const std::string &name) {
+// Under curb, beside a library of this name that does no harm.
+inline Environment with_library(const Machine &machine, const std::string &name) {
     const fs::path path = machine.folder() / name;
     fs::copy_file(CURB_SECOND_PRELOAD, path, fs::copy_options::overwrite_existing);
-    return path;
-}
-// Beside it under curb.
-inline Environment with_library(const Machine &machine, const std::string &name) {
-    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" + library_named(machine, name))}};
+    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" + path.string())}};
 }
 
 inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }

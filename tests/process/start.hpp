@@ -1,5 +1,4 @@
-// A program as a process of a test: started with the environment, input and directory that it is given, and what came
-// of it.
+// Starts a program with an environment, input and directory, and returns its exit status and output.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Processes that are asked and steered by their control socket, and what they say.
+// Helpers of the tests of the control socket.
 #pragma once
 
 #include <variant>
@@ -29,10 +29,7 @@ using Clock = std::chrono::steady_clock;
 inline constexpr Bytes kContext = 518 * MiB;
 
 inline Capped::How how(Environment environment) { return {.environment = std::move(environment)}; }
-// Under a policy file in the runtime folder.
-inline Capped::How under(const TempDir &folder, const std::string &policy) {
-    return how({{"CURB_POLICY", folder.write("job.json", policy)}});
-}
+inline Capped::How under(const std::string &policy) { return {.policy = policy}; }
 inline std::string capped_at(const std::string &size, const std::string &more = "") {
     return R"({ "version": 1, "log": { "level": "info" }, "gpu": { "*": { "cap": ")" + size + "\"" + more + " } } }";
 }
@@ -70,12 +67,6 @@ Clock::duration quickest(What what) {
     return best;
 }
 
-// curb, where the processes have their sockets.
-inline Outcome curb_in(const TempDir &runtime, Words words) {
-    words.insert(words.begin(), CURB_BINARY);
-    return start({words, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, {}});
-}
-
 // Holds Python's lock for as long as the test wants: until its input has another line.
 inline constexpr const char *kHoldsTheLock = R"(
 import ctypes, sys
@@ -94,7 +85,7 @@ sys.stdin.readline()
 )";
 inline Capped::How python(Environment environment = {}) {
     environment.emplace("PYTHONUNBUFFERED", "1");
-    return {{CURB_PYTHON, "-c", kHoldsTheLock}, std::move(environment), {}, true};
+    return {.command = {CURB_PYTHON, "-c", kHoldsTheLock}, .environment = std::move(environment)};
 }
 
 }  // namespace steered

@@ -1,4 +1,4 @@
-// A terminal, for what commands say only on one.
+// A terminal, for commands that print something else on one.
 #pragma once
 
 #include <fcntl.h>

@@ -1,7 +1,6 @@
-// Many threads at the cap at once, and what they hold when one of them forks.
+// Threads at the cap at once, in the loader, cancelled, and in a process that forks.
 
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,103 +11,69 @@
 
 using namespace scenario;
 
-namespace {
-#ifdef CURB_SANITIZED
-constexpr int kPortion = 4;  // each step takes ten times as long
-#else
-constexpr int kPortion = 1;
-#endif
-}  // namespace
-
+// Each thread takes a block or, every third time, frees its last one. tests/neighbours runs this too.
 SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
+#ifdef CURB_SANITIZED
+    constexpr int kTimes = 200;  // each takes ten times as long
+#else
+    constexpr int kTimes = 800;
+#endif
     const CUcontext context = start();
-    take_and_free_at_random(context, 8, 800 / kPortion, 3, [](unsigned random) {
-        return 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
-    });
-    EXPECT_EQ(curb_sim_held(0), kContext);
+    std::vector<std::thread> threads;
+    std::atomic<int> refused{0};
+    for (unsigned seed = 1; seed <= 8; ++seed)
+        threads.emplace_back([=, &refused] {
+            MUST(cuCtxSetCurrent(context));
+            unsigned random = seed * 2654435761U;
+            std::vector<CUdeviceptr> mine;
+            for (int i = 0; i < kTimes; ++i) {
+                random = random * 1664525U + 1013904223U;
+                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
+                CUdeviceptr block = 0;
+                if ((random >> 20) % 3 == 0 && !mine.empty()) {
+                    MUST(cuMemFree_v2(mine.back()));
+                    mine.pop_back();
+                } else if (const CUresult result = cuMemAlloc_v2(&block, bytes); result == CUDA_SUCCESS) {
+                    mine.push_back(block);
+                } else {
+                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                    ++refused;
+                }
+                EXPECT(curb_sim_held(0) <= kCap);
+            }
+            for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
+        });
+    for (std::thread &thread : threads) thread.join();
+    EXPECT(refused > 0);  // or the cap was not met
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
 }
 
-namespace {
-
-void expect_refused(CUresult result) { EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY); }
-
-// Of what there is room for once, a block under the cap.
-constexpr std::uint64_t kOnce = 320 * MiB;
-
-// Whether a scenario of many rounds has had its time: under sanitizers it gets to fewer.
-class Late {
-  public:
-    bool operator()() const { return std::chrono::steady_clock::now() > end_; }
-
-  private:
-    std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(8);
-};
-
-// Another thread that asks for it all the while, and gives it back.
-class AtTheCap {
-  public:
-    explicit AtTheCap(CUcontext context) : thread_([this, context] { run(context); }) {}
-    ~AtTheCap() {
-        done_ = true;
-        thread_.join();
-    }
-    AtTheCap(const AtTheCap &) = delete;
-    AtTheCap &operator=(const AtTheCap &) = delete;
-
-  private:
-    void run(CUcontext context) {
-        MUST(cuCtxSetCurrent(context));
-        while (!done_) {
-            CUdeviceptr pointer = 0;
-            const CUresult result = cuMemAlloc_v2(&pointer, kOnce);
-            if (result == CUDA_SUCCESS)
-                MUST(cuMemFree_v2(pointer));
-            else
-                expect_refused(result);
-        }
-    }
-
-    std::atomic<bool> done_{false};
-    std::thread thread_;
-};
-
-}  // namespace
-
-// What curb no longer knows by name but the driver still has is held all the same, at every moment.
+// What curb no longer knows by name but the driver still has is held all the same, at every moment: another thread asks
+// all the while for memory of which there is room for one block.
 SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
+    constexpr std::uint64_t kBlock = 320 * MiB;
+    const auto granted = [](CUresult result) {
+        if (result != CUDA_SUCCESS) EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+        return result == CUDA_SUCCESS;
+    };
     const CUcontext context = start();
     {
-        const AtTheCap other(context);
-        const Late late;
-        for (int i = 0; i < 30'000 && !late(); ++i) {
+        const std::jthread other([=](const std::stop_token &end) {
+            MUST(cuCtxSetCurrent(context));
+            while (!end.stop_requested()) {
+                CUdeviceptr block = 0;
+                if (granted(cuMemAlloc_v2(&block, kBlock))) MUST(cuMemFree_v2(block));
+            }
+        });
+        const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(8);  // sanitizers get to fewer rounds
+        for (int i = 0; i < 30'000 && std::chrono::steady_clock::now() < late; ++i) {
             const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
             CUdeviceptr block = 0;
-            const CUresult result = cuMemAllocFromPoolAsync(&block, kOnce, pool, nullptr);
-            if (result != CUDA_SUCCESS) expect_refused(result);
+            const bool taken = granted(cuMemAllocFromPoolAsync(&block, kBlock, pool, nullptr));
             MUST(cuMemPoolDestroy(pool));
-            if (result == CUDA_SUCCESS) MUST(cuMemFreeAsync(block, nullptr));
+            if (taken) MUST(cuMemFreeAsync(block, nullptr));
             MUST(cuStreamSynchronize(nullptr));
         }
-    }
-    EXPECT(curb_sim_high(0) <= kCap);
-    EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT(within(std::chrono::seconds(20), [] { return told_held() == kContext; }));
-}
-
-SCENARIO_NAMED(what_is_freed_in_a_stream_is_held_until_it_comes_back) {
-    const CUcontext context = start();
-    {
-        const AtTheCap other(context);
-        const Late late;
-        for (int i = 0; i < 30'000 && !late(); ++i) {
-            CUdeviceptr block = 0;
-            const CUresult result = cuMemAlloc_v2(&block, kOnce);
-            if (result != CUDA_SUCCESS) expect_refused(result);
-            if (result == CUDA_SUCCESS) MUST(cuMemFreeAsync(block, nullptr));
-            if (i % 2) MUST(cuStreamSynchronize(nullptr));
-        }
-        MUST(cuStreamSynchronize(nullptr));
     }
     EXPECT(curb_sim_high(0) <= kCap);
     EXPECT_EQ(curb_sim_held(0), kContext);
@@ -267,8 +232,7 @@ SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doin
                                 cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_INITIALIZED;
             _exit(passes ? 0 : 1);
         }
-        int status = 0;
-        waitpid(child, &status, 0);
+        const int status = status_of(child);
         EXPECT_EQ(status, 0);
         if (status != 0) break;
     }

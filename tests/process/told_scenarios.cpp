@@ -1,11 +1,9 @@
-// A program that tests tell what to do, line by line on its standard input; it answers each line with one of its own.
-// What they ask of it from outside meanwhile is theirs.
+// A program that obeys lines on its standard input and answers each with one line of its own.
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -167,53 +165,6 @@ std::string submit() {
     return "ended";
 }
 
-std::atomic<bool> storming{false};
-std::atomic<std::uint64_t> most{0};
-std::vector<std::thread> storm_threads;
-constexpr unsigned kStormThreads = 8;
-std::atomic<unsigned> turns[kStormThreads + 1];
-std::string begin_storm() {
-    storming = true;
-    for (unsigned seed = 1; seed <= kStormThreads; ++seed)
-        storm_threads.emplace_back([seed] {
-            MUST(cuCtxSetCurrent(told_context));
-            std::vector<CUdeviceptr> mine;
-            for (unsigned random = seed * 2654435761U; storming;) {
-                random = random * 1664525U + 1013904223U;
-                constexpr std::uint64_t kSizes[] = {900 * KiB, 2 * MiB, 33 * MiB, 90 * MiB};
-                CUdeviceptr block = 0;
-                const bool more = mine.empty() || (random >> 28) < 9;
-                if (more && cuMemAlloc_v2(&block, kSizes[random >> 26 & 3]) == CUDA_SUCCESS) {
-                    mine.push_back(block);
-                } else if (!mine.empty()) {
-                    MUST(cuMemFree_v2(mine.back()));
-                    mine.pop_back();
-                }
-                const std::uint64_t held = curb_sim_held(0);
-                for (std::uint64_t before = most; held > before && !most.compare_exchange_weak(before, held);) {
-                }
-                ++turns[seed];
-            }
-            for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
-        });
-    return "ok";
-}
-// What each thread has looked at before is told by then: one that was stopped between its look and its word would tell
-// it afterwards.
-std::string forget_the_most() {
-    for (unsigned seed = 1; seed <= kStormThreads; ++seed) {
-        const unsigned before = turns[seed];
-        EXPECT(within(std::chrono::seconds(10), [&] { return turns[seed] != before; }));
-    }
-    return std::to_string(most.exchange(0));
-}
-std::string end_storm() {
-    storming = false;
-    for (std::thread &thread : storm_threads) thread.join();
-    storm_threads.clear();
-    return std::to_string(most.exchange(0));
-}
-
 // ---- descriptors ----
 
 // What daemons do; then the program opens its own under the same numbers: sockets with something to read, or files.
@@ -263,15 +214,14 @@ std::string close_the_pipe() {
 
 // ---- children and successors ----
 
-std::string fork_child_that_ends(bool allocates) {
+std::string fork_child_that_allocates() {
     const pid_t child = fork();
     if (child == 0) {
         CUdeviceptr none = 0;
-        for (int i = 0; allocates && i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
+        for (int i = 0; i < 100'000; ++i) cuMemAlloc_v2(&none, MiB);
         std::exit(0);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
+    const int status = status_of(child);
     return status == 0 ? "ok" : "it ended with " + std::to_string(status);
 }
 
@@ -295,11 +245,6 @@ std::string become_another() {
     execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
     return "not executed";
 }
-std::string become_one_without_cuda() {
-    execl("/bin/sh", "sh", "-c", "echo ok; read end", nullptr);
-    return "not executed";
-}
-
 // The numbers behind the name: MiB, and which device.
 struct Numbers {
     std::uint64_t mib = kBlock / MiB;
@@ -327,20 +272,15 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"work", [](const auto &) { return work_on(); }},
     {"compute", [](const auto &) { return compute(); }},
     {"submit", [](const auto &) { return submit(); }},
-    {"storm", [](const auto &) { return begin_storm(); }},
-    {"most", [](const auto &) { return forget_the_most(); }},
-    {"calm", [](const auto &) { return end_storm(); }},
     {"close for sockets", [](const auto &) { return close_for_sockets(); }},
     {"close for files", [](const auto &) { return close_for_files(); }},
     {"look", [](const auto &) { return look_at_them(); }},
     {"ignore the signal", [](const auto &) { return std::signal(SIGUSR1, SIG_IGN) == SIG_ERR ? "error" : "ok"; }},
     {"pipe", [](const auto &) { return open_a_pipe(); }},
     {"close the pipe", [](const auto &) { return close_the_pipe(); }},
-    {"fork and end", [](const auto &) { return fork_child_that_ends(false); }},
-    {"fork and allocate", [](const auto &) { return fork_child_that_ends(true); }},
+    {"fork and allocate", [](const auto &) { return fork_child_that_allocates(); }},
     {"fork and stay", [](const auto &) { return fork_child_that_stays(); }},
     {"exec", [](const auto &) { return become_another(); }},
-    {"exec sh", [](const auto &) { return become_one_without_cuda(); }},
 };
 
 }  // namespace

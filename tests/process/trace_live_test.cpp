@@ -1,11 +1,8 @@
-// A traced process that runs beside the test, and what happens meanwhile to it, to its policy and to its trace's file.
+// A traced process that runs beside the test while its policy, its trace's file and its descriptors change.
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <optional>
-#include <random>
 
 #include "capped.hpp"
 #include "traces.hpp"
@@ -20,26 +17,15 @@ constexpr std::uint64_t MiB = 1ULL << 20;
 
 class Traced {
   public:
-    explicit Traced(const std::string &file = "trace.json", std::function<void()> prepare = {}) {
+    explicit Traced(const std::string &file = "trace.json") {
         ::setenv("XDG_RUNTIME_DIR", dir_.path().c_str(), 1);
-        edit(file);
-        Capped::How how;
-        how.environment = {{"CURB_POLICY", (dir_ / "job.json").string()}};
-        how.prepare = std::move(prepare);
-        process_.emplace(dir_.path(), how);
+        process_.emplace(dir_.path(), Capped::How{.policy = policy(file)});
     }
     Capped &operator*() { return *process_; }
     Capped *operator->() { return &*process_; }
 
-    // The policy; empty: no trace. Relative files are in the test's folder.
-    void edit(const std::string &file, const std::string &more = "") const {
-        const std::string path = file.empty() || file.front() == '/' ? file : (dir_ / file).string();
-        dir_.write("job.json.new", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } }, "trace": { "file": ")" + path +
-                                       R"(" })" + more + " }");
-        fs::rename(dir_ / "job.json.new", dir_ / "job.json");
-    }
+    void edit(const std::string &file, const std::string &more = "") const { process_->edit(policy(file, more)); }
     [[nodiscard]] fs::path file(const std::string &name = "trace.json") const { return dir_ / name; }
-    [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
 
     [[nodiscard]] std::optional<TraceStatus> status() const {
         const auto reply = curb::control::ask(process_->pid(), StatusRequest(), 5s);
@@ -69,6 +55,12 @@ class Traced {
     [[nodiscard]] static std::size_t plain(const ReadTrace &read) { return read.of(What::alloc, Kind::plain).size(); }
 
   private:
+    // With a trace in this file of the test's folder; empty: without.
+    [[nodiscard]] std::string policy(const std::string &name, const std::string &more = "") const {
+        return R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } }, "trace": { "file": ")" +
+               (name.empty() ? "" : file(name).string()) + R"(" })" + more + " }";
+    }
+
     TempDir dir_;
     std::optional<Capped> process_;
 };
@@ -77,7 +69,7 @@ bool is_well(const std::optional<TraceStatus> &status) { return status && status
 
 }  // namespace
 
-TEST_CASE("a traced process says of its trace where it is and how much is in it") {
+TEST_CASE("a traced process answers where its trace is and how much is in it") {
     Traced traced;
     REQUIRE((*traced)("take 2") == "ok");
     REQUIRE(traced.has_taken(1));
@@ -85,61 +77,38 @@ TEST_CASE("a traced process says of its trace where it is and how much is in it"
         return is_well(status) && status->file == traced.file().string() && status->dropped == 0 &&
                status->events == read_trace(traced.file()).events.size();
     }));
+    // Each policy that is put in force is in the trace.
+    traced.edit("trace.json", R"(, "rules": [ { "name": "all", "match": {}, "gpu": { "*": { "cap": "4GiB" } } } ])");
+    REQUIRE(within(10s, [&] { return read_trace(traced.file()).of(What::policy).size() == 2; }));
+    const auto policies = read_trace(traced.file()).of(What::policy);
+    CHECK(policies[0].limit == 8192 * MiB);
+    CHECK(policies[1].limit == 4096 * MiB);
+    CHECK_THAT(policies[1].text, contains("job.json") && contains("\"all\""));
     CHECK(traced->finish() == 0);
 }
 
-TEST_CASE("a process killed at any moment leaves whole lines and at most a piece of one") {
-    std::mt19937 random(4711);
-    std::size_t events = 0;
-    for (int run = 0; run < 12; ++run) {
-        const TempDir dir;
-        const std::string policy = dir.write(
-            "job.json", R"({ "version": 1, "trace": { "file": ")" + (dir / "trace.json").string() + R"(" } })");
-        Capped::How how;
-        how.command = {CURB_SCENARIOS, "traces_until_it_is_killed"};
-        how.environment = {{"CURB_POLICY", policy}};
-        how.socket = false;
-        Capped process(dir.path(), how);
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 150'000));
-        CHECK(process.killed() == 128 + SIGKILL);
-        if (!fs::exists(dir / "trace.json")) continue;
-        const ReadTrace read = read_trace(dir / "trace.json");  // judges every line but the last
-        CHECK(read.rest.find('\n') == std::string::npos);
-        const auto parsed = trace::parse(read.rest);
-        if (!read.rest.empty() && read.header) CHECK((!parsed || read.rest.ends_with(",")));
-        events += read.events.size();
-    }
-    CHECK(events > 0);  // not each was killed before its trace had begun
-}
-
-TEST_CASE("an edit begins a trace, ends it, and begins another", "[own-descriptors]") {
+TEST_CASE("an edit of the policy begins a trace, ends it, and begins another", "[own-descriptors]") {
     Traced traced("");
     REQUIRE((*traced)("take 2") == "ok");
     CHECK_FALSE(traced.status());
     const std::string threads = (*traced)("threads");
-
-    traced.edit("first.json");
-    REQUIRE(traced.begins("first.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "first.json"));
+    const auto trace_one_block = [&](const std::string &name) {
+        traced.edit(name);
+        REQUIRE(traced.begins(name));
+        REQUIRE((*traced)("take 2") == "ok");
+        REQUIRE(traced.has_taken(1, name));
+    };
+    trace_one_block("first.json");
     CHECK((*traced)("threads") == std::to_string(std::stoi(threads) + 1));
-    for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(traced->pid()) + "/fd")) {
+    for (const auto &entry : fs::directory_iterator("/proc/" + traced->id() + "/fd")) {
         std::error_code closed;  // meanwhile
         CHECK(fs::read_symlink(entry.path(), closed) != traced.file("first.json"));
     }
-
-    traced.edit("second.json");
-    REQUIRE(traced.begins("second.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "second.json"));
-
+    trace_one_block("second.json");
     traced.edit("");
     REQUIRE(traced.comes_to([](const auto &status) { return !status; }));
     REQUIRE((*traced)("take 2") == "ok");
-    traced.edit("third.json");
-    REQUIRE(traced.begins("third.json"));
-    REQUIRE((*traced)("take 2") == "ok");
-    REQUIRE(traced.has_taken(1, "third.json"));
+    trace_one_block("third.json");
     const std::string held = (*traced)("held");
     CHECK(traced->finish() == 0);
 
@@ -158,17 +127,6 @@ TEST_CASE("an edit begins a trace, ends it, and begins another", "[own-descripto
     CHECK(std::to_string(books_of(read_trace(traced.file("third.json"))).at(0).held) == held);
 }
 
-TEST_CASE("each policy that is put in force is in the trace") {
-    Traced traced;
-    traced.edit("trace.json", R"(, "rules": [ { "name": "all", "match": {}, "gpu": { "*": { "cap": "4GiB" } } } ])");
-    REQUIRE(within(10s, [&] { return read_trace(traced.file()).of(What::policy).size() == 2; }));
-    const auto policies = read_trace(traced.file()).of(What::policy);
-    CHECK(policies[0].limit == 8192 * MiB);
-    CHECK(policies[1].limit == 4096 * MiB);
-    CHECK_THAT(policies[1].text, contains("job.json") && contains("\"all\""));
-    CHECK(traced->finish() == 0);
-}
-
 TEST_CASE("a fork child writes nothing into its parent's trace", "[fork-child]") {
     Traced traced;
     CHECK((*traced)("fork and allocate") == "ok");
@@ -180,7 +138,7 @@ TEST_CASE("a fork child writes nothing into its parent's trace", "[fork-child]")
     CHECK(read.missing() == 0);
 }
 
-TEST_CASE("the program that takes a process over begins its own trace") {
+TEST_CASE("a program that replaces itself by exec begins its own trace") {
     Traced traced;
     REQUIRE((*traced)("take 2") == "ok");
     REQUIRE(traced.has_taken(1));
@@ -191,7 +149,7 @@ TEST_CASE("the program that takes a process over begins its own trace") {
     CHECK(Traced::plain(read_trace(traced.file())) == 1);
 }
 
-TEST_CASE("a program that closes every descriptor keeps its trace, and its own files are untouched",
+TEST_CASE("a program that closes every descriptor keeps its trace, and curb does not touch the program's own files",
           "[own-descriptors]") {
     Traced traced;
     REQUIRE(traced.comes_to(is_well));
@@ -203,7 +161,7 @@ TEST_CASE("a program that closes every descriptor keeps its trace, and its own f
     CHECK(read_trace(traced.file()).rest.empty());
 }
 
-TEST_CASE("a pipe that the program closes is closed, though it was open when the trace began") {
+TEST_CASE("a pipe that was open when the trace began is closed when the program closes it") {
     Traced traced("");
     CHECK((*traced)("pipe") == "ok");
     traced.edit("trace.json");
@@ -214,7 +172,7 @@ TEST_CASE("a pipe that the program closes is closed, though it was open when the
     CHECK(traced->finish() == 0);
 }
 
-TEST_CASE("a trace whose file is removed, replaced or changed by others ends, which an edit mends") {
+TEST_CASE("a trace ends if its file is removed, replaced or changed by others, and an edit begins it again") {
     const std::string how = GENERATE("removed", "replaced", "emptied", "written to");
     CAPTURE(how);
     Traced traced;
@@ -243,7 +201,7 @@ TEST_CASE("a trace whose file is removed, replaced or changed by others ends, wh
     CHECK(books_of(read_trace(traced.file())).at(0).kinds.at(Kind::plain) == 4 * MiB);
 }
 
-TEST_CASE("a trace that reaches the limit of a file's size stops in whole lines, and goes on when there is room") {
+TEST_CASE("a trace stops in whole lines where its file may not grow, and goes on when there is room") {
     constexpr rlim_t kLeast = 100'000;
     const auto limit = [](pid_t pid, rlim_t bytes) {
         const rlimit set{bytes, RLIM_INFINITY};
@@ -272,32 +230,4 @@ TEST_CASE("a trace that reaches the limit of a file's size stops in whole lines,
     // A reader ends with the books all the same.
     CHECK(std::to_string(books_of(read).at(0).held) == held);
     CHECK(books_of(read).at(0).sum() == books_of(read).at(0).held);
-}
-
-TEST_CASE("a full disk costs events and nothing else") {
-    const TempDir disk;
-    const auto mount_it = [&] {
-        return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               ::mount("none", disk.path().c_str(), "tmpfs", 0, "size=128k") == 0;
-    };
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(mount_it() ? 0 : 1);
-    int tried = 0;
-    REQUIRE(::waitpid(child, &tried, 0) == child);
-    if (tried != 0) return skip("this user may not mount");
-    Traced traced((disk / "trace.json").string(), [&] {
-        if (!mount_it()) ::_exit(96);
-        std::ofstream(disk / "ballast") << std::string(64 << 10, 'x');
-    });
-    const fs::path seen = "/proc/" + std::to_string(traced->pid()) + "/root" + disk.path().string();
-    CHECK((*traced)("much") == "ok");
-    REQUIRE(traced.comes_to([](const auto &status) { return status && !status->error.empty(); }));
-    CHECK_THAT(traced.status()->error, contains("No space left on device"));
-    CHECK(read_trace(seen / "trace.json").rest.empty());
-    fs::remove(seen / "ballast");
-    std::this_thread::sleep_for(1s);  // as long as it does not try again
-    CHECK((*traced)("take 2") == "ok");
-    REQUIRE(traced.comes_to(is_well));
-    REQUIRE(within(10s, [&] { return read_trace(seen / "trace.json").missing() != 0; }));
-    CHECK(traced->finish() == 0);
 }

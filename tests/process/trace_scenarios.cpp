@@ -1,12 +1,11 @@
-// A program whose trace trace_shim_test.cpp reads back. What the simulated driver's own books say is written to stderr,
-// a line "held N" each time, for the test to compare.
+// Programs whose traces trace_shim_test.cpp reads. Each prints "held N" to stderr: what the simulated driver's own
+// books say.
 
 #include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
-#include <iostream>
 
 #include "kept_blocks.hpp"
 
@@ -14,10 +13,7 @@ using namespace scenario;
 
 namespace {
 
-// `managed`: which the device's figure leaves out, and curb's books do not.
-void say_held(std::uint64_t managed = 0) {
-    std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0) + managed));
-}
+void say_held() { std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0))); }
 
 // Takes a block and gives it back, so often.
 void take_and_free(int times, std::uint64_t bytes) {
@@ -25,47 +21,6 @@ void take_and_free(int times, std::uint64_t bytes) {
 }
 
 }  // namespace
-
-SCENARIO_NAMED(every_kind_of_memory_comes_and_goes) {
-    start();
-    say_held();
-    CUdeviceptr plain = take(100), pitched = 0, managed = 0, of_pool = 0;
-    say_held();
-    std::size_t pitch = 0;
-    MUST(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 4096, 4));
-    MUST(cuMemAllocManaged(&managed, 3 * MiB, CU_MEM_ATTACH_GLOBAL));
-    MUST(cuMemAllocAsync(&of_pool, 40 * MiB, nullptr));
-    say_held(4 * MiB);
-    CUarray array = nullptr;
-    const CUDA_ARRAY3D_DESCRIPTOR description = floats(4096, 1024, 0, 0);
-    MUST(cuArray3DCreate_v2(&array, &description));
-    CUmemGenericAllocationHandle handle = 0;
-    const CUmemAllocationProp properties = on_device(0);
-    MUST(cuMemCreate(&handle, 6 * MiB, &properties, 0));
-    const AllocatingGraph graph(16 * MiB);
-    MUST(cuGraphLaunch(graph.executable, nullptr));
-    std::size_t stack = 0;
-    MUST(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
-    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack + 1024));
-    say_held(4 * MiB);
-    CUdeviceptr none = 0;
-    EXPECT_EQ(cuMemAlloc_v2(&none, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
-    MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, stack));
-    MUST(cuMemFreeAsync(graph.block, nullptr));
-    MUST(cuMemRelease(handle));
-    MUST(cuArrayDestroy(array));
-    MUST(cuMemFreeAsync(of_pool, nullptr));
-    MUST(cuMemFree_v2(pitched));
-    MUST(cuMemFree_v2(plain));
-    MUST(cuStreamSynchronize(nullptr));
-    MUST(cuDeviceGraphMemTrim(0));
-    CUmemoryPool pool = nullptr;
-    MUST(cuDeviceGetMemPool(&pool, 0));
-    MUST(cuMemPoolTrimTo(pool, 0));
-    say_held(4 * MiB);
-    MUST(cuDevicePrimaryCtxReset_v2(0));  // with the managed block
-    say_held();
-}
 
 SCENARIO_NAMED(kept_blocks_are_reused) {
     start();
@@ -140,10 +95,4 @@ SCENARIO_NAMED(threads_free_at_the_same_moment) {
         meet(looked, round);
     }
     other.join();
-}
-
-SCENARIO_NAMED(traces_until_it_is_killed) {
-    start();
-    std::cout << "ready" << std::endl;
-    for (;;) take_and_free(1, 2 * MiB);
 }

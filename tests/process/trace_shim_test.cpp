@@ -1,5 +1,4 @@
-// The trace that libcurb.so writes of real processes on the simulated driver, held against what they did and against
-// the simulated driver's own books.
+// Traces of programs under libcurb.so, compared with what the programs did and with the simulated driver's own books.
 
 #include <sys/stat.h>
 
@@ -11,7 +10,6 @@
 namespace {
 
 constexpr std::uint64_t MiB = 1ULL << 20, GiB = 1ULL << 30;
-constexpr std::uint64_t kContext = 518 * MiB;
 
 std::string traced(const std::string &gpu, const std::string &more = "") {
     return R"({ "version": 1, "gpu": { "*": { )" + gpu + R"( } }, "trace": { "file": "trace-%p.json" })" + more + " }";
@@ -48,7 +46,7 @@ std::vector<std::uint64_t> said_held(const std::string &err) {
 
 }  // namespace
 
-TEST_CASE("of whatever a program does with memory, a reader of its trace ends with the books") {
+TEST_CASE("the events of a trace add up to curb's books, for each family of memory") {
     const std::string scenario = GENERATE(
         "plain_memory_stops_at_the_cap_and_comes_back",
         "sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them",
@@ -62,8 +60,7 @@ TEST_CASE("of whatever a program does with memory, a reader of its trace ends wi
         "memory_of_a_green_context_goes_with_the_primary_one", "every_form_of_a_context_is_counted",
         "every_form_of_loading_code_is_measured", "whatever_is_freed_how_the_books_end_at_what_the_device_says",
         "contexts_are_measured_and_take_their_memory_with_them", "code_that_the_driver_loads_is_counted",
-        "senseless_arguments_get_the_drivers_answer_and_leave_the_books", "errno_is_the_programs_own",
-        "a_fork_child_passes_and_the_parent_goes_on", "threads_never_take_more_than_the_cap_together");
+        "senseless_arguments_get_the_drivers_answer_and_leave_the_books", "errno_is_the_programs_own");
     const std::string cache = GENERATE(R"()", R"(, "cache": { "max": "256MiB" })");
     CAPTURE(scenario, cache);
     Job job;
@@ -78,68 +75,25 @@ TEST_CASE("of whatever a program does with memory, a reader of its trace ends wi
         CAPTURE(gpu);
         CHECK(books.sum() == books.held);
         CHECK(books.charges == static_cast<std::int64_t>(books.held));
-        if (scenario.starts_with("threads_")) CHECK(books.peak <= 1 * GiB);
+    }
+    // A free has the size of the allocation with its address. (A context and its stacks share one.)
+    std::map<std::pair<Kind, std::uint64_t>, std::int64_t> live;
+    for (const Event &event : read.events) {
+        const std::pair key{event.kind, event.pointer};
+        if (event.what == What::alloc) live[key] = event.bytes;
+        if (event.what != What::free || event.pointer == 0) continue;
+        CAPTURE(curb::policy::kind_name(event.kind), event.pointer);
+        REQUIRE(live.contains(key));
+        CHECK(event.bytes == live[key]);
+        live.erase(key);
+    }
+    for (const Event &event : read.of(What::refuse)) {
+        CHECK(event.why == curb::policy::Obstacle::cap);
+        CHECK(event.limit == 1 * GiB);
     }
 }
 
-TEST_CASE("memory of every kind is in the trace with what was asked for and what it cost, and goes again") {
-    Job job;
-    job.policy(traced(R"("cap": "2GiB")"));
-    const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
-    REQUIRE(outcome.status == 0);
-    const ReadTrace read = trace_in(job.folder());
-    const auto one = [&](What what, Kind kind, std::size_t index = 0) {
-        const std::vector<Event> found = read.of(what, kind);
-        CAPTURE(curb::policy::kind_name(kind), trace::name_of(what));
-        REQUIRE(found.size() > index);
-        return found[index];
-    };
-    const auto agrees = [&](Kind kind, std::int64_t bytes, std::int64_t charge, std::size_t index = 0) {
-        const Event taken = one(What::alloc, kind, index), given = one(What::free, kind, index);
-        CHECK(taken.bytes == bytes);
-        CHECK(taken.charge == charge);
-        CHECK(taken.pointer != 0);
-        CHECK(given.bytes == bytes);
-        CHECK(given.charge == -charge);
-        CHECK(given.pointer == taken.pointer);
-        CHECK(given.ns >= taken.ns);
-    };
-    agrees(Kind::contexts, kContext, kContext);
-    agrees(Kind::managed, 3 * MiB, 4 * MiB);
-    agrees(Kind::vmm, 6 * MiB, 6 * MiB);
-    agrees(Kind::arrays, 16 * MiB, 16 * MiB);
-    CHECK(one(What::alloc, Kind::plain).bytes == 100);
-    CHECK(one(What::alloc, Kind::plain).charge == 2 * MiB);
-    CHECK(one(What::alloc, Kind::plain, 1).bytes == 1024 * 4096);  // the pitch is 1024
-    CHECK(read.of(What::free, Kind::plain).size() == 2);
-    // A pool's memory is charged to the pool, and its free changes nothing by itself.
-    CHECK(one(What::alloc, Kind::pools).bytes == 40 * MiB);
-    CHECK(one(What::alloc, Kind::pools).charge == 64 * MiB);
-    CHECK(one(What::free, Kind::pools).bytes == 40 * MiB);
-    CHECK(one(What::free, Kind::pools).charge == 0);
-    CHECK(one(What::free, Kind::pools).pointer == one(What::alloc, Kind::pools).pointer);
-    CHECK(one(What::free, Kind::pools).of_kind == 64 * MiB);
-    CHECK(one(What::alloc, Kind::graphs).charge > 0);
-    CHECK(one(What::books, Kind::graphs).of_kind == 0);
-    CHECK(one(What::alloc, Kind::stack).charge == -one(What::free, Kind::stack).charge);
-    CHECK(one(What::alloc, Kind::stack).charge > 0);
-    const Event refused = one(What::refuse, Kind::plain);
-    CHECK(refused.bytes == 2 * GiB);
-    CHECK(refused.why == curb::policy::Obstacle::cap);
-    CHECK(refused.limit == 2 * GiB);
-    CHECK(read.of(What::refuse).size() == 1);
-    // The same as the driver held, also at the peak.
-    const std::map<int, Books> books = books_of(read);
-    const std::vector<std::uint64_t> said = said_held(outcome.err);
-    REQUIRE(said.size() == 6);
-    CHECK(books.at(0).held == said.back());
-    CHECK(books.at(0).peak == *std::max_element(said.begin(), said.end()));
-    std::vector<std::uint64_t> held;
-    for (const Event &event : read.events) held.push_back(event.held);
-    for (const std::uint64_t each : said) CHECK(std::find(held.begin(), held.end(), each) != held.end());
-}
-
-TEST_CASE("devices have their names in the trace of a program that has ended when its first line is written") {
+TEST_CASE("devices have their names in the trace of a program that ends at once") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB")"));
     const ReadTrace read = run(job, "ends_before_names_are_told");
@@ -148,7 +102,7 @@ TEST_CASE("devices have their names in the trace of a program that has ended whe
     for (const auto &gpu : read.header->gpus) CHECK_THAT(gpu.name, contains("H100"));
 }
 
-TEST_CASE("the header says whose trace it is, and the first events which policy is in force") {
+TEST_CASE("a trace has a header, the policy in force, and what the program does until its last destructors") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
     const ReadTrace read = run(job, "frees_at_the_very_end");
@@ -157,7 +111,6 @@ TEST_CASE("the header says whose trace it is, and the first events which policy 
     REQUIRE(read.header->gpus.size() == 2);
     CHECK(read.header->gpus[1].uuid == "GPU-c07b513d-0000-4000-8000-000000000001");
     CHECK(read.header->gpus[1].total == 80 * GiB);
-    CHECK_THAT(read.header->gpus[1].name, contains("H100"));
     REQUIRE(read.events.size() > 2);
     for (int gpu = 0; gpu < 2; ++gpu) {
         const Event &policy = read.events[static_cast<std::size_t>(gpu)];
@@ -168,18 +121,12 @@ TEST_CASE("the header says whose trace it is, and the first events which policy 
         CHECK_THAT(policy.text, contains("job.json"));
     }
     for (const Event &event : read.events) CHECK(event.thread != 0);
-}
-
-TEST_CASE("what a program frees in its last destructors is in the trace") {
-    Job job;
-    job.policy(traced(R"("cap": "1GiB")"));
-    const ReadTrace read = run(job, "frees_at_the_very_end");
     REQUIRE(read.of(What::free, Kind::plain).size() == 1);
     CHECK(read.of(What::free, Kind::plain)[0].bytes == 64 * MiB);
     CHECK(read.counters > 0);
 }
 
-TEST_CASE("blocks that curb keeps are freed and served without a charge, and their end shows in the books") {
+TEST_CASE("kept blocks are freed and served without a charge in the trace, and it shows when they go") {
     Job job;
     job.policy(traced(R"("cap": "1GiB", "cache": { "max": "256MiB" })"));
     job.in_its_folder();
@@ -204,14 +151,14 @@ TEST_CASE("blocks that curb keeps are freed and served without a charge, and the
     CHECK(books_of(read).at(0).held == said_held(outcome.err).back());
 }
 
-TEST_CASE("growth steps, waits and refusals are in the trace with the limit that they met") {
+TEST_CASE("growth steps and waits are in the trace with the limit that caused them") {
     Job job;
     job.policy(
         traced(R"("cap": "3GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "200ms", "wait": "5s" })"));
     succeeds(job.with("CURB_SIM_STATE", (job.folder() / "machine").string())
                  .with("CURB_SIM_MEMORY", "8GiB")
                  .in_its_folder()
-                 .run("a_request_is_held_until_a_step_is_due"));
+                 .run("a_request_waits_until_a_step_is_due"));
     const ReadTrace read = trace_in(job.folder());
     const auto waits = read.of(What::wait), granted = read.of(What::granted), steps = read.of(What::allowance);
     REQUIRE_FALSE(waits.empty());
@@ -227,7 +174,7 @@ TEST_CASE("growth steps, waits and refusals are in the trace with the limit that
     for (std::size_t i = 1; i < steps.size(); ++i) CHECK(steps[i].limit == steps[i - 1].limit + 512 * MiB);
 }
 
-TEST_CASE("each step of a release is in the trace, with what asked for it and what it gave back") {
+TEST_CASE("each step of a release is in the trace, with its cause and what it gave back") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")"));
     const ReadTrace read = run(job, "usr1_trims_what_pools_keep");
@@ -241,7 +188,7 @@ TEST_CASE("each step of a release is in the trace, with what asked for it and wh
     CHECK(steps[1].ns > steps[1].duration_ns);
 }
 
-TEST_CASE("of threads that trace faster than can be written each event is in the trace, or counted as missing") {
+TEST_CASE("an event that could not be written in time is counted as missing") {
     Job job;
     job.policy(traced(R"("cap": "4GiB")"));
     const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
@@ -255,7 +202,7 @@ TEST_CASE("of threads that trace faster than can be written each event is in the
     CHECK(read.rest.empty());
 }
 
-TEST_CASE("of two threads that change a figure at once the last line has what it came to") {
+TEST_CASE("when two threads change a figure at once, the last line has its final value") {
     Job job;
     job.policy(traced(R"("cap": "4GiB")"));
     const ReadTrace read = run(job, "threads_free_at_the_same_moment");
@@ -282,7 +229,7 @@ TEST_CASE("a program without CUDA has no trace, nor has one without a usable pol
     for (const fs::path &folder : {job.folder(), other.folder()}) CHECK(traces_in(folder).empty());
 }
 
-TEST_CASE("a file that cannot be made is said once, and the program runs as without") {
+TEST_CASE("a trace file that cannot be made is reported once, and the program runs as without a trace") {
     Job job;
     const fs::path folder = job.folder();
     const std::string kind = GENERATE("missing", "folder", "pipe", "link", "link to nothing");
@@ -304,7 +251,7 @@ TEST_CASE("a file that cannot be made is said once, and the program runs as with
     CHECK_FALSE(fs::exists(folder / "nothing"));
 }
 
-TEST_CASE("a trace takes the place of a file, and leaves what else has that file as it is") {
+TEST_CASE("a trace replaces a file, and leaves other hard links to that file as they are") {
     Job job;
     const fs::path file = job.folder() / "trace-1", link = job.folder() / "another-name";
     std::ofstream(file) << std::string(100'000, 'x');
@@ -314,14 +261,12 @@ TEST_CASE("a trace takes the place of a file, and leaves what else has that file
     CHECK(contents(link) == std::string(100'000, 'x'));
 }
 
-TEST_CASE("viewers are given what they expect") {
+TEST_CASE("a trace is in the format that Chrome and Perfetto read") {
     Job job;
-    job.policy(traced(R"("cap": "2GiB", "cache": { "max": "64MiB" })"));
-    const Outcome outcome = job.in_its_folder().run("every_kind_of_memory_comes_and_goes");
-    REQUIRE(outcome.status == 0);
-    const std::vector<fs::path> traces = traces_in(job.folder());
-    REQUIRE(traces.size() == 1);
-    const Outcome judged = start({{CURB_PYTHON, CURB_TRACE_FORMAT, traces.front().string()}, {}, {}, {}, {}});
+    job.policy(traced(R"("cap": "1GiB", "cache": { "max": "64MiB" })"));
+    run(job, "usr1_trims_what_pools_keep");
+    const Outcome judged =
+        start({{CURB_PYTHON, CURB_TRACE_FORMAT, traces_in(job.folder()).front().string()}, {}, {}, {}, {}});
     INFO(judged.err);
     CHECK(judged.status == 0);
 }

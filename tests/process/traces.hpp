@@ -1,4 +1,4 @@
-// Traces as the tests read them back: with the parser that `curb report` uses, and as the text that viewers are given.
+// Reads traces with the parser that `curb report` uses.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// For tests and for the programs that they start.
+// Waits for a condition. For tests and for the programs that they start.
 #pragma once
 
 #include <chrono>
