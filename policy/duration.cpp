@@ -94,7 +94,7 @@ std::string format(Duration duration) {
     return "0s";
 }
 
-std::string format_human(Duration left) {
+std::string format_time_left(Duration left) {
     using namespace std::chrono_literals;
     const auto tenths = std::chrono::ceil<std::chrono::duration<std::int64_t, std::deci>>(left).count();
     if (left < 10s && tenths % 10 != 0) return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + "s";

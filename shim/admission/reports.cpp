@@ -75,7 +75,7 @@ Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
-                                  : "in " + policy::format_human(policy::Duration(static_cast<std::int64_t>(due)))),
+                                  : "in " + policy::format_time_left(policy::Duration(static_cast<std::int64_t>(due)))),
                     in_file(R"(raise "start" or set "wait" (how long requests may wait))")};
         }
         case policy::Obstacle::keep_free:

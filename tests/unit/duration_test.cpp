@@ -99,14 +99,14 @@ TEST_CASE("Messages about durations stay on one line and short, whatever was wri
 }
 
 TEST_CASE("Time left is rounded up to what a reader needs") {
-    CHECK(format_human(1ms) == "0.1s");
-    CHECK(format_human(4'130ms) == "4.2s");
-    CHECK(format_human(5s) == "5s");
-    CHECK(format_human(9'990ms) == "10s");
-    CHECK(format_human(94'100ms) == "95s");
-    CHECK(format_human(121s) == "3m");
-    CHECK(format_human(3'598'980ms) == "60m");
-    CHECK(format_human(121min) == "3h");
+    CHECK(format_time_left(1ms) == "0.1s");
+    CHECK(format_time_left(4'130ms) == "4.2s");
+    CHECK(format_time_left(5s) == "5s");
+    CHECK(format_time_left(9'990ms) == "10s");
+    CHECK(format_time_left(94'100ms) == "95s");
+    CHECK(format_time_left(121s) == "3m");
+    CHECK(format_time_left(3'598'980ms) == "60m");
+    CHECK(format_time_left(121min) == "3h");
 }
 
 TEST_CASE("A duration is written in the largest unit that leaves a whole number") {

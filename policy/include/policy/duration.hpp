@@ -22,6 +22,6 @@ Result<Duration, std::string> parse_duration(std::string_view text);
 // std::bad_alloc.
 std::string format(Duration duration);
 // Writes a time left for people, rounded up: "4.2s", "95s", "12m", "3h". May throw std::bad_alloc.
-std::string format_human(Duration left);
+std::string format_time_left(Duration left);
 
 }  // namespace curb::policy
