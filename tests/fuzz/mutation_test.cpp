@@ -29,6 +29,7 @@ std::uint64_t seed() {
 std::vector<std::string> beginnings() {
     std::set<std::string> out;
     for (const auto &[name, text] : fuzz::corpus({CURB_CORPUS "/policy", CURB_EXAMPLES})) out.insert(text);
+    out.insert(kWhole);
     for (const Bad &bad : kBad) out.insert(bad.text);
     std::erase_if(out, [](const std::string &text) { return text.size() > kLongest; });
     return {out.begin(), out.end()};
