@@ -73,6 +73,7 @@ struct Row {
     bool forced;  // --force goes on
 };
 
+const std::map<std::string, std::string> kRank{{"WORLD_SIZE", "8"}, {"RANK", "3"}};
 const std::vector<Row> kRows{
     {"no process", [](auto &f) { f.target.process.start = 0; }, "there is no such process", false},
     {"a thread", [](auto &f) { f.target.thread_of = 4700; }, "name the process: 4700", false},
@@ -92,39 +93,34 @@ const std::vector<Row> kRows{
     {"MIG", [](auto &f) { first(f).mig = true; }, "GPU 0 (GPU-1) is divided (MIG)", false},
     {"MIG by name", [](auto &f) { (*f.target.environment)["CUDA_VISIBLE_DEVICES"] = "MIG-31"; }, "(MIG)", false},
     {"MPS", [](auto &f) { first(f).mps_clients = {kPid}; }, "through MPS", false},
-    {"rank",
-     [](auto &f) {
-         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
-     },
-     "WORLD_SIZE=8", true},
-    {"rank with NCCL",
-     [](auto &f) {
-         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
-         f.target.has_nccl = true;
-     },
-     "--force does not help", false},
+    {"rank", [](auto &f) { f.target.environment = kRank; }, "WORLD_SIZE=8", true},
+    {"rank with NCCL", [](auto &f) { f.target.environment = kRank, f.target.has_nccl = true; }, "--force does not help",
+     false},
     {"XLA", [](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
     {"companion", [](auto &f) { f.companion = 4712; }, "also started 4712", true},
     {"managed", [](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory", false},
-    {"books unknown",
-     [](auto &f) {
-         f.books = Books{std::nullopt, "it is not under curb"};
-     },
-     "it is not under curb", true},
-    {"little host memory",
-     [](auto &f) {
-         f.host = HostRoom{8 * GiB, "the cgroup /job/7"};
-     },
+    {"books unknown", [](auto &f) { f.books.emplace(std::nullopt, "it is not under curb"); }, "it is not under curb",
+     true},
+    {"little host memory", [](auto &f) { f.host.emplace(8 * GiB, "the cgroup /job/7"); },
      "the cgroup /job/7 has room for 8 GiB", false},
 };
 
 }  // namespace
 
-TEST_CASE("A process that can be suspended is") {
+TEST_CASE("A process that can be suspended is, whatever is not known yet or does not concern it") {
     CHECK_FALSE(why_not_suspend(suspendable()));
-    SuspendFacts root = suspendable();
-    root.user = 0;
-    CHECK_FALSE(why_not_suspend(root));
+    SuspendFacts facts = suspendable();
+    facts.user = 0;
+    GpuState other = gpu(0, GiB);
+    other.users.erase(other.users.begin());
+    other.mig = true;
+    other.mps_clients = {99};
+    facts.gpus->value().push_back(other);
+    CHECK_FALSE(why_not_suspend(facts));
+    SuspendFacts unknown;
+    unknown.user = 1000;
+    unknown.target = target();
+    CHECK_FALSE(why_not_suspend(unknown));
 }
 
 TEST_CASE("What cannot be suspended is refused, with --force as without unless it was but guessed") {
@@ -141,23 +137,6 @@ TEST_CASE("What cannot be suspended is refused, with --force as without unless i
         facts.force = true;
         CHECK(why_not_suspend(facts).has_value() == !row.forced);
     }
-}
-
-TEST_CASE("What is not known yet is not judged") {
-    SuspendFacts facts;
-    facts.user = 1000;
-    facts.target = target();
-    CHECK_FALSE(why_not_suspend(facts));
-}
-
-TEST_CASE("GPUs that the process does not use do not matter") {
-    SuspendFacts facts = suspendable();
-    GpuState other = gpu(0, GiB);
-    other.users.erase(other.users.begin());
-    other.mig = true;
-    other.mps_clients = {99};
-    facts.gpus->value().push_back(other);
-    CHECK_FALSE(why_not_suspend(facts));
 }
 
 TEST_CASE("Host memory must be left over, a sixteenth of what is moved and at least 256 MiB") {

@@ -54,19 +54,6 @@ Descriptor socket_at(const std::string &path, bool listening) {
 
 }  // namespace
 
-TEST_CASE(
-    "A umask that takes the owner's own rights away leaves him a folder of use, and one that it spoilt is mended") {
-    const Machine machine;
-    const mode_t before = ::umask(0777);
-    const std::string made = folder_of(machine);
-    ::umask(before);
-    CHECK(made == machine.in_xdg());
-    CHECK(mode_of(machine.in_xdg()) == 0700);
-    REQUIRE(::chmod(machine.in_xdg().c_str(), 0) == 0);
-    CHECK(folder_of(machine) == machine.in_xdg());
-    CHECK(mode_of(machine.in_xdg()) == 0700);
-}
-
 TEST_CASE("No descriptor of curb's comes to stand under 0, 1 or 2") {
     const int kept = ::fcntl(0, F_DUPFD_CLOEXEC, 100);
     ::close(0);
@@ -82,11 +69,17 @@ TEST_CASE("No descriptor of curb's comes to stand under 0, 1 or 2") {
     ::close(moved);
 }
 
-TEST_CASE("The folder is XDG_RUNTIME_DIR/curb, closed to others, and is found again") {
+TEST_CASE(
+    "The folder is XDG_RUNTIME_DIR/curb, closed to others whatever the umask, and repaired where that spoilt it") {
     const Machine machine;
+    const mode_t before = ::umask(0777);
+    const std::string made = folder_of(machine);
+    ::umask(before);
+    CHECK(made == machine.in_xdg());
+    CHECK(mode_of(machine.in_xdg()) == 0700);
+    REQUIRE(::chmod(machine.in_xdg().c_str(), 0) == 0);
     CHECK(folder_of(machine) == machine.in_xdg());
     CHECK(mode_of(machine.in_xdg()) == 0700);
-    CHECK(folder_of(machine) == machine.in_xdg());
 }
 
 TEST_CASE("Where XDG_RUNTIME_DIR cannot be used the folder is /tmp/curb-UID") {
@@ -126,16 +119,11 @@ TEST_CASE("A folder that is a link, a file, or open to others is refused, with t
     CHECK(folder_of(machine) == folder);
 }
 
-TEST_CASE("Below a folder in which others may rename there is none") {
-    Machine machine;
-    machine.places.xdg.clear();
-    ::chmod(machine.places.tmp.c_str(), 0777);
-    CHECK_THAT(folder_of(machine), contains("others may rename what is in it; chmod +t " + machine.places.tmp));
-}
-
-TEST_CASE("Every place that was tried is in the error") {
+TEST_CASE("Without a folder of use, every place that was tried is in the error") {
     Machine machine;
     machine.places.xdg = "relative";
+    ::chmod(machine.places.tmp.c_str(), 0777);
+    CHECK_THAT(folder_of(machine), contains("others may rename what is in it; chmod +t " + machine.places.tmp));
     fs::remove(machine.places.tmp);
     CHECK(folder_of(machine) ==
           "none: relative: it is not an absolute path; " + machine.places.tmp + ": No such file or directory");
@@ -196,13 +184,15 @@ TEST_CASE("A process is named by its pid and its start") {
     ::waitpid(child, nullptr, 0);
 }
 
-TEST_CASE("Names that no socket has are passed over") {
-    CHECK(parse_socket_name("4711-123456.sock") == ProcessName{4711, 123456});
-    for (const char *name :
-         {"", ".", "..", ".sock", "-.sock", "4711.sock", "4711-.sock", "-1-2.sock", "0-1.sock", "4711--1.sock",
-          "4711-1.sock.new", "4711-1.suspended.json", "4711-1", "04711-1.sock", "4711-01.sock", "99999999999-1.sock",
-          "1-99999999999999999999999.sock", "a-b.sock", "4711-1.sock "})
-        CHECK(!parse_socket_name(name));
+TEST_CASE("Names that no socket has are ignored, that of a socket in the making too") {
+    const std::string name = socket_name({4711, 123456});
+    CHECK(name == "4711-123456.sock");
+    CHECK(parse_socket_name(name) == ProcessName{4711, 123456});
+    CHECK_FALSE(parse_socket_name(unfinished(name)));
+    for (const char *other : {"", ".", "..", ".sock", "-.sock", "4711.sock", "4711-.sock", "-1-2.sock", "0-1.sock",
+                              "4711--1.sock", "4711-1.suspended.json", "4711-1", "04711-1.sock", "4711-01.sock",
+                              "99999999999-1.sock", "1-99999999999999999999999.sock", "a-b.sock", "4711-1.sock "})
+        CHECK(!parse_socket_name(other));
 }
 
 TEST_CASE("Sockets that nobody listens on are deleted, and nothing else is") {
@@ -293,7 +283,7 @@ TEST_CASE("A descriptor is neither taken for ours nor closed once another stands
     CHECK(::fcntl(number, F_GETFD) == -1);
 }
 
-TEST_CASE("Why the folder is not the one in XDG_RUNTIME_DIR is told, and nothing where it is or no variable is set") {
+TEST_CASE("why_not_in_xdg explains why another folder is used, and is empty if none is or no variable is set") {
     Machine machine;
     CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
     CHECK(mode_of(machine.in_xdg()) == 0700);
@@ -303,11 +293,4 @@ TEST_CASE("Why the folder is not the one in XDG_RUNTIME_DIR is told, and nothing
     CHECK_THAT(why_not_in_xdg(machine.places, ::geteuid()), contains(machine.places.xdg));
     machine.places.xdg.clear();
     CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
-}
-
-TEST_CASE("The name under which a socket is made is none of a socket") {
-    const std::string name = socket_name({4711, 17});
-    CHECK(parse_socket_name(name) == ProcessName{4711, 17});
-    CHECK(unfinished(name) != name);
-    CHECK_FALSE(parse_socket_name(unfinished(name)));
 }

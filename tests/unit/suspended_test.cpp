@@ -55,18 +55,13 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     CHECK(fs::is_empty(runtime.folder()));
 }
 
-TEST_CASE("A record is of one process, not of a later one with its pid") {
-    const Process process{7, 100, 0, 0};
-    const std::string text = text_of(process, kRecord);
-    CHECK(parse(process, text) == kRecord);
-    CHECK_FALSE(parse({7, 101, 0, 0}, text));
-    CHECK_FALSE(parse({8, 100, 0, 0}, text));
-}
-
-TEST_CASE("What is not a record is not believed") {
+TEST_CASE("What is no record, or that of another process, is not believed") {
     const Process process{7, 100, 0, 0};
     const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";
     REQUIRE(parse(process, begin + R"([{"uuid":"G","held":1,"free":2}]})"));
+    for (const Process &other : {Process{7, 101, 0, 0}, Process{8, 100, 0, 0}})  // a later one with its pid, another
+        CHECK_FALSE(parse(other, text_of(process, kRecord)));
+    for (const int ended : {4'999'999, -1}) CHECK(start_of(ended) == 0);
     for (const std::string &text : std::vector<std::string>{
              "", "[", "null", "[]", "{}", begin + "[]}", begin + "{}}", begin + "[1]}",
              begin + R"([{"uuid":"G","held":-1,"free":2}]})", begin + R"([{"uuid":"G","held":1.5,"free":2}]})",
@@ -183,10 +178,4 @@ TEST_CASE("Root keeps records of several users in several threads at once, and s
         CHECK((status.st_uid == user && status.st_gid == user));
         fs::remove(folder);
     }
-}
-
-TEST_CASE("A process that has ended has no start") {
-    CHECK(start_of(::getpid()) > 0);
-    CHECK(start_of(4'999'999) == 0);
-    CHECK(start_of(-1) == 0);
 }
