@@ -94,8 +94,12 @@ const std::vector<Row> kRows{
     {"MIG by name", [](auto &f) { (*f.target.environment)["CUDA_VISIBLE_DEVICES"] = "MIG-31"; }, "(MIG)", false},
     {"MPS", [](auto &f) { first(f).mps_clients = {kPid}; }, "through MPS", false},
     {"rank", [](auto &f) { f.target.environment = kRank; }, "WORLD_SIZE=8", true},
-    {"rank with NCCL", [](auto &f) { f.target.environment = kRank, f.target.has_nccl = true; }, "--force does not help",
-     false},
+    {"rank with NCCL",
+     [](auto &f) {
+         f.target.environment = kRank;
+         f.target.has_nccl = true;
+     },
+     "--force does not help", false},
     {"XLA", [](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
     {"companion", [](auto &f) { f.companion = 4712; }, "also started 4712", true},
     {"managed", [](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory", false},

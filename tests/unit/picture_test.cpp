@@ -60,7 +60,7 @@ TEST_CASE("The peak is the most that was held, with what it was for and what was
     CHECK(gpu.live_bytes == 2 * GiB);
 }
 
-TEST_CASE("A request that waited is part of the peak once, from its allocation on") {
+TEST_CASE("A request that waited is part of the peak once, from its allocation on, and not if it was never served") {
     const auto run = Run()
                          .alloc(1, 0x10, 100 * MiB)
                          .stop(2, What::wait, 900 * MiB)
@@ -76,12 +76,9 @@ TEST_CASE("A request that waited is part of the peak once, from its allocation o
     CHECK(gpu.held_at_peak[0]->bytes == 900 * MiB);
     const Chart chart = draw(run, summarise(run), 100).charts.at(0);
     for (const HeldSample &sample : chart.samples) CHECK(sample.held == sample.kinds[0]);
-}
-
-TEST_CASE("A request that waited and was never served is no part of the peak") {
-    const auto run = Run().alloc(1, 0x10, 100 * MiB).stop(2, What::granted, 900 * MiB).recording();
-    CHECK(gpu_of(run).peak == 100 * MiB);
-    CHECK(gpu_of(run).at_end == 100 * MiB);
+    const auto never_served = Run().alloc(1, 0x10, 100 * MiB).stop(2, What::granted, 900 * MiB).recording();
+    CHECK(gpu_of(never_served).peak == 100 * MiB);
+    CHECK(gpu_of(never_served).at_end == 100 * MiB);
 }
 
 TEST_CASE("What the driver takes with a context is its context's, and no allocation of the program's") {
@@ -144,7 +141,7 @@ TEST_CASE("Steps of one trigger that follow each other are one release") {
     CHECK(summary.releases[1].bytes == 5);
 }
 
-TEST_CASE("The summary is said in sentences") {
+TEST_CASE("The summary is said in sentences, spans and negative sizes as people write them") {
     ::setenv("TZ", "UTC", 1);
     const auto run = Run()
                          .policy(0, 8 * GiB)
@@ -153,13 +150,9 @@ TEST_CASE("The summary is said in sentences") {
                          .stop(71, What::refuse, GiB)
                          .step(80, policy::Step::frameworks, 3 * GiB, "SIGUSR1")
                          .recording();
-    const auto said = sentences(run, summarise(run));
-    REQUIRE(said.size() == 2);
-    CHECK(said[0] == "Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.");
-    CHECK(said[1] == "3 GiB came back on SIGUSR1.");
-}
-
-TEST_CASE("Spans and negative sizes are written as they are read") {
+    CHECK(sentences(run, summarise(run)) ==
+          std::vector<std::string>{"Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.",
+                                   "3 GiB came back on SIGUSR1."});
     CHECK(span_text(999) == "1 µs");
     CHECK(span_text(850'000'000) == "850 ms");
     CHECK(span_text(125 * kSecond) == "2 min 5 s");
@@ -276,46 +269,39 @@ TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a pic
                contains("a\uFFFDb") && contains("curb 0.1\\x1B[31m") && contains("H\uFFFD\\x07"));
 }
 
-TEST_CASE("A page loads nothing from elsewhere") {
-    const auto run = Run().alloc(1, 1, GiB).recording();
-    const std::string page = html_page(run, summarise(run));
-    CHECK(occurrences(page, "http://") + occurrences(page, "https://") + occurrences(page, "//cdn") == 0);
-    CHECK(occurrences(page, "src=") == 0);
-    CHECK(occurrences(svg_picture(run, summarise(run)), "http") == 1);  // the namespace
-}
-
-TEST_CASE("A picture for papers has neither variables nor scripts") {
-    const auto run = Run().policy(0, 2 * GiB).alloc(1, 1, GiB).stop(2, What::refuse, 2 * GiB).recording();
-    const std::string svg = svg_picture(run, summarise(run));
-    CHECK(occurrences(svg, "var(") + occurrences(svg, "<script") + occurrences(svg, "class=") == 0);
+TEST_CASE(
+    "A page loads nothing from elsewhere, and a picture for papers has neither variables nor scripts nor outlines") {
+    const auto run = Run()
+                         .policy(0, 2 * GiB)
+                         .alloc(1, 1, GiB)
+                         .alloc(1.5, 2, GiB, 1, Kind::vmm)
+                         .stop(2, What::refuse, 2 * GiB)
+                         .recording();
+    const std::string page = html_page(run, summarise(run)), svg = svg_picture(run, summarise(run));
+    for (const char *loaded : {"http://", "https://", "//cdn", "src="}) CHECK(occurrences(page, loaded) == 0);
+    CHECK(occurrences(svg, "http") == 1);  // the namespace
+    for (const char *part : {"var(", "<script", "class="}) CHECK(occurrences(svg, part) == 0);
     CHECK_THAT(svg, contains("font-family=\"sans-serif\"") && contains("refused 2 GiB"));
-}
-
-TEST_CASE("No outline covers the areas of a busy program, whose steps are closer than a pixel") {
-    const auto run = Run().alloc(1, 1, GiB).alloc(2, 2, GiB, 1, Kind::vmm).recording();
-    const std::string svg = svg_picture(run, summarise(run)), html = html_page(run, summarise(run));
+    // An outline would cover the areas of a busy program, whose steps are closer than a pixel.
     for (const Kind kind : {Kind::plain, Kind::vmm}) {
         const std::string fill = "fill=\"" + std::string(colour_of(kind)) + "\"";
         CHECK(occurrences(svg, "Z\" " + fill + "/>") == 1);
-        CHECK(occurrences(html, "<path class=\"layer\" " + fill + " d=\"M") == 1);
+        CHECK(occurrences(page, "<path class=\"layer\" " + fill + " d=\"M") == 1);
     }
-    CHECK(occurrences(html, ".layer") == 0);
+    CHECK(occurrences(page, ".layer") == 0);
 }
 
-TEST_CASE("Every page says what is missing") {
+TEST_CASE("Every page says what is missing, also if that is all memory") {
     Run run;
     run.alloc(1, 1, GiB).dropped(2, 17);
-    const auto recording = run.recording();
+    auto recording = run.recording();
     const Summary summary = summarise(recording);
     for (const std::string &page :
          {html_page(recording, summary), svg_picture(recording, summary), text_report(recording, summary)})
         CHECK_THAT(page, contains("17 events were dropped"));
-}
-
-TEST_CASE("A trace without any memory is a page that says so") {
-    auto recording = Run().recording();
-    recording.header.gpus.clear();
-    CHECK_THAT(html_page(recording, summarise(recording)), contains("No memory of a GPU was used."));
-    CHECK(picture_of(recording).charts.empty());
-    CHECK(picture_of(Run().recording()).charts.size() == 1);
+    auto nothing = Run().recording();
+    CHECK(picture_of(nothing).charts.size() == 1);
+    nothing.header.gpus.clear();
+    CHECK(picture_of(nothing).charts.empty());
+    CHECK_THAT(html_page(nothing, summarise(nothing)), contains("No memory of a GPU was used."));
 }

@@ -111,9 +111,6 @@ class Watching {
     std::thread thread_;
 };
 
-// What follows once a change has been seen.
-using After = std::function<void()>;
-
 // The descriptors of this process that are inotify's.
 std::vector<int> inotify_fds() {
     std::vector<int> fds;
@@ -215,56 +212,47 @@ class ConfigMap {
 TEST_CASE("Each way to change a file is seen") {
     struct Way {
         const char *how;
-        std::function<After(const TempDir &dir, const std::string &path)> change;  // from "one" to "two"
+        // From "one" to "two". `after` is run once the change has been seen.
+        std::function<void(const TempDir &dir, const std::string &path, std::function<void()> &after)> change;
     };
     const std::vector<Way> ways = {
-        {"written in place",
-         [](auto &dir, auto &) {
-             dir.write("near/p.json", "two");
-             return After();
-         }},
+        {"written in place", [](auto &dir, auto &, auto &) { dir.write("near/p.json", "two"); }},
         {"by a writer that does not close it",
-         [](auto &, auto &path) {
+         [](auto &, auto &path, auto &after) {
              const auto out = std::make_shared<std::fstream>(path, std::ios::in | std::ios::out);
              *out << "two" << std::flush;
-             return [out] {};
+             after = [out] {};
          }},
         {"through a mapping",
-         [](auto &, auto &path) {
+         [](auto &, auto &path, auto &after) {
              const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
              void *mapped = ::mmap(nullptr, 3, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
              REQUIRE(mapped != MAP_FAILED);
              std::copy_n("two", 3, static_cast<char *>(mapped));
-             return [=] {
-                 ::munmap(mapped, 3);
-                 ::close(file);
-             };
+             after = [=] { ::munmap(mapped, 3), ::close(file); };
          }},
         {"through a hard link in a directory that is not watched",
-         [](auto &dir, auto &path) {
+         [](auto &dir, auto &path, auto &) {
              fs::create_hard_link(path, dir / "far/q.json");
              dir.write("far/q.json", "two");
-             return After();
          }},
         {"replaced by a hard link",
-         [](auto &dir, auto &path) {
+         [](auto &dir, auto &path, auto &) {
              dir.write("q.json", "two");
              fs::remove(path);
              fs::create_hard_link(dir / "q.json", path);
-             return After();
          }},
         {"of the same length and time",
-         [](auto &dir, auto &path) {
+         [](auto &dir, auto &path, auto &) {
              const auto time = fs::last_write_time(path);
              dir.write("near/p.json", "two");
              fs::last_write_time(path, time);
-             return After();
          }},
         {"its directory moved away and made again",
-         [](auto &dir, auto &) {
+         [](auto &dir, auto &, auto &after) {
              fs::rename(dir / "near", dir / "old");
              dir.write("near/p.json", "two");
-             return [&dir] { dir.write("old/p.json", "old"); };  // no longer the file
+             after = [&dir] { dir.write("old/p.json", "old"); };  // no longer the file
          }},
     };
     for (const Way &way : ways) {
@@ -273,9 +261,10 @@ TEST_CASE("Each way to change a file is seen") {
         fs::create_directory(dir / "far");
         const std::string path = dir.write("near/p.json", "one");
         Watching watching({path}, {"one"});
-        const After after = way.change(dir, path);
+        std::function<void()> after = [] {};
+        way.change(dir, path, after);
         CHECK(watching.sees("two"));
-        if (after) after();
+        after();
         for (const std::string text : {"", "three", "3"}) {  // and every later change
             rename_over(dir, "near/p.json", text);
             CHECK(watching.sees(text));
@@ -365,15 +354,6 @@ TEST_CASE("A file that is gone, or cannot be read, keeps its text until it is ba
     CHECK(watching.seen() == std::vector<Texts>{{"one", "1"}, {"one", "2"}, {"two", "2"}});
 }
 
-TEST_CASE("A file that is not there yet, nor its directory, is seen when it comes") {
-    const TempDir dir;
-    Watching watching({(dir / "etc/curb/p.json").string()});
-    fs::create_directories(dir / "etc/curb");
-    rename_over(dir, "etc/curb/p.json", "one");
-    CHECK(watching.sees("one"));
-    CHECK(watching.seen() == std::vector<Texts>{{"one"}});
-}
-
 TEST_CASE("Two files that change at one moment are returned together") {
     const TempDir dir;
     const std::vector<std::string> names = {"policy.json", "ceiling.json"};
@@ -405,31 +385,29 @@ TEST_CASE("A file that changes while another settles is returned together with i
     });
 }
 
-TEST_CASE("A file that is never there does not disturb the other, whichever it is") {
+TEST_CASE("A file that is not there yet, nor its directory, does not disturb the other, and is seen when it comes") {
     const TempDir dir;
-    const std::string there = dir.write("p.json", "one");
-    const std::string missing = (dir / "etc/curb/p.json").string();
+    const std::string there = dir.write("p.json", "one"), missing = (dir / "etc/curb/p.json").string();
     const bool last = GENERATE(false, true);
     Watching watching(last ? std::vector{there, missing} : std::vector{missing, there});
     std::vector<Texts> versions;
-    for (const std::string text : {"one", "two", "three"}) {
-        rename_over(dir, "p.json", text);
-        versions.push_back(last ? Texts{text, std::nullopt} : Texts{std::nullopt, text});
+    const auto sees = [&](const std::string &text, const std::optional<std::string> &other) {
+        versions.push_back(last ? Texts{text, other} : Texts{other, text});
         CHECK(watching.sees(versions.back()));
-    }
-    CHECK(watching.seen() == versions);
-}
-
-TEST_CASE("A ceiling whose directory comes later joins the policy") {
-    const TempDir dir;
-    Watching watching({dir.write("user/p.json", "one"), (dir / "etc/curb/policy.json").string()},
-                      {"one", std::nullopt});
+    };
+    sees("one", std::nullopt);
+    rename_over(dir, "p.json", "two");
+    sees("two", std::nullopt);
     fs::create_directories(dir / "etc/curb");
-    rename_over(dir, "etc/curb/policy.json", "ceiling");
-    CHECK(watching.sees(Texts{"one", "ceiling"}));
-    rename_over(dir, "etc/curb/policy.json", "another");
-    CHECK(watching.sees(Texts{"one", "another"}));
-    CHECK(watching.seen().size() == 3);
+    rename_over(dir, "etc/curb/p.json", "ceiling");
+    sees("two", "ceiling");
+    rename_over(dir, "etc/curb/p.json", "another");
+    sees("two", "another");
+    CHECK(watching.seen() == versions);
+    Watching alone({(dir / "later/p.json").string()});
+    dir.write("later/p.json", "at last");
+    CHECK(alone.sees("at last"));
+    CHECK(alone.seen() == std::vector<Texts>{{"at last"}});
 }
 
 TEST_CASE("A file that does not stand still keeps its text and does not keep back the other's change") {
@@ -470,42 +448,32 @@ TEST_CASE("Writing the same text again is no change") {
     CHECK(watching.seen() == std::vector<Texts>{{"one"}, {"two"}});
 }
 
-TEST_CASE("A file that is there and cannot be read is told of once, as is that it can be, and both again") {
+TEST_CASE("A file that is there and cannot be read is reported once, as is that it can be, and both again") {
     const TempDir dir;
     const std::string path = dir.write("p.json", "one");
-    const int stop = ::eventfd(0, EFD_CLOEXEC);
     std::mutex mutex;
     std::condition_variable news;
-    std::vector<std::string> told;
-    std::size_t mended = 0, of_others = 0;
-    Watch watch({path, (dir / "never.json").string()}, [&](const curb::config::Diagnostic &trouble) {
+    std::vector<std::string> reports;  // of p.json; "": it can be read again
+    const auto report = [&](const curb::config::Diagnostic &trouble) {
         const std::scoped_lock lock(mutex);
-        of_others += trouble.file != path;
-        if (trouble.message.empty())
-            ++mended;
-        else
-            told.push_back(trouble.text());
+        reports.push_back(trouble.file != path ? "another file" : trouble.message.empty() ? "" : trouble.text());
         news.notify_all();
-    });
-    std::thread thread([&] {
-        while (watch.next(stop)) continue;
-    });
+    };
+    Watching watching(std::make_unique<Watch>(std::vector{path, (dir / "never.json").string()}, report));
+    std::unique_lock lock(mutex);
     for (std::size_t turn = 1; turn <= 2; ++turn) {
-        std::unique_lock lock(mutex);
         fs::remove_all(path);
         fs::create_directory(path);
-        CHECK(news.wait_for(lock, kLimit, [&] { return told.size() == turn; }));
-        CHECK_FALSE(news.wait_for(lock, 2 * Watch::kPoll, [&] { return told.size() > turn; }));  // nor a second time
+        REQUIRE(news.wait_for(lock, kLimit, [&] { return reports.size() == 2 * turn - 1; }));
+        CHECK_THAT(reports.back(), contains("p.json: it is a directory"));
+        CHECK_FALSE(news.wait_for(lock, 2 * Watch::kPoll, [&] { return reports.size() >= 2 * turn; }));
         fs::remove(path);
         dir.write("p.json", "two");
-        CHECK(news.wait_for(lock, kLimit, [&] { return mended == turn; }));
-        CHECK(told.size() == turn);
-        CHECK(of_others == 0);
+        REQUIRE(news.wait_for(lock, kLimit, [&] { return reports.size() == 2 * turn; }));
+        CHECK(reports.back().empty());
     }
-    ::eventfd_write(stop, 1);
-    thread.join();
-    ::close(stop);
-    CHECK_THAT(told.front(), contains("p.json: it is a directory"));
+    lock.unlock();
+    watching.stop();
 }
 
 TEST_CASE("A busy directory costs little and hides no change") {
