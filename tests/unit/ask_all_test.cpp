@@ -212,10 +212,9 @@ TEST_CASE("who keeps the socket of a dead process does not speak for another use
     const bool victim_listens = GENERATE(true, false);
     CAPTURE(victim_listens);
     const FolderOf forgers(kForger), victims(kVictim);
-    // The forger's first process listens and ends; its child goes on answering.
-    int ready[2], kept[2];
-    REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
-    REQUIRE(::pipe2(kept, O_CLOEXEC) == 0);
+    // The forger's first process listens and ends; its child goes on answering until `kept` is closed.
+    int ready[2], kept[2], up[2];
+    for (int *pipe : {ready, kept, up}) REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);
     const pid_t pid = ::fork();
     if (pid == 0) {
         if (::setgid(kForger) != 0 || ::setuid(kForger) != 0) ::_exit(97);
@@ -242,8 +241,6 @@ TEST_CASE("who keeps the socket of a dead process does not speak for another use
     const fs::path first = forgers.socket(pid);
     REQUIRE(::waitpid(pid, nullptr, 0) == pid);
 
-    int up[2];
-    REQUIRE(::pipe2(up, O_CLOEXEC) == 0);
     const pid_t victim = child_under(pid, [&] {
         if (::setgid(kVictim) != 0 || ::setuid(kVictim) != 0) ::_exit(97);
         const int socket = victim_listens ? listening(victims.socket(::getpid())) : -1;

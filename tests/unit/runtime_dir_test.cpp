@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "catch.hpp"
 #include "control/descriptor.hpp"
@@ -163,15 +162,13 @@ TEST_CASE("A user looks in the folders of that user, root in those that are ever
                                                             {tmp + "/curb-1001", 1001}});
 }
 
-TEST_CASE("A process is named by its pid and its start") {
+TEST_CASE("A process is named by its pid and its start, whatever its name in /proc is") {
     const auto self = name_of(::getpid());
     REQUIRE(self);
     CHECK(self->pid == ::getpid());
-    CHECK(self == name_of(::getpid()));
     CHECK(self->start > 0);
     CHECK(parse_socket_name(socket_name(*self)) == self);
     CHECK(!name_of(2'147'483'647));
-    // A child has a start of its own, not before its parent's; its name may hold whatever proc(5) would trip over.
     const pid_t child = ::fork();
     if (child == 0) {
         ::execl("/bin/sh", ") 1 2 (", "-c", "read end", nullptr);
@@ -242,20 +239,14 @@ TEST_CASE("Whoever starts among many tries no socket of a process that runs, and
     CHECK(sockets() == 1);
 }
 
-TEST_CASE("Of a folder with more names than processes have, a bounded number is read") {
+TEST_CASE("Of a folder a bounded number of names is read, and nothing is deleted through a link in its place") {
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
     socket_at(folder.path + "/1-1.sock", false);
     for (std::size_t i = 2; i <= kMostNames + 10; ++i)
         fs::create_hard_link(folder.path + "/1-1.sock", folder.path + "/" + std::to_string(i) + "-1.sock");
     CHECK(sockets_in(folder).size() == kMostNames);
-}
-
-TEST_CASE("Nothing is deleted through a link in a folder's place") {
-    const Machine machine;
-    const Folder folder{folder_of(machine), ::geteuid()};
     fs::rename(folder.path, machine.root / "elsewhere");
-    socket_at((machine.root / "elsewhere/1-1.sock").string(), false);
     fs::create_directory_symlink(machine.root / "elsewhere", folder.path);
     remove_stale(folder);
     remove_socket(folder, "1-1.sock");
@@ -264,22 +255,18 @@ TEST_CASE("Nothing is deleted through a link in a folder's place") {
 }
 
 TEST_CASE("A descriptor is neither taken for ours nor closed once another stands under its number") {
-    std::array<int, 2> theirs{};
-    REQUIRE(::pipe(theirs.data()) == 0);
-    int number = -1;
+    int number = -1, theirs = -1;
     {
         Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0));
         CHECK(ours.ours());
         number = ours.number();
-        REQUIRE(::dup2(theirs[0], number) == number);
+        theirs = ::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        REQUIRE(::dup2(theirs, number) == number);
         CHECK(!ours.ours());
     }
     CHECK(::fcntl(number, F_GETFD) != -1);
-    for (const int fd : {theirs[0], theirs[1], number}) ::close(fd);
-    {
-        const Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0));
-        number = ours.number();
-    }
+    for (const int fd : {theirs, number}) ::close(fd);
+    { const Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0)); }
     CHECK(::fcntl(number, F_GETFD) == -1);
 }
 
