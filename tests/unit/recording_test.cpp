@@ -14,20 +14,12 @@ using control::trace::name_of;
 namespace {
 
 Run short_run() {
-    Run run;
-    run.policy(0, 8 * GiB, 2 * GiB)
-        .alloc(1, 0x7f0000000000, 100 * MiB, 7)
-        .alloc_charged(1.5, 0x7f0000001000, 1000, 0, 8, policy::Kind::pools)
-        .books(2, policy::Kind::overhead, 92 * MiB)
-        .stop(3, What::wait, GiB, policy::Obstacle::allowance)
-        .stop(4, What::granted, GiB)
-        .allowance(4, policy::kUnbounded)
-        .stop(5, What::refuse, 3 * GiB)
-        .step(6, policy::Step::pools, -5, "SIGUSR1")
-        .step(7, policy::Step::frameworks, 5, "a \"quoted\" one\n")
-        .free(8, 0x7f0000000000, 100 * MiB)
-        .dropped(9, 17);
-    return run;
+    return Run({limits(0, 8 * GiB, 2 * GiB), alloc(1, 0x7f0000000000, 100 * MiB, 7),
+                alloc_charged(1.5, 0x7f0000001000, 1000, 0, 8, policy::Kind::pools),
+                books(2, policy::Kind::overhead, 92 * MiB), stop(3, What::wait, GiB, policy::Obstacle::allowance),
+                stop(4, What::granted, GiB), allowance(4, policy::kUnbounded), stop(5, What::refuse, 3 * GiB),
+                step(6, policy::Step::pools, -5, "SIGUSR1"), step(7, policy::Step::frameworks, 5, "a \"quoted\" one\n"),
+                free(8, 0x7f0000000000, 100 * MiB), dropped(9, 17)});
 }
 
 void check_same(const Moment &moment, const Recording &recording, const Event &event) {
@@ -173,5 +165,5 @@ TEST_CASE("What is no trace is refused with what it begins with, or why it canno
     CHECK(error_of(read_trace("/nonexistent/t.json")) ==
           "'/nonexistent/t.json' cannot be read: No such file or directory");
     CHECK_THAT(error_of(read_trace("/tmp")), contains("Is a directory"));
-    CHECK(Run("sh -c 'a\nb\x1B[31m'").recording().header.command == "sh -c 'a\\x0Ab\\x1B[31m'");
+    CHECK(Run({}, "sh -c 'a\nb\x1B[31m'").recording().header.command == "sh -c 'a\\x0Ab\\x1B[31m'");
 }
