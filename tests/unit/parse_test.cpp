@@ -94,7 +94,7 @@ TEST_CASE("Values at the ends of their ranges are taken") {
           gpu(R"("cap": "18446744073709551615B")"), gpu(R"("cap": "8GiB", "growth": {"start": "8GiB", "step": "1B"})"),
           gpu(R"("cap": "1GiB", "growth": {"start": "60%", "step": "1GiB"})"),  // who knows the device
           gpu(R"("cache": {"max": "0B", "idle": "1ms"})"), with(R"("release": {"idle": "1ms"})"),
-          with(R"("frameworks": {"env": {"_a1": "x", "MY_LD_PATH": "", "ld_x": "", "XCURB_": ""}})"),
+          with(R"("frameworks": {"env": {"_a1": "x", "MY_LD_PATH": "", "ld_x": "", "XCURB_": "", "AZaz": ""}})"),
           with(R"("rules": [{"match": {"exe": "", "env": {"LD_PRELOAD": "*", "CURB_CAP": "*"}}, "name": ""}])")}) {
         valid(text);
     }
