@@ -44,7 +44,9 @@ TEST_CASE("a pattern that is no glob as people write them is doubted at its plac
     CHECK_THAT(env[0], contains("/rules/0/match/env JOB: \"[x\""));
 }
 
-TEST_CASE("a cap of nothing, wherever it stands, is doubted") {
+TEST_CASE("a cap of nothing, wherever it stands, and a home folder in a shell's words are doubted") {
+    CHECK(warnings(R"("log": { "file": "~/curb.log" }, "trace": { "file": "~me/run.json" })").size() == 2);
+    CHECK(warnings(R"("log": { "file": "curb~.log" }, "trace": { "file": "/tmp/~x" })").empty());
     for (const char *cap : {"0B", "0%", "0GiB"}) {
         const auto said = warnings(R"("gpu": { "*": { "cap": ")" + std::string(cap) +
                                    R"(" } }, "rules": [{ "match": {}, "gpu": { "cuda:1": { "cap": "0B" } } }])");
@@ -67,11 +69,6 @@ TEST_CASE("steps in time without a wait are doubted, unless that is said") {
     const std::string rule = R"(, "rules": [{ "match": {}, "gpu": { "cuda:0": { "growth": { "every": "1m" } } } }])";
     CHECK(warnings(growth(R"(, "wait": "1m")") + rule).empty());
     CHECK(warnings(growth("") + rule).size() == 1);
-}
-
-TEST_CASE("a home folder in a shell's words is doubted in a file's name") {
-    CHECK(warnings(R"("log": { "file": "~/curb.log" }, "trace": { "file": "~me/run.json" })").size() == 2);
-    CHECK(warnings(R"("log": { "file": "curb~.log" }, "trace": { "file": "/tmp/~x" })").empty());
 }
 
 TEST_CASE("none of the examples is doubted") {

@@ -122,28 +122,24 @@ TEST_CASE("Every field refuses each kind of value that it is not, where it stand
     }
 }
 
-TEST_CASE("Every field that has a least value refuses what is below it") {
+TEST_CASE("Every field that has a least value refuses less; every type of field has a mistake in bad_policies.hpp") {
     const std::map<std::string, std::string> below = {{"size", R"("0B")"}, {"duration", R"("0ms")"}, {"factor", "1"}};
+    std::map<std::string, bool> has_mistake;
     for (const auto &[pattern, type, least] : every_field()) {
+        has_mistake[type] |= std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
+            std::string pointer = bad.pointer;
+            if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
+            return pointer == pattern || pointer.starts_with(pattern + "/");
+        });
         if (least.empty()) continue;
         const auto [text, pointer] = file_with(pattern, below.at(type));
         const Diagnostics found = errors(text);
         CHECK(found[0].pointer == pointer);
         CHECK_THAT(found[0].message, contains(least));
     }
-}
-
-TEST_CASE("Of every type of field a mistake stands among the wrong policies") {
-    std::map<std::string, bool> stands;
-    for (const auto &[pattern, type, least] : every_field())
-        stands[type] |= std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
-            std::string pointer = bad.pointer;
-            if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
-            return pointer == pattern || pointer.starts_with(pattern + "/");
-        });
-    for (const auto &[type, some] : stands) {
+    for (const auto &[type, has] : has_mistake) {
         INFO(type);
-        CHECK(some);
+        CHECK(has);
     }
 }
 

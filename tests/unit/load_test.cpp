@@ -66,21 +66,17 @@ Diagnostics refused(const Source &from) {
 
 }  // namespace
 
-TEST_CASE("Without a file, CURB_CAP and a ceiling there are no caps") {
-    const TempDir dir;
-    CHECK(loaded(source("")).policy == policy::Policy{});
-    CHECK(loaded(source("")).rule.empty());
-    CHECK(loaded(source("", "", (dir / "missing.json").string())).policy == policy::Policy{});
-    CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
-}
-
-TEST_CASE("CURB_CAP narrows what the file says, and does not widen it") {
+TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, there are no caps") {
     const TempDir dir;
     const std::string file = dir.write("job.json", kCapOf20);
     CHECK(cap(loaded(source(file)).policy) == 20 * GiB);
     CHECK(cap(loaded(source(file, "8GiB")).policy) == 8 * GiB);
     CHECK(cap(loaded(source(file, "30GiB")).policy) == 20 * GiB);
     CHECK(cap(loaded(source("", "25%")).policy) == 20 * GiB);
+    CHECK(loaded(source("")).policy == policy::Policy{});
+    CHECK(loaded(source("")).rule.empty());
+    CHECK(loaded(source("", "", (dir / "missing.json").string())).policy == policy::Policy{});
+    CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
 }
 
 TEST_CASE("All that is wrong with the file, with CURB_CAP and with the ceiling is told together") {
@@ -267,17 +263,16 @@ TEST_CASE("A ceiling that others than root can write, itself or its directory, i
 TEST_CASE("Of a ceiling that is a symbolic link both directories count") {
     if (!is_root()) return;
     const Ceiling ceiling;
-    const std::string link = (ceiling.around() / "linked/policy.json").string();
-    fs::create_directory(ceiling.around() / "linked");
-    Ceiling::mode((ceiling.around() / "linked").string(), 0755);
+    const std::string linked = (ceiling.around() / "linked").string(), link = linked + "/policy.json";
+    fs::create_directory(linked);
+    Ceiling::mode(linked, 0755);
     fs::create_symlink("../curb/policy.json", link);
     CHECK(cap(loaded(source("", "", link)).policy) == 20 * GiB);
-    Ceiling::mode(ceiling.directory(), 0777);
-    CHECK_THAT(refused(source("", "", link))[0].message, contains("chmod go-w " + ceiling.directory()));
-    Ceiling::mode(ceiling.directory(), 0755);
-    Ceiling::mode((ceiling.around() / "linked").string(), 0777);
-    CHECK_THAT(refused(source("", "", link))[0].message,
-               contains("chmod go-w " + (ceiling.around() / "linked").string()));
+    for (const std::string &open : {ceiling.directory(), linked}) {
+        Ceiling::mode(open, 0777);
+        CHECK_THAT(refused(source("", "", link))[0].message, contains("chmod go-w " + open));
+        Ceiling::mode(open, 0755);
+    }
 }
 
 TEST_CASE("A ceiling that the user may not read holds all the same") {

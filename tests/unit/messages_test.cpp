@@ -91,23 +91,21 @@ const std::vector<Reply> kReplies = {
 
 }  // namespace
 
-TEST_CASE("What is written is read as the same, on one line") {
+TEST_CASE("What is written is read as the same, on one line; cut off or with a byte changed it is read or refused") {
     for (const Request &request : kRequests) {
         const std::string line = text(request);
         CAPTURE(line);
         CHECK(line.find('\n') == std::string::npos);
         CHECK(line.size() < kLongestRequest);
-        const auto read = parse_request(line);
-        REQUIRE(read);
-        CHECK(*read == request);
+        CHECK(parse_request(line).value() == request);
+        check_spoilt(line, parse_request);
     }
     for (const Reply &reply : kReplies) {
         const std::string line = text(reply);
         CAPTURE(line);
         CHECK(line.find('\n') == std::string::npos);
-        const auto read = parse_reply(line);
-        REQUIRE(read);
-        CHECK(*read == reply);
+        CHECK(parse_reply(line).value() == reply);
+        check_spoilt(line, parse_reply);
     }
 }
 
@@ -200,25 +198,17 @@ TEST_CASE("A request or reply that is not right is refused, with what is wrong")
     CHECK(!parse_request(many + R"("pools"]})"));
 }
 
-TEST_CASE("An older command reads past what a newer library adds to a reply") {
+TEST_CASE("An older command ignores what a newer library adds to a reply") {
     std::string line = text(Reply(everything_set()));
-    const auto add = [&](const std::string &before, const std::string &more) {
-        const std::size_t at = line.find(before);
-        REQUIRE(at != std::string::npos);
-        line.insert(at + before.size(), more);
-    };
-    add(R"({"curb":1)", R"(,"more":{})");
-    add(R"("status":{)", R"("rules":[],)");
-    add(R"("gpus":[{)", R"("later":5,)");
-    add(R"("kinds":{)", R"("tensors":1,)");
-    const auto read = parse_reply(line);
-    REQUIRE(read);
-    CHECK(*read == Reply(everything_set()));
-}
-
-TEST_CASE("Every beginning of a line, and every line with one byte changed, is read or refused") {
-    for (const Request &request : kRequests) check_spoilt(text(request), parse_request);
-    for (const Reply &reply : kReplies) check_spoilt(text(reply), parse_reply);
+    const std::pair<const char *, const char *> added[] = {{R"({"curb":1)", R"(,"more":{})"},
+                                                           {R"("status":{)", R"("rules":[],)"},
+                                                           {R"("gpus":[{)", R"("later":5,)"},
+                                                           {R"("kinds":{)", R"("tensors":1,)"}};
+    for (const auto &[before, more] : added) {
+        REQUIRE(line.find(before) != std::string::npos);
+        line.insert(line.find(before) + std::string(before).size(), more);
+    }
+    CHECK(parse_reply(line).value() == Reply(everything_set()));
 }
 
 TEST_CASE("for readers every member is there, and null where nothing is known") {

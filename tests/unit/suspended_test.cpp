@@ -123,8 +123,15 @@ TEST_CASE("A link or another's file in the place of a record is not followed") {
     fs::remove(file, ignored);
 }
 
-TEST_CASE("What dead processes left is taken away, and nothing else") {
+TEST_CASE("One claim at a time is given on a process; the files of dead processes are removed, and nothing else") {
     const Runtime runtime;
+    {
+        const auto first = Claim::take(self());
+        REQUIRE(first);
+        CHECK_THAT(error_of(Claim::take(self())), contains("another curb"));
+    }
+    CHECK(Claim::take(self()));
+    for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
     REQUIRE_FALSE(write(self(), kRecord));
     for (const char *name :
          {"4999999-5.suspended.json", "4999999-5.claim", "4999999-5.suspended.json.new", "4999999-5.sock", "notes.txt"})
@@ -136,19 +143,6 @@ TEST_CASE("What dead processes left is taken away, and nothing else") {
     CHECK(fs::exists(runtime.folder() / "notes.txt"));
     CHECK(std::distance(fs::directory_iterator(runtime.folder()), fs::directory_iterator{}) == 3);
     remove(self());
-}
-
-TEST_CASE("One claim at a time is given on a process, and ends with its holder") {
-    const Runtime runtime;
-    {
-        const auto first = Claim::take(self());
-        REQUIRE(first);
-        const auto second = Claim::take(self());
-        REQUIRE_FALSE(second);
-        CHECK_THAT(second.error(), contains("another curb"));
-    }
-    CHECK(Claim::take(self()));
-    for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
 }
 
 TEST_CASE("Root keeps records of several users in several threads at once, and stays root in all of them") {
