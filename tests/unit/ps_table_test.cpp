@@ -1,5 +1,6 @@
 // What `curb ps` shows of made-up machines, to the letter, at the widths that terminals have.
 #include <cstdlib>
+#include <set>
 
 #include "catch.hpp"
 #include "lines_of.hpp"
@@ -104,34 +105,24 @@ TEST_CASE("no line is wider than the terminal, whatever is in it") {
 TEST_CASE("columns stay in line beside text that is wide, narrow, or no text at all") {
     View view = machine();
     view.processes[0].user = "日本";
-    view.processes[1].user = "Zoë";  // with a combining mark
-    view.processes[1].user.replace(2, 2, "e\u0308");
+    view.processes[1].user = "Zoe\u0308";  // with a combining mark
     view.processes[2].user = "\xFF\xFE";
-    std::vector<std::size_t> ends;
-    for (const std::string &line : lines_of(table(view, 120))) {
-        const std::size_t at = std::min(line.find("python3 "), line.find("/opt/"));
-        if (line.starts_with("  4") && at != std::string::npos) ends.push_back(width_of(line.substr(0, at)));
-    }
-    REQUIRE(ends.size() == 3);
-    CHECK(ends[0] == ends[1]);
-    CHECK(ends[1] == ends[2]);
+    std::set<std::size_t> begins;  // of the commands
+    for (const std::string &line : lines_of(table(view, 120)))
+        if (const std::size_t at = std::min(line.find("python3 "), line.find("/opt/")); line.starts_with("  4"))
+            begins.insert(width_of(line.substr(0, at)));
+    CHECK(begins.size() == 1);
 }
 
-TEST_CASE("what a terminal would act on is not handed to it") {
+TEST_CASE("control characters are not printed to the terminal") {
     View view = machine();
-    view.processes[0].command =
-        "python3 \x1b[2J\n\x07 \xC2\x9B"
-        "2J \u202Ereversed";
+    view.processes[0].command = "python3 \x1b[2J\n\x07 \u009B2J \u202Ereversed";
     view.processes[0].name = "a\x1b[31m";
     view.processes[0].user = "\r";
     view.gpus[0].name = "\x1b]0;title\x07";
     view.processes[0].status->policy.error = "\x1b[2J";
     for (const std::string &text : {table(view, std::nullopt), ps_detail(view, 0, {}, kNow)}) {
-        CHECK(text.find('\x1b') == std::string::npos);
-        CHECK(text.find('\r') == std::string::npos);
-        CHECK(text.find('\x07') == std::string::npos);
-        CHECK(text.find("\xC2\x9B") == std::string::npos);
-        CHECK(text.find("\u202E") == std::string::npos);
+        for (const char *control : {"\x1b", "\r", "\x07", "\u009B", "\u202E"}) CHECK_THAT(text, !contains(control));
         CHECK_THAT(text, contains("python3 \\x1B[2J\\x0A"));
     }
 }
@@ -179,23 +170,6 @@ TEST_CASE("a process that holds nothing, or does not say what, stands below the 
     CHECK(all[3] == "on no GPU");
     CHECK_THAT(all[4], contains("  8  alice    0 B") && contains("sleep"));
     CHECK_THAT(all[5], contains("  9  alice      -") && contains("stuck"));
-}
-
-TEST_CASE("sixteen GPUs and a process that is on all of them") {
-    View view;
-    view.processes = {process(7, "alice", "python3 a.py")};
-    for (int i = 0; i < 16; ++i) {
-        ViewGpu one = gpu(i, GiB);
-        give_books(view.processes[0], one, static_cast<Bytes>(i + 1) * GiB);
-        one.uses = {{0, static_cast<std::size_t>(i), GiB}};
-        view.gpus.push_back(one);
-    }
-    const auto all = lines_of(table(view, 80));
-    REQUIRE(all.size() == 33);
-    for (std::size_t i = 0; i < 16; ++i) {
-        CHECK_THAT(all[1 + 2 * i], contains("GPU " + std::to_string(i) + "  NVIDIA"));
-        CHECK_THAT(all[2 + 2 * i], contains("  7  alice  ") && contains(" " + std::to_string(i + 1) + " GiB"));
-    }
 }
 
 TEST_CASE("instances stand under their GPU, and devices that NVML does not tell of have the beginning of their UUID") {
