@@ -6,7 +6,7 @@
 
 using namespace curb;
 
-TEST_CASE("Every text of the corpus, whole or cut off, passes the checks of what comes over the socket") {
+TEST_CASE("Every text of the corpus, whole or cut off, passes the checks of socket input") {
     const auto files = fuzz::corpus({CURB_CORPUS "/protocol"});
     fuzz::check_all(files, 40, fuzz::broken);
     fuzz::check_all_cut_off(files, 1'200, fuzz::broken);
@@ -52,7 +52,7 @@ TEST_CASE("The longest line is read in seconds, or refused, whatever is in it") 
     CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 10);
 }
 
-TEST_CASE("The checks tell what does not come back as it was written") {
+TEST_CASE("The checks find a message that does not come back as it was written") {
     const auto deaf = [](std::string_view /*line*/) -> policy::Result<control::Reply, std::string> {
         return std::string();
     };

@@ -11,7 +11,7 @@ TEST_CASE("Every trace of the corpus, whole or cut off, passes the checks of any
     fuzz::check_all_cut_off(files, 2'500, fuzz::broken);
 }
 
-TEST_CASE("The checks tell where the two readers of lines differ") {
+TEST_CASE("The checks find where the two readers of lines differ") {
     using control::trace::Event, control::trace::What;
     // What the fast reader says of an event's line, held against one that is another by one member.
     const auto found = [](What what, auto change) {

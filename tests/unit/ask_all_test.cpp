@@ -72,7 +72,7 @@ TEST_CASE("all are asked at the same time, and the answers come in the order of 
     for (const StandIn &one : processes) CHECK(std::binary_search(named.begin(), named.end(), one.pid()));
 }
 
-TEST_CASE("what does not answer is told apart, and keeps nobody waiting longer than the patience") {
+TEST_CASE("each process that does not answer gets its own reason, and no caller waits longer than its patience") {
     const Runtime runtime;
     const StandIn good(runtime, answers);
     const BadOnes bad(runtime);
@@ -91,7 +91,7 @@ TEST_CASE("what does not answer is told apart, and keeps nobody waiting longer t
     CHECK(told.failure(other.pid()) == "of its own accord");
 }
 
-TEST_CASE("one that takes nobody in at first is asked as soon as it does") {
+TEST_CASE("a process that accepts no connection at first is asked as soon as it does") {
     const Runtime runtime;
     const StandIn busy(runtime, [](int listening) {
         ::usleep(300'000);

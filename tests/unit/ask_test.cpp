@@ -52,13 +52,13 @@ TEST_CASE("a process that answers is heard, however its answer is cut, and howev
     CHECK(failure(wordy.pid()) == std::string(control::kLongestReply - 30, 'x'));
 }
 
-TEST_CASE("why a process has not answered is told") {
+TEST_CASE("the error says why a process has not answered") {
     const Runtime runtime;
     const BadOnes bad(runtime);
     bad.check([&](int pid) { return failure(pid, bad.is_late(pid) ? kPatience : kLong); }, "300 ms");
 }
 
-TEST_CASE("why a process cannot be asked at all is told") {
+TEST_CASE("the error says why a process cannot be asked at all") {
     const Runtime runtime;
     CHECK(failure(0) == "0 is not the pid of a process");
     CHECK(failure(-7) == "-7 is not the pid of a process");
@@ -77,7 +77,7 @@ TEST_CASE("why a process cannot be asked at all is told") {
     CHECK(failure(ended) == "there is no process " + std::to_string(ended));
 }
 
-TEST_CASE("a process of another user is said to be that user's, and one that may not be looked into not to be seen") {
+TEST_CASE("the error names the owner of another user's process, and says if a process cannot be inspected") {
     if (::geteuid() != 0) return skip("only root can be another user");
     constexpr uid_t kUser = 54'333, kOther = 54'334;
     const Child foreign([] {

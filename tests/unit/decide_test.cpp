@@ -103,7 +103,7 @@ TEST_CASE("the device is measured the more often the nearer the cap is, at once 
     CHECK(measure_again(10 * GiB, 100, true) == Measure::soon);
 }
 
-TEST_CASE("what others leave free is asked again for large requests, near the end of it, and every other millisecond") {
+TEST_CASE("the free memory is measured again for large requests, if little is left, and every 2 ms") {
     CHECK_FALSE(measure_reach_again(10 * GiB, 2 * MiB, 1));
     CHECK(measure_reach_again(10 * GiB, 2 * MiB, 2));
     CHECK(measure_reach_again(10 * GiB, 64 * MiB, 0));

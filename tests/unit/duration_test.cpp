@@ -87,7 +87,7 @@ TEST_CASE("Messages about durations stay on one line and short, whatever was wri
     }
 }
 
-TEST_CASE("What is written is read as the same duration") {
+TEST_CASE("A duration that is written is read back as the same") {
     std::uint64_t n = 1;
     for (int i = 0; i < 5'000; ++i) {
         n = n * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;

@@ -87,7 +87,7 @@ const Json *within(const Json &object, const std::string &name) {
 
 }  // namespace
 
-TEST_CASE("Every field refuses each kind of value that it is not, where it stands and with what would be right") {
+TEST_CASE("Every field refuses values of other types, with their place and an example") {
     const std::map<std::string, std::string> right = {
         {"ignored", R"("x")"},   {"version", "1"},       {"size", R"("8GiB")"},      {"factor", "1.5"},
         {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
@@ -143,7 +143,7 @@ TEST_CASE("Every field that has a least value refuses less; every type of field 
     }
 }
 
-TEST_CASE("Every field of the table stands in the schema, with what is said of it") {
+TEST_CASE("Every field of the table is in the schema, with its documentation") {
     const Json all = Json::parse(config::schema());
     for (const policy::Field &field : policy::fields()) {
         const std::string pointer(field.pointer);
@@ -159,7 +159,7 @@ TEST_CASE("Every field of the table stands in the schema, with what is said of i
     }
 }
 
-TEST_CASE("A rule brings into conflict what it names, and not what it leaves as it is") {
+TEST_CASE("A rule conflicts only through the devices that it names") {
     // "every" of "*" is for cuda:1, which says where to start; a rule for cuda:0 changes nothing of that.
     const std::string base = R"({"version": 1, "gpu": {"*": {"growth": {"every": "1s"}}, "cuda:0": {},
         "cuda:1": {"growth": {"start": "2GiB", "step": "1GiB"}}, "cuda:2": {"cap": "8GiB"}}, "rules": [{"match": {}, )";

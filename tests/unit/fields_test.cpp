@@ -154,7 +154,7 @@ TEST_CASE("Each field that is set or taken away is a difference of one line") {
     CHECK(row == all.size());
 }
 
-TEST_CASE("Differences: changed fields, then what went and what came, devices compared by key") {
+TEST_CASE("Differences list changed, removed, then added fields; devices are compared by key") {
     CHECK(differences(whole(), whole()).empty());
     Layer changed = whole();
     changed.gpu[0].policy.cap = size("4GiB");

@@ -137,7 +137,7 @@ constexpr auto ok = Verdict::ok, note = Verdict::note, problem = Verdict::proble
 
 }  // namespace
 
-TEST_CASE("of a machine with which nothing is wrong nothing is noted") {
+TEST_CASE("a healthy machine has no findings but ok") {
     const Findings findings = examine(machine());
     INFO(text_of(findings));
     CHECK(count_of_worse(findings) == 0);
@@ -145,7 +145,7 @@ TEST_CASE("of a machine with which nothing is wrong nothing is noted") {
     CHECK(found(findings, ok, "the one under curb answers") != nullptr);
 }
 
-TEST_CASE("what is wrong with the driver is told with the remedy for it") {
+TEST_CASE("each problem with the driver is reported with its remedy") {
     const auto init = [](int code) {
         return [=](M &m) {
             m.driver.init = static_cast<CUresult>(code);
@@ -184,7 +184,7 @@ TEST_CASE("what is wrong with the driver is told with the remedy for it") {
     CHECK(found(examine(old), note, "CUDA 11.2 is older than 11.4") != nullptr);
 }
 
-TEST_CASE("what NVML does not tell, and how GPUs are set up") {
+TEST_CASE("missing figures of NVML, and the settings of GPUs") {
     const Examined<M> with(machine());
     with(problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility",
          [](M &m) { m.nvml.fault = "there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"; });
@@ -199,7 +199,7 @@ TEST_CASE("what NVML does not tell, and how GPUs are set up") {
     with(note, "put to sleep", "nvidia-smi -pm 1", [](M &m) { m.nvml.gpus[0].kept_awake = false; });
 }
 
-TEST_CASE("libcurb.so must be there, for this machine, and nobody else's to write") {
+TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner only") {
     const Examined<M> with(machine());
     with(problem, "there is no libcurb.so (looked for /a, /b)", "set CURB_LIBRARY",
          [](M &m) { m.library.fault = "there is no libcurb.so (looked for /a, /b); set CURB_LIBRARY"; });
@@ -257,7 +257,7 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
     }));
 }
 
-TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work as it should") {
+TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") {
     const Examined<M> with(machine());
     const auto mute = with.after([](M &m) {
         m.view->processes[0].status.reset();
@@ -286,14 +286,14 @@ TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work 
           [](M &m) { m.view->processes[0].status->policy.unusable = true; });
 }
 
-TEST_CASE("of a capped process with which nothing is wrong nothing is noted") {
+TEST_CASE("a healthy capped process has no findings but ok") {
     const Findings findings = examine(capped());
     INFO(text_of(findings));
     CHECK(count_of_worse(findings) == 0);
     CHECK(found(findings, ok, "cuda:0: 2 GiB of 8 GiB") != nullptr);
 }
 
-TEST_CASE("a process that cannot be looked into is told from one that is not there") {
+TEST_CASE("a process that cannot be inspected is not reported as missing") {
     const Examined<P> with(process());
     const auto closed = with.after([](P &p) {
         p.readable = false;
@@ -356,7 +356,7 @@ TEST_CASE("why a process that has libcurb.so does not answer") {
     unlisted(note, "in a container of its own", "process 17", [](P &p) { p.inner_pid = 17; });
 }
 
-TEST_CASE("what is not as it should be in a process where curb is in effect") {
+TEST_CASE("the problems of a process under curb") {
     const Examined<P> with(capped());
     with(note, "was replaced since", "restart", [](P &p) { p.curb[0].deleted = true; });
     with(problem, "two libraries of curb", "one of them", [](P &p) {
@@ -404,7 +404,7 @@ TEST_CASE("what is not as it should be in a process where curb is in effect") {
     unlisted(ok, "answers", "", [](P &p) { p.status->gpus[0].contexts = 0; });
 }
 
-TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it, as far as that can be seen") {
+TEST_CASE("TensorFlow without a GPU: the finding says how far it has come") {
     const auto loads_it = [](ProcessCondition p) {
         p.tensorflow = {{"/usr/lib/libtensorflow_framework.so.2", 1, false}};
         return p;
@@ -429,7 +429,7 @@ TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it,
     CHECK(count_of_worse(examine(idle)) == 0);
 }
 
-TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused nothing and there is room") {
+TEST_CASE("if curb has refused nothing and memory is left, doctor names TensorFlow's own limit") {
     const std::string what =
         "cuda:0: curb has refused nothing, and 6 GiB of the cap are left; if TensorFlow reports out "
         "of memory, that is its own limit";
@@ -451,7 +451,7 @@ TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused no
     CHECK(found(examine(p), ok, what) == nullptr);
 }
 
-TEST_CASE("a call that does not return is given up, and nothing is said of processes that could not be seen") {
+TEST_CASE("a call that does not return is given up, and doctor reports no processes without a view") {
     using namespace std::chrono_literals;
     CHECK(within(10s, [] { return 7; }) == 7);
     CHECK_FALSE(a_call_hangs());
@@ -468,7 +468,7 @@ TEST_CASE("a call that does not return is given up, and nothing is said of proce
     CHECK(text_of(findings).find("processes") == std::string::npos);
 }
 
-TEST_CASE("an ELF file says who can load it, and another file nothing") {
+TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and of no others") {
     const TempDir folder;
     const auto header = [](int bits, unsigned machine) {
         std::string out(bits == 64 ? sizeof(Elf64_Ehdr) : sizeof(Elf32_Ehdr), '\0');

@@ -110,7 +110,7 @@ TEST_CASE("A text near no key is answered with the forms that there are") {
         CHECK_THAT(error_of(parse_gpu_key(text)), contains(form));
 }
 
-TEST_CASE("A wrong UUID is answered with what is wrong with it") {
+TEST_CASE("The error for a wrong UUID says what is wrong with it") {
     const std::vector<std::pair<std::string, std::string>> rows = {
         {"GPU-", "\"GPU-\" is what every UUID begins with; write more of it, as nvidia-smi -L prints it"},
         {"GPU--", "\"GPU--\" is what every UUID begins with"},
@@ -284,7 +284,7 @@ TEST_CASE("NVML's index is needed only where a key asks for it") {
 
 // ---- within the machine's ceiling ----
 
-TEST_CASE("Of the user's own and the ceiling's, what narrows holds, field by field and either way round") {
+TEST_CASE("Of the user's policy and the ceiling the narrower value holds, field by field") {
     struct Row {
         const char *what;
         GpuPolicy low;
@@ -375,7 +375,7 @@ TEST_CASE("A key that names no GPU is reported with the GPUs that there are") {
               "gpu key \"cuda:1\" names none of this process's GPUs (cuda:0)"});
 }
 
-TEST_CASE("A beginning of several UUIDs is told with them, and its rule is not applied") {
+TEST_CASE("A prefix of several UUIDs is reported with them, and its rule is not applied") {
     const Matched matched =
         match(std::vector{capped("*", "8GiB"), capped("GPU-8f3a", "4GiB"), capped("GPU-8f3a7", "2GiB")}, kBoth);
     CHECK(matched.unmatched.empty());

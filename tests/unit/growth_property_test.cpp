@@ -253,7 +253,7 @@ class Model {
 
 }  // namespace
 
-TEST_CASE("Whatever happens, the process stays within its policy, and gets what fits in the end") {
+TEST_CASE("The process stays within its policy, and in the end gets every request that fits") {
     std::array<int, 5> verdicts{};
     for (std::uint64_t seed = 1; seed <= 20'000; ++seed) {
         Model model(seed);

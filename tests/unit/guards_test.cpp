@@ -127,7 +127,7 @@ TEST_CASE("A process that can be suspended is, whatever is not known yet or does
     CHECK_FALSE(why_not_suspend(unknown));
 }
 
-TEST_CASE("What cannot be suspended is refused, with --force as without unless it was but guessed") {
+TEST_CASE("A process that cannot be suspended is refused; --force overrides guesses only") {
     for (const Row &row : kRows) {
         CAPTURE(row.name);
         SuspendFacts facts = suspendable();
@@ -172,7 +172,7 @@ TEST_CASE("A process is resumed only to enough room on each GPU") {
     CHECK_THAT(why_not_resume(facts)->text(), contains("GPU-2") && contains("not there any more"));
 }
 
-TEST_CASE("What is not suspended is not resumed, and what is locked needs no room") {
+TEST_CASE("A process that is not suspended is not resumed, and a locked one needs no memory") {
     ResumeFacts facts = resumable();
     facts.driver->state = CU_PROCESS_STATE_RUNNING;
     CHECK_THAT(why_not_resume(facts)->text(), contains("it is not suspended"));
@@ -191,7 +191,7 @@ TEST_CASE("What is not suspended is not resumed, and what is locked needs no roo
     CHECK_THAT(why_not_resume(facts)->text(), contains("belongs to user"));
 }
 
-TEST_CASE("The room for a process is what it held, and a margin that never exceeds what was free") {
+TEST_CASE("A process needs the memory that it held, and a margin of at most the memory that was free") {
     CHECK(room_for(8 * GiB, 60 * GiB, 4 * MiB) == 8 * GiB + 60 * MiB);
     CHECK(room_for(8 * GiB, 10 * MiB, 4 * MiB) == 8 * GiB + 6 * MiB);
     CHECK(room_for(8 * GiB, 0, 0) == 8 * GiB);
@@ -221,7 +221,7 @@ TEST_CASE("A rank of several is known by its launcher's variables") {
     }
 }
 
-TEST_CASE("Room on the host is what the tightest of machine and cgroups leaves") {
+TEST_CASE("The free host memory is the least of the machine's and its cgroups'") {
     const TempDir dir;
     const auto proc = (dir / "proc").string(), groups = (dir / "cgroup").string();
     dir.write("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable:  1048576 kB\n");

@@ -58,7 +58,7 @@ Bytes held(const View &view, const ViewUse &use) {
 
 }  // namespace
 
-TEST_CASE("a process that says what it holds, and that NVML lists too, is one") {
+TEST_CASE("a process that answers and that NVML lists is joined into one") {
     const View view = join(facts({gpu(0, {user(7, 9 * GiB)})}, {answer(7, {books("GPU-0", 8 * GiB)})}, {process(7)}));
     REQUIRE(view.processes.size() == 1);
     CHECK(view.processes[0].under_curb);
@@ -133,7 +133,7 @@ TEST_CASE("a process is there once, whatever is known of it") {
     }
 }
 
-TEST_CASE("what has ended in between is left out, whoever still names it") {
+TEST_CASE("a process that has ended meanwhile is left out") {
     ProcessFacts ended;
     ended.pid = 7;
     const View view =
@@ -162,7 +162,7 @@ TEST_CASE("the largest use comes first, by whichever figure is the larger, and e
     CHECK(order == std::vector<int>{1, 2, 3, 4});
 }
 
-TEST_CASE("without NVML there is what the capped processes say") {
+TEST_CASE("without NVML the view has the figures of the capped processes") {
     ViewFacts blind{std::string("there is no NVML"), {}, {process(7), process(8)}};
     blind.answers = {answer(7, {books("GPU-b", GiB)}), answer(8, {books("GPU-b", 2 * GiB), books("GPU-a", GiB)})};
     const View view = join(blind);

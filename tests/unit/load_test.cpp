@@ -79,7 +79,7 @@ TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, t
     CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
 }
 
-TEST_CASE("All that is wrong with the file, with CURB_CAP and with the ceiling is told together") {
+TEST_CASE("All errors of the file, CURB_CAP and the ceiling are reported together") {
     const TempDir dir;
     const std::string file = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "20Gib"}}})");
     fs::create_symlink("nowhere", dir / "ceiling.json");
@@ -146,7 +146,7 @@ TEST_CASE("The user's name is looked up only where a rule asks for it") {
 
 // ---- the ceiling ----
 
-TEST_CASE("A ceiling that cannot be told from none is an error") {
+TEST_CASE("A ceiling whose path cannot be followed is an error") {
     const TempDir dir;
     const std::string under_file = dir.write("file", "") + "/policy.json";
     CHECK_THAT(refused(source("", "", under_file))[0].text(), contains("the machine's ceiling: a part of its path"));

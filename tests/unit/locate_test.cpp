@@ -145,7 +145,7 @@ TEST_CASE("A file is read whole, up to 1 MiB; of a longer one only what it takes
     CHECK(after.ru_maxrss - before.ru_maxrss < 50 << 10);  // in KiB
 }
 
-TEST_CASE("What cannot be read is answered with what to do") {
+TEST_CASE("The error for an unreadable file says what to do") {
     const TempDir dir;
     CHECK_THAT(why_unreadable((dir / "missing").string()), contains("no such file; check the path"));
     CHECK_THAT(why_unreadable(""), contains("no such file"));
@@ -165,7 +165,7 @@ TEST_CASE("What cannot be read is answered with what to do") {
                contains("cannot be opened: File name too long"));
 }
 
-TEST_CASE("A file that this user may not read is told from one that is not there") {
+TEST_CASE("A file that this user may not read is not reported as missing") {
     const TempDir dir;
     const std::string path = dir.write("secret", "{}");
     REQUIRE(::chmod(path.c_str(), 0) == 0);

@@ -78,7 +78,7 @@ TEST_CASE("A wrong policy that memory runs out for is refused without an excepti
               }) > 20);
 }
 
-TEST_CASE("A text that memory runs out for is not said to be a wrong size") {
+TEST_CASE("Out of memory is not reported as a wrong size") {
     CHECK(with_each_allocation_failing([] {
               try {
                   const auto size = policy::parse_size("a text that is no size and is not short either");
@@ -107,7 +107,7 @@ TEST_CASE("A policy file that memory runs out for is refused without an exceptio
           }) > 50);
 }
 
-TEST_CASE("A ceiling that memory runs out for is not taken for none") {
+TEST_CASE("Out of memory while reading a ceiling is not taken for no ceiling") {
     const TempDir dir;
     config::Source source;
     source.ceiling = dir.write("a-name-that-is-longer-than-a-small-string.json", "{}");
@@ -116,7 +116,7 @@ TEST_CASE("A ceiling that memory runs out for is not taken for none") {
           }) > 5);
 }
 
-TEST_CASE("A policy that cannot be found for want of memory is not taken for none") {
+TEST_CASE("Out of memory while looking for a policy is not taken for no policy") {
     const auto environment = [](const char *name) -> const char * {
         return std::string_view(name) == "CURB_POLICY" ? "a-relative-path-that-needs-memory/policy.json" : nullptr;
     };
@@ -130,7 +130,7 @@ TEST_CASE("A policy that cannot be found for want of memory is not taken for non
           }) > 0);
 }
 
-TEST_CASE("A line of a trace for which there is no memory is not taken for a whole one") {
+TEST_CASE("Out of memory in a trace's line is not taken for a whole line") {
     const auto line_of = [](const control::trace::Event &event) {
         std::string line;
         control::trace::append(line, event, 4711);

@@ -70,7 +70,7 @@ TEST_CASE("Every field is read") {
           R"("log": {"level": "off"}, "trace": {"file": ""}}, {"match": {}}]})");
 }
 
-TEST_CASE("The least policy is the version, and then nothing is said") {
+TEST_CASE("The shortest policy is the version alone") {
     const policy::File nothing;
     CHECK(valid(R"({"version": 1})").file == nothing);
     CHECK(valid("//\n{/**/\"version\"/**/:/**/1/**/}//").file == nothing);
@@ -100,7 +100,7 @@ TEST_CASE("Values at the ends of their ranges are taken") {
     }
 }
 
-TEST_CASE("The default that the table of fields states is what leaving the field out means") {
+TEST_CASE("A field that is left out means the default in the table of fields") {
     for (const policy::Field &field : policy::fields()) {
         const std::string fallback = field.fallback();
         if (fallback.empty()) continue;

@@ -72,7 +72,7 @@ TEST_CASE("A request that waited is part of the peak once, from its allocation o
     CHECK(gpu_of(never_served).at_end == 100 * MiB);
 }
 
-TEST_CASE("What the driver takes with a context is its context's, and no allocation of the program's") {
+TEST_CASE("The driver's memory for a context counts as context, not as an allocation of the program") {
     Recording run = recorded({alloc(2, 0x10, 518 * MiB, 1, Kind::contexts), alloc(3, 0x20, GiB, 1, Kind::stack)});
     Moment reserved = run.events[0];  // its cost is reserved before its own event
     reserved.what = What::books;
@@ -126,7 +126,7 @@ TEST_CASE("Steps of one trigger that follow each other are one release") {
     CHECK(summary.releases[1].bytes == 5);
 }
 
-TEST_CASE("The summary is said in sentences, spans and negative sizes as people write them") {
+TEST_CASE("The summary is in sentences, with times and negative sizes as people write them") {
     ::setenv("TZ", "UTC", 1);
     const auto run = recorded({limits(0, 8 * GiB), alloc(64, 0x10, 7 * GiB + 307 * MiB), stop(70, What::refuse, GiB),
                                stop(71, What::refuse, GiB), step(80, policy::Step::frameworks, 3 * GiB, "SIGUSR1")});
@@ -171,7 +171,7 @@ TEST_CASE("The largest refusal of a column stands for all of it") {
     CHECK_THAT(mark.text, contains("3 refusals, 6 GiB together; the largest: ") && contains("refused 3 GiB"));
 }
 
-TEST_CASE("A cap far above what is held is left out, and said") {
+TEST_CASE("A cap far above the held memory is not drawn, and a note says so") {
     const auto run = recorded({limits(0, 80 * GiB, 70 * GiB), alloc(1, 1, GiB), free(2, 1, GiB)});
     const Picture picture = picture_of(run);
     CHECK(picture.charts[0].cap_above);
@@ -205,7 +205,7 @@ TEST_CASE("Axes have round figures, few of them") {
 
 // ---- pages ----
 
-TEST_CASE("Text from a trace does no harm in a page or a picture") {
+TEST_CASE("Text from a trace is escaped in pages and pictures") {
     const char *const evil = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&]]>";
     const auto run = recorded({alloc(1, 1, GiB), step(2, policy::Step::pools, 5, evil), limits(2, GiB)}, evil);
     for (const std::string &page : {html_page(run, summarise(run)), svg_picture(run, summarise(run))}) {
@@ -218,7 +218,7 @@ TEST_CASE("Text from a trace does no harm in a page or a picture") {
     CHECK(within_script("[\"</script><!--\"]") == "[\"\\u003c/script>\\u003c!--\"]");
 }
 
-TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a picture of it is XML") {
+TEST_CASE("No control character of a trace reaches the terminal, and a picture of it is XML") {
     std::string text =
         Run({alloc(1, 1, GiB), step(2, policy::Step::pools, 5, "\u009B2J\uFFFF")}, "a\u202Eb\uFFFE").text();
     for (const auto &[from, to] : {std::pair{"\"0.1.0\"", "\"0.1\\u001b[31m\""}, {"\"H100\"", "\"H\u009B\\u0007\""}}) {
@@ -256,7 +256,7 @@ TEST_CASE(
     CHECK(occurrences(page, ".layer") == 0);
 }
 
-TEST_CASE("Every page says what is missing, also if that is all memory") {
+TEST_CASE("Every page lists missing events, and says if no memory was used") {
     const auto recording = recorded({alloc(1, 1, GiB), dropped(2, 17)});
     const Summary summary = summarise(recording);
     for (const std::string &page :

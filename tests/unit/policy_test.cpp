@@ -83,7 +83,7 @@ TEST_CASE("A report is read by its name, and a slip is answered with it") {
     CHECK(parse_report("total").error() == R"('total' is not a kind of report; write one of "cap", "device")");
 }
 
-TEST_CASE("A slip is near what was meant, and other words are near nothing") {
+TEST_CASE("nearest() finds the word meant by a slip, and nothing for other words") {
     const std::vector<std::string_view> known{"version", "gpu", "release", "log"};
     CHECK(nearest("relese", known) == "release");
     CHECK(nearest("Version", known) == "version");
@@ -127,7 +127,7 @@ TEST_CASE("The ceiling's devices and a cap from outside the files are kept besid
     CHECK(in_force({}, {}, {}) == Policy());
 }
 
-TEST_CASE("What the file leaves out is as the ceiling has it; what both say is the user's own") {
+TEST_CASE("Fields that the file leaves out come from the ceiling; fields in both are the user's") {
     Layer low, high;
     low.release = {
         .signal = 0, .steps = std::vector{Step::pools}, .idle = 1min, .before_growth = false, .collect = false};

@@ -66,7 +66,7 @@ TEST_CASE("long lines are wrapped below the place where their text begins") {
     CHECK_THAT(detail(busy(), 40), contains("\n              1e-4 --batch-size 256\n"));
 }
 
-TEST_CASE("a process that does not answer has what others know of it") {
+TEST_CASE("a process that does not answer is shown with the figures of NVML") {
     CHECK("\n" + detail(machine(), std::nullopt, 2) == R"(
 process 4800 (python3) of alice, under curb
   command     python3 serve.py
@@ -76,7 +76,7 @@ GPU 0, NVIDIA H100 80GB HBM3, GPU-8f3a1b2c-0000-4000-8000-000000000000
 )");
 }
 
-TEST_CASE("what is wrong, missing or suspended is said") {
+TEST_CASE("problems, missing parts and suspension are shown") {
     View view = busy();
     control::Status &status = *view.processes[0].status;
     status.returns_nothing = {"TensorFlow"};

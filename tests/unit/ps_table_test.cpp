@@ -143,7 +143,7 @@ TEST_CASE("colours mark what is over the cap, was refused, is silent, or is not 
     CHECK(uncoloured == table(view, 60));
 }
 
-TEST_CASE("nobody there is said") {
+TEST_CASE("an empty machine has a line that says so") {
     View view;
     view.gpus = {gpu(0, 0)};
     CHECK(table(view, 80) ==
@@ -189,7 +189,7 @@ TEST_CASE("instances stand under their GPU, and devices that NVML does not tell 
     CHECK_THAT(table(view, 80), contains("NVIDIA H100 80GB HBM3  80 GiB\n"));
 }
 
-TEST_CASE("what is out of the ordinary with a process is noted, and what ends it") {
+TEST_CASE("each problem of a process has a note with its remedy") {
     const auto noted = [](const auto &...changes) {
         View view = one_process();
         (changes(view), ...);
@@ -228,7 +228,7 @@ TEST_CASE("what is out of the ordinary with a process is noted, and what ends it
           "7 (python3) has a policy that cannot be used, so all that it asks for is refused: job.json:3:1: nonsense\n");
 }
 
-TEST_CASE("a refusal is no news when it is old, or when what it met has been raised since") {
+TEST_CASE("an old refusal, or one whose limit has been raised since, has no note") {
     View view = one_process();
     const auto notes_after = [&](control::UnixMs age, policy::Obstacle why) {
         books(view).refused[static_cast<std::size_t>(why)] = 1;
@@ -250,7 +250,7 @@ TEST_CASE("a refusal is no news when it is old, or when what it met has been rai
     CHECK(notes_of(view).empty());
 }
 
-TEST_CASE("refused requests are said with the last one's time, size and reason, and what helps") {
+TEST_CASE("the note on refused requests has the last one's time, size, reason and remedy") {
     View view = one_process();
     const auto refuse = [&](policy::Obstacle why, Bytes bytes, control::UnixMs at = kNow) {
         books(view).refused = {};
@@ -275,7 +275,7 @@ TEST_CASE("refused requests are said with the last one's time, size and reason, 
     CHECK_THAT(refuse(policy::Obstacle::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));
 }
 
-TEST_CASE("a request that waits for long is said, with what it waits for and until when") {
+TEST_CASE("the note on a long wait has its limit and deadline") {
     View view = one_process();
     books(view).waiting = 2;
     auto &waits = view.processes[0].status->waits;

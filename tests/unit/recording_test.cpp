@@ -54,7 +54,7 @@ TEST_CASE("Every event of a trace is read as it was written, wherever the pieces
     }
 }
 
-TEST_CASE("The fast reader reads every line that has nothing to unescape, and says what the parser says") {
+TEST_CASE("The fast reader reads every line without escapes, as the parser does") {
     std::size_t spoke = 0;
     for (const std::string &line : lines_of(short_run().text())) spoke += agrees(line);
     CHECK(spoke == short_run().events().size() - 1);
@@ -109,7 +109,7 @@ TEST_CASE("A trace cut off at any byte gives every whole event, and says so") {
     }
 }
 
-TEST_CASE("Lines that cannot be read are counted, and the first is told") {
+TEST_CASE("Unreadable lines are counted, and the first is reported") {
     std::string text = short_run().text();
     text.insert(text.find("{\"ph\":\"i\""), "{\"ph\":\"i\",\"name\":\"alloc\",\"ts\":1}\nnonsense\n");
     const auto read = read_text(text);
@@ -148,7 +148,7 @@ TEST_CASE("A piece out of the middle of a trace is read, and lacks its beginning
     CHECK(gpus_of(*read) == std::vector{0});
 }
 
-TEST_CASE("What is no trace is refused with what it begins with, or why it cannot be read") {
+TEST_CASE("A file that is no trace is refused with its beginning, or the reason that it cannot be read") {
     std::string later = short_run().text();
     later.replace(later.find("\"trace\":1"), 9, "\"trace\":2");
     const std::pair<std::string, const char *> rows[] = {

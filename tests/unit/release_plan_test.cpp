@@ -60,7 +60,7 @@ TEST_CASE("A request that joins shares the steps to come, and has those that it 
     CHECK(rest_of(plan) == Steps{Step::pools, Step::frameworks, Step::cache});
 }
 
-TEST_CASE("What was given back before a request joined does not count for it") {
+TEST_CASE("Memory released before a request joined does not count for it") {
     auto plan = plan_of(kAll);
     REQUIRE(plan.begin() == Step::cache);
     plan.ended(8 * kMiB);

@@ -44,7 +44,7 @@ ReplayTerms growing(policy::Bytes start, policy::Bytes step, milliseconds every 
 
 }  // namespace
 
-TEST_CASE("What is refused is not held, and its free takes nothing from what is held beside it") {
+TEST_CASE("A refused allocation is not held, and its free takes nothing from others") {
     const auto run = warm({alloc(1, 0x10, 2 * GiB), alloc(2, 0x20, 3 * GiB), free(3, 0x20, 3 * GiB),
                            alloc(4, 0x30, GiB), alloc(5, 0x40, 2 * GiB)});
     const Replayed out = replay(run, 0, capped(5 * GiB));
@@ -88,7 +88,7 @@ TEST_CASE("A free that was recorded is that of its own allocation, if that was s
     }
 }
 
-TEST_CASE("What is kept for the driver is kept here too, and small requests ask for whole granules") {
+TEST_CASE("The driver's reserve is kept here too, and small requests ask for whole granules") {
     const policy::Bytes cap = 4 * GiB;
     const policy::Bytes usable = cap - kept(cap);
     const auto with_room = [&](policy::Bytes left) {
@@ -117,7 +117,7 @@ TEST_CASE("A refusal of the recorded run counts as a request") {
     CHECK(wide.peak == 4 * GiB);  // how long the program would have kept it is not known
 }
 
-TEST_CASE("A device that others may use is smaller by what they are to have free") {
+TEST_CASE("keep_free makes the device smaller") {
     ReplayTerms terms = capped(80 * GiB);
     terms.gpu.growth.keep_free = 76 * GiB;
     const auto run = warm({alloc(1, 0x10, 2 * GiB), alloc(2, 0x20, 2 * GiB)});
@@ -237,7 +237,7 @@ TEST_CASE("With the smallest cap nothing is refused, with a MiB less something i
     CHECK(!smallest_cap(warm({stop(1, What::refuse, ~policy::Bytes{0} / 2)}), 0, 0));  // no number has room
 }
 
-TEST_CASE("What the device itself refused, or is larger than it, no cap is asked to serve") {
+TEST_CASE("Refusals by the device, and requests larger than it, do not count for a cap") {
     const auto run = warm({stop(1, What::refuse, GiB, Obstacle::device),
                            stop(2, What::refuse, 100 * GiB, Obstacle::cap), alloc(3, 0x10, GiB)});
     const Replayed out = replay(run, 0, capped(40 * GiB));

@@ -104,7 +104,7 @@ TEST_CASE("A bracket that is never closed stands for itself") {
     CHECK_FALSE(glob("[a][b", "ab"));
 }
 
-TEST_CASE("What stands beside a set, and after a backslash, stands for itself") {
+TEST_CASE("Characters beside a set, and after a backslash, stand for themselves") {
     struct Row {
         const char *pattern, *text, *other;  // which it matches, and which not
     };
@@ -126,7 +126,7 @@ TEST_CASE("What stands beside a set, and after a backslash, stands for itself") 
     }
 }
 
-TEST_CASE("Patterns of stars and question marks mean what trying everything finds") {
+TEST_CASE("Patterns of stars and question marks match as an exhaustive search does") {
     std::mt19937 random(1);
     const auto word = [&](std::string_view letters, std::size_t most) {
         std::string out;
@@ -209,7 +209,7 @@ TEST_CASE("A match without conditions is for every process, else each of its con
     }
 }
 
-TEST_CASE("Why a rule is not for a process is said") {
+TEST_CASE("mismatch() says why a rule is not for a process") {
     const Subject subject = with_environment({{"JOB", "a\nb"}}, "train.py");
     CHECK(mismatch(exe("perl*"), subject) == "exe: 'python3.11' is not 'perl*'");
     CHECK(mismatch(exe("/usr/*"), subject) == "exe: '/opt/conda/bin/python3.11' is not '/usr/*'");
@@ -242,7 +242,7 @@ TEST_CASE("The first rule that matches is laid over the base, and no other") {
     CHECK(first_match(file, process("/usr/bin/python3", "bert.py")) == file.rules.data());
 }
 
-TEST_CASE("What a rule leaves out is as the base has it") {
+TEST_CASE("Fields that a rule leaves out come from the base") {
     File file{.base = layer_of("1GiB"), .rules = {rule({}, "2GiB")}};
     file.base.release.signal = 0;
     file.base.log.level = LogLevel::debug;

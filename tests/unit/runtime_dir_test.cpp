@@ -118,7 +118,7 @@ TEST_CASE("A folder that is a link, a file, or open to others is refused, with t
     CHECK(folder_of(machine) == folder);
 }
 
-TEST_CASE("Without a folder of use, every place that was tried is in the error") {
+TEST_CASE("Without a usable folder, the error names every place that was tried") {
     Machine machine;
     machine.places.xdg = "relative";
     ::chmod(machine.places.tmp.c_str(), 0777);
@@ -128,7 +128,7 @@ TEST_CASE("Without a folder of use, every place that was tried is in the error")
           "none: relative: it is not an absolute path; " + machine.places.tmp + ": No such file or directory");
 }
 
-TEST_CASE("Another user's folders are refused, whoever they belong to") {
+TEST_CASE("Folders of another user are refused") {
     if (::geteuid() != 0) return skip("only root can make another user's folder");
     Machine machine;
     // XDG_RUNTIME_DIR as sudo leaves it: nothing of root's may be put there.
@@ -143,7 +143,7 @@ TEST_CASE("Another user's folders are refused, whoever they belong to") {
     CHECK(sockets_in({machine.in_tmp(), 54'321}).size() == 1);
 }
 
-TEST_CASE("A user looks in the folders of that user, root in those that are everybody's own") {
+TEST_CASE("A user searches the own folders, root those of every user") {
     if (::geteuid() != 0) return skip("only root can make other users' folders");
     const Machine machine;
     for (const char *name :
@@ -192,7 +192,7 @@ TEST_CASE("Names that no socket has are ignored, that of a socket in the making 
         CHECK(!parse_socket_name(other));
 }
 
-TEST_CASE("Sockets that nobody listens on are deleted, and nothing else is") {
+TEST_CASE("Sockets without a listener are deleted, and nothing else") {
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
     const auto path = [&](const char *name) { return folder.path + "/" + name; };
@@ -216,7 +216,7 @@ TEST_CASE("Sockets that nobody listens on are deleted, and nothing else is") {
     CHECK(!fs::exists(path("2-2.sock.new")));
 }
 
-TEST_CASE("Whoever starts among many tries no socket of a process that runs, and 32 others at most") {
+TEST_CASE("A starting process connects to no socket of a live process, and to 32 others at most") {
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
     const auto sockets = [&] { return std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()); };

@@ -124,7 +124,7 @@ TEST_CASE("Messages stay on one line and short, whatever was written") {
     }
 }
 
-TEST_CASE("What is written exactly is read as the same number") {
+TEST_CASE("A size that is written exactly is read as the same number") {
     CHECK(format_exact(0) == "0B");
     CHECK(format_exact(8 * GiB) == "8GiB");
     CHECK(format_exact(1536 * MiB) == "1536MiB");

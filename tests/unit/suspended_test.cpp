@@ -55,7 +55,7 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     CHECK(fs::is_empty(runtime.folder()));
 }
 
-TEST_CASE("What is no record, or that of another process, is not believed") {
+TEST_CASE("A file that is no record of this process is refused") {
     const Process process{7, 100, 0, 0};
     const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";
     REQUIRE(parse(process, begin + R"([{"uuid":"G","held":1,"free":2}]})"));
@@ -78,7 +78,7 @@ TEST_CASE("What is no record, or that of another process, is not believed") {
         CHECK_FALSE(parse(process, whole.substr(0, length)));
 }
 
-TEST_CASE("A directory that others can enter, or that is none, is not used") {
+TEST_CASE("A folder that others can enter, or that is no folder, is not used") {
     const Runtime runtime;
     const TempDir elsewhere;
     const std::string wrong = GENERATE("open", "link", "file");

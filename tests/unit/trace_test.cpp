@@ -46,7 +46,7 @@ TEST_CASE("The header of a trace is read as it was written, unless it is of anot
     CHECK_THAT(error_of(trace::parse(later)), contains("version 2") && contains("version 1"));
 }
 
-TEST_CASE("What viewers alone are for, and what a later version adds, is passed over") {
+TEST_CASE("Lines for viewers, and lines of later versions, are ignored") {
     std::string counters;
     trace::append_counters(counters, 5, 0, {}, 1);
     for (const std::string &line :

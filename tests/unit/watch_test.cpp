@@ -327,7 +327,7 @@ TEST_CASE("A link's target in another directory is watched like the file itself"
     CHECK(directories_watched(inotify_fds().back()) == 2);  // far no longer
 }
 
-TEST_CASE("A link in the middle of the path, in a directory that nobody watches, may change its target") {
+TEST_CASE("A link in the middle of the path, in an unwatched directory, may change its target") {
     const TempDir dir;
     dir.write("a/x/p.json", "one");
     dir.write("b/x/p.json", "two");
@@ -428,7 +428,7 @@ TEST_CASE("A file that does not stand still keeps its text and does not keep bac
     });
 }
 
-TEST_CASE("A file that has not stood still yet is not passed over as if it were missing") {
+TEST_CASE("A file that keeps changing is not taken for a missing one") {
     const TempDir dir;
     Restless restless(dir, "user/p.json");
     Watching watching({(dir / "user/p.json").string(), dir.write("etc/p.json", "uno")});
@@ -533,7 +533,7 @@ TEST_CASE("With inotify a change is seen sooner than polling would find it") {
     }
 }
 
-TEST_CASE("What inotify says is taken from it, so that it does not wake the watch again") {
+TEST_CASE("Events are read from inotify, so that they do not wake the watch again") {
     const TempDir dir;
     Watching watching({dir.write("p.json", "one")}, {"one"});
     const int inotify = inotify_fds().back();
@@ -547,7 +547,7 @@ TEST_CASE("What inotify says is taken from it, so that it does not wake the watc
     CHECK(unread == 0);
 }
 
-TEST_CASE("A descriptor that the program closes behind our back costs nothing but promptness", "[foreign-close]") {
+TEST_CASE("If the program closes our descriptor, changes are seen by polling", "[foreign-close]") {
     const TempDir dir;
     const std::vector<int> before = inotify_fds();
     Watching watching({dir.write("p.json", "one")}, {"one"});
@@ -618,7 +618,7 @@ TEST_CASE("A watch stops while a file does not stand still") {
     CHECK(Clock::now() - begin < kLimit / 2);
 }
 
-TEST_CASE("What a watch has caught up with is not returned, and what is written later is") {
+TEST_CASE("catch_up() skips the current text, and later changes are returned") {
     const TempDir dir;
     Watch watch({dir.write("p.json", "one")});
     watch.catch_up();
