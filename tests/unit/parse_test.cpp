@@ -228,7 +228,7 @@ TEST_CASE("Conflicts between fields are reported once each, beside errors that h
                contains("unknown key") && !contains("never grow"));
     // One of the file without its rules is not repeated for each rule.
     CHECK(errors(with(R"("gpu": {"*": {"cap": "1GiB", "growth": {"start": "2GiB", "step": "1GiB"}}},
-                         "rules": [{"match": {}}, {"match": {}, "log": {"level": "info"}}])"))
+                         "rules": [{"match": {}}, {"match": {}, "gpu": {"*": {"report": "cap"}}}])"))
               .size() == 1);
     const Diagnostics of_rules = errors(with(R"("gpu": {"*": {"growth": {"start": "2GiB", "step": "1GiB"}}},
         "rules": [{"match": {"exe": "a"}, "name": "small", "gpu": {"*": {"cap": "1GiB"}}},

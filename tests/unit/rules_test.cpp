@@ -93,13 +93,12 @@ TEST_CASE("A set stands for one of its bytes, a negated one for one of the other
 }
 
 TEST_CASE("A bracket that is never closed stands for itself") {
-    for (const char *text : {"[", "[a", "[a-z", "[!", "[]", "[!]", "a[", "[["}) {
+    for (const char *text : {"[", "[a", "[a-z", "[!", "[]", "[!]", "a[", "[[", "]["}) {
         INFO(text);
         CHECK(glob(text, text));
         CHECK_FALSE(glob(text, "a"));
     }
     CHECK(glob("[*", "[anything"));
-    CHECK(glob("][", "]["));
     CHECK(glob("[a][b", "a[b"));
     CHECK_FALSE(glob("[a][b", "ab"));
 }

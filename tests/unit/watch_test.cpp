@@ -585,6 +585,21 @@ TEST_CASE("A descriptor that the program opens under our number is neither read 
     for (const int fd : {pipe[0], pipe[1], number}) ::close(fd);
 }
 
+TEST_CASE("A watch that ends closes its descriptor, but not one that the program opened under its number") {
+    const TempDir dir;
+    const std::string path = dir.write("p.json", "one");
+    { const Watch watch({path}); }
+    REQUIRE(inotify_fds().empty());
+    int number = -1;
+    {
+        const Watch watch({path});
+        number = inotify_fds().at(0);
+        REQUIRE(::dup2(STDOUT_FILENO, number) == number);
+    }
+    CHECK(::fcntl(number, F_GETFD) != -1);
+    ::close(number);
+}
+
 TEST_CASE("A watch stops when its descriptor tells it to or is gone, even before it begins") {
     const TempDir dir;
     Watch watch({dir.write("p.json", "one"), (dir / "missing").string()});
@@ -630,11 +645,4 @@ TEST_CASE("catch_up() skips the current text, and later changes are returned") {
     watch.catch_up();
     dir.write("p.json", "two");  // newer than that look, though it was returned before
     CHECK(watch.next(-1) == Texts{"two"});
-}
-
-TEST_CASE("A watch leaves no descriptor behind") {
-    const TempDir dir;
-    const std::size_t before = inotify_fds().size();
-    { Watching watching({dir.write("p.json", "one")}, {"one"}); }
-    CHECK(inotify_fds().size() == before);
 }
