@@ -89,6 +89,9 @@ class Metrics(unittest.TestCase):
 
         self.assertGreater(len(series(file.read_text())), 20)
         self.assertEqual(series(file.read_text()), series(self.text()))
+        wrong = self.machine.curb("metrics", "--textfile", "/nonexistent/curb.prom")
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("/nonexistent/curb.prom", wrong.stderr)
 
     @unittest.skipUnless(PROMTOOL, "promtool is not here (scripts/setup test)")
     def test_promtool_has_nothing_to_say(self):

@@ -56,6 +56,8 @@ TEST_CASE("A refused allocation is not held, and its free takes nothing from oth
     CHECK(!out.refusals[0].recorded);
     CHECK(out.refused_bytes == 5 * GiB);
     CHECK(out.peak == 4 * GiB);
+    CHECK(out.peak_ns == 4 * kSecond);
+    CHECK(out.requests == 4);
 }
 
 TEST_CASE("A free that was recorded is that of its own allocation, if that was served here") {
