@@ -104,8 +104,6 @@ TEST_CASE("A named file that is not there is an error, unless its text is given:
     CHECK_THAT(wrong.error()[0].text(), contains("/no/such.json:1:1: the version is missing"));
 }
 
-// ---- rules ----
-
 TEST_CASE("The first rule that matches is laid over the file") {
     const TempDir dir;
     const std::string file = dir.write("job.json", R"({"version": 1,
@@ -143,8 +141,6 @@ TEST_CASE("The user's name is looked up only where a rule asks for it") {
     CHECK(asked(R"({"user": "1001"})"));
     CHECK_FALSE(asked(R"({"exe": "python*"})"));
 }
-
-// ---- the ceiling ----
 
 TEST_CASE("A ceiling whose path cannot be followed is an error") {
     const TempDir dir;
@@ -306,8 +302,6 @@ TEST_CASE("A ceiling that is no policy, a directory or a FIFO is refused at once
     REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
     CHECK_THAT(refused(source("", "", fifo))[0].message, contains("not a regular file"));
 }
-
-// ---- who the process is ----
 
 // Run by the next test in a copy of this program, which takes its own file away.
 TEST_CASE("a subject", "[.subject]") {

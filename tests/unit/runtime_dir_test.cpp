@@ -102,17 +102,17 @@ TEST_CASE("Where XDG_RUNTIME_DIR cannot be used the folder is /tmp/curb-UID") {
 TEST_CASE("A folder that is a link, a file, or open to others is refused, with the remedy") {
     Machine machine;
     machine.places.xdg.clear();
-    const std::string folder = machine.in_tmp();
+    const std::string folder = machine.in_tmp(), none = "none: " + folder + ": it is not ";
     fs::create_directory_symlink(machine.root / "run", folder);
     CHECK(folder_of(machine) == "none: " + folder + ": it is a symbolic link; remove it");
     fs::remove(folder);
     machine.root.write("tmp/" + fs::path(folder).filename().string(), "");
-    CHECK(folder_of(machine) == "none: " + folder + ": it is not a folder; remove it");
+    CHECK(folder_of(machine) == none + "a folder; remove it");
     fs::remove(folder);
     fs::create_directory(folder);
     for (const mode_t mode : {0755, 0710, 0701, 0720, 02700}) {
         ::chmod(folder.c_str(), mode);
-        CHECK(folder_of(machine) == "none: " + folder + ": it is not closed to others; chmod 700 " + folder);
+        CHECK(folder_of(machine) == none + "closed to others; chmod 700 " + folder);
     }
     ::chmod(folder.c_str(), 0700);
     CHECK(folder_of(machine) == folder);

@@ -1,5 +1,5 @@
-// Real files, written in each of the ways in which people and tools write them. The waits are deadlines, not pauses;
-// how long a change took to be seen is printed.
+// Real files, written in each of the ways in which people and tools write them. The waits are deadlines, not
+// pauses.
 #include "config/watch.hpp"
 
 #include <fcntl.h>
@@ -16,7 +16,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdio>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -94,13 +93,8 @@ class Watching {
         });
     }
     bool waits_for(const std::function<bool()> &true_now) {
-        const Clock::time_point begin = Clock::now();
         std::unique_lock lock(mutex_);
-        const bool in_time = news_.wait_for(lock, kLimit, true_now);
-        const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-        std::printf("%4lld ms  %s\n", static_cast<long long>(took.count()),
-                    Catch::getResultCapture().getCurrentTestName().c_str());
-        return in_time;
+        return news_.wait_for(lock, kLimit, true_now);
     }
 
     std::unique_ptr<Watch> watch_;
