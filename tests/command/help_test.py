@@ -49,10 +49,12 @@ def invocations(line):
 
 
 class Help(unittest.TestCase):
-    def test_every_command_has_examples(self):
+    def test_every_command_has_its_usage_and_examples(self):
         self.assertGreater(len(leaves()), 5)
         for command in commands():
             with self.subTest(command.name):
+                self.assertTrue(command.usage.startswith(command.name + " "), command.usage)
+                self.assertNotIn(":", command.usage)
                 own = [line for line, _ in command.examples if re.search(rf"\b{command.name}\b", line)]
                 self.assertTrue(own, f"no example in the help of {command.name} has {command.name} in it")
 
@@ -102,11 +104,6 @@ class Help(unittest.TestCase):
                 for word, why in wrong.items():
                     told = curb(*command.words[1:], *word.split())
                     self.assertEqual(told.stderr, f"curb: {command.name} {why}\ncurb: see {command.name} --help\n")
-
-    def test_usage_begins_with_the_command(self):
-        for command in commands():
-            self.assertTrue(command.usage.startswith(command.name + " "), command.usage)
-            self.assertNotIn(":", command.usage)
 
 
 if __name__ == "__main__":

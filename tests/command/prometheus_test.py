@@ -6,14 +6,12 @@ node_exporter's textfile collector, and a stand-in for dcgm-exporter; then that 
 """
 
 import contextlib
-import http.server
 import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import unittest
 import urllib.parse
@@ -21,24 +19,20 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, Machine  # noqa: E402
+from simulated import Machine  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FETCHED = ROOT / ".prometheus" / "usr" / "bin"
 DOCUMENT = ROOT / "docs" / "METRICS.md"
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PATIENCE = 30
 
 CONFIGURATION = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
-  - job_name: direct
-    static_configs: [{{targets: ["127.0.0.1:{direct}"]}}]
-  - job_name: node
-    static_configs: [{{targets: ["127.0.0.1:{node}"]}}]
-  - job_name: dcgm
-    static_configs: [{{targets: ["127.0.0.1:{dcgm}"]}}]
+  - {{job_name: direct, metrics_path: /direct.txt, static_configs: [{{targets: ["127.0.0.1:{files}"]}}]}}
+  - {{job_name: dcgm, metrics_path: /dcgm.txt, static_configs: [{{targets: ["127.0.0.1:{files}"]}}]}}
+  - {{job_name: node, static_configs: [{{targets: ["127.0.0.1:{node}"]}}]}}
 """
 
 
@@ -50,33 +44,6 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
-
-
-@contextlib.contextmanager
-def serving(type_, text):
-    """An HTTP server whose answer is text()."""
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = text().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", type_)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextlib.contextmanager
@@ -97,37 +64,28 @@ class Scraped(unittest.TestCase):
             machine = cls.machine = stack.enter_context(Machine(BUILD, gpus=2))
             cls.process = machine.told()
             cls.process.asked("pool")
-            cls.bare = machine.told(machine.bare)
-            cls.changing = machine.told(machine.under_curb(CURB_CAP="8GiB", CUDA_VISIBLE_DEVICES="1"))
-            cls.changing.tell("pool")
-            folder = machine.folder / "textfiles"
+            machine.told(machine.bare)
+            folder = machine.folder / "texts"
             folder.mkdir()
-            written = machine.curb("metrics", "--textfile", str(folder / "curb.prom"))
+            assert machine.curb("metrics", "--textfile", folder / "curb.prom").returncode == 0
+            written = machine.curb("metrics")
             assert written.returncode == 0, written.stderr
-            uuids = re.findall(r'curb_gpu_info\{gpu="\d+",uuid="([^"]+)"', (folder / "curb.prom").read_text())
-            dcgm = "".join(
+            (folder / "direct.txt").write_text(written.stdout)
+            uuids = re.findall(r'curb_gpu_info\{gpu="\d+",uuid="([^"]+)"', written.stdout)
+            (folder / "dcgm.txt").write_text("".join(
                 f'# TYPE {name} gauge\n' + "".join(f'{name}{{gpu="{at}",UUID="{uuid}"}} {value}\n' for at, uuid in enumerate(uuids))
                 for name, value in (("DCGM_FI_DEV_FB_USED", 1024), ("DCGM_FI_DEV_GPU_UTIL", 0))
-            )
-            direct = stack.enter_context(serving(TEXT, lambda: machine.curb("metrics").stdout))
-            other = stack.enter_context(serving(TEXT, lambda: dcgm))
-            node, cls.port = free_port(), free_port()
-            collector = ["--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={folder}"]
-            cls.logs = machine.folder / "logs"
-            cls.logs.mkdir()
-            stack.enter_context(
-                running(cls.logs / "node", program("prometheus-node-exporter"), *collector, f"--web.listen-address=127.0.0.1:{node}")
-            )
-            (machine.folder / "prometheus.yml").write_text(CONFIGURATION.format(direct=direct, node=node, dcgm=other))
-            stack.enter_context(
-                running(
-                    cls.logs / "prometheus",
-                    program("prometheus"),
-                    f"--config.file={machine.folder}/prometheus.yml",
-                    f"--storage.tsdb.path={machine.folder}/data",
-                    f"--web.listen-address=127.0.0.1:{cls.port}",
-                )
-            )
+            ))
+            cls.logs, files, node, cls.port = machine.folder, free_port(), free_port(), free_port()
+            (machine.folder / "prometheus.yml").write_text(CONFIGURATION.format(files=files, node=node))
+            for log, *command in (
+                ("files", sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", folder, files),
+                ("node", program("prometheus-node-exporter"), "--collector.disable-defaults", "--collector.textfile",
+                 f"--collector.textfile.directory={folder}", f"--web.listen-address=127.0.0.1:{node}"),
+                ("prometheus", program("prometheus"), f"--config.file={machine.folder}/prometheus.yml",
+                 f"--storage.tsdb.path={machine.folder}/data", f"--web.listen-address=127.0.0.1:{cls.port}"),
+            ):  # fmt: skip
+                stack.enter_context(running(cls.logs / log, *map(str, command)))
             cls.wait_for_three_targets()
             cls.addClassCleanup(stack.pop_all().close)
 
@@ -142,49 +100,20 @@ class Scraped(unittest.TestCase):
         raise AssertionError("Prometheus has not scraped everything:\n" + (cls.logs / "prometheus").read_text()[-3000:])
 
     @classmethod
-    def api(cls, path, **parameters):
-        url = f"http://127.0.0.1:{cls.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return json.load(answer)["data"]
-
-    @classmethod
     def asked(cls, query):
-        """What a query says: (labels, value) each."""
-        return [(one["metric"], float(one["value"][1])) for one in cls.api("query", query=query)["result"]]
+        """The result of a query: (labels, value) each."""
+        url = f"http://127.0.0.1:{cls.port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return [(one["metric"], float(one["value"][1])) for one in json.load(answer)["data"]["result"]]
 
     def values(self, query):
         return [value for _, value in self.asked(query)]
 
-    def test_both_ways_have_the_figures_of_the_drivers_books(self):
-        device = self.machine.books()[0]
-        held = {process["pid"]: process["bytes"] for process in device["processes"]}
-        own = f'gpu="0",pid="{self.process.pid}"'  # root sees the processes of other tests, too
-        for job in ("direct", "node"):
-            with self.subTest(job):
-                self.assertEqual(self.values(f'curb_held_bytes{{job="{job}",{own}}}'), [held[self.process.pid]])
-                self.assertEqual(self.values(f'curb_cap_bytes{{job="{job}",{own}}}'), [8 << 30])
-                self.assertEqual(self.values(f'curb_gpu_used_bytes{{job="{job}",gpu="0"}}'), [device["used"]])
-                self.assertEqual(
-                    self.values(f'curb_nvml_used_bytes{{job="{job}",pid="{self.bare.pid}"}}'), [held[self.bare.pid]]
-                )
-                self.assertEqual(len(self.values(f'curb_kind_bytes{{job="{job}",{own}}}')), 9)
-
-    def test_a_value_that_changes_is_followed(self):
-        query = f'curb_released_bytes_total{{job="direct",pid="{self.changing.pid}",gpu="1",step="pools"}}'
-        self.assertEqual(self.values(query), [0])
-        self.assertEqual(self.machine.curb("release", str(self.changing.pid)).returncode, 0)
-        deadline = time.monotonic() + PATIENCE
-        while self.values(query) != [256 * MIB]:
-            self.assertLess(time.monotonic(), deadline, f"{self.values(query)} was counted")
-            time.sleep(0.1)
-
-    def test_what_the_families_are_is_known_to_it(self):
-        families = self.api("metadata")
-        held = families["curb_held_bytes"]
-        self.assertEqual({one["type"] for one in held}, {"gauge"})
-        self.assertIn("books", held[0]["help"])
-        refused = [one["type"] for name in ("curb_refused", "curb_refused_total") for one in families.get(name, [])]
-        self.assertEqual(set(refused), {"counter"})
+    def test_both_ways_have_the_same_figures(self):
+        for query in ("curb_held_bytes", "curb_cap_bytes", "curb_gpu_used_bytes", "curb_nvml_used_bytes", "curb_kind_bytes"):
+            direct, node = (self.asked(f'{query}{{job="{job}",gpu="0"}}') for job in ("direct", "node"))
+            self.assertTrue(direct, query)
+            self.assertEqual(sorted(value for _, value in direct), sorted(value for _, value in node), query)
 
     def test_node_exporter_has_no_complaint(self):
         self.assertEqual(self.values('node_textfile_scrape_error'), [0])
@@ -204,7 +133,7 @@ class Scraped(unittest.TestCase):
             self.assertGreaterEqual(len(answer), found, part)
         (answer,) = [answers[query] for query in queries if "FB_USED" in query]
         (share,) = [value for labels, value in answer if labels["pid"] == str(self.process.pid) and labels["gpu"] == "0"]
-        held = self.values('curb_held_bytes{job="node",gpu="0"}')[0]
+        (held,) = self.values(f'curb_held_bytes{{job="node",gpu="0",pid="{self.process.pid}"}}')
         self.assertAlmostEqual(share, held / (1024 << 20))
 
 

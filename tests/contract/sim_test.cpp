@@ -147,66 +147,49 @@ TEST_CASE("handles of a destroyed context are refused") {
     CHECK(gpu.taken() == 0);
 }
 
-// What of each kind was destroyed comes again as the next one; two at once never do.
-template <class Make, class End>
+// Whether the handle that was destroyed last is the next one's. Two that live at once always differ.
+template <class Handle, class Make, class End>
 static bool comes_again(Make make, End end) {
-    const auto first = make(), second = make();
+    Handle first{}, second{}, third{};
+    REQUIRE(make(&first) == CUDA_SUCCESS);
+    REQUIRE(make(&second) == CUDA_SUCCESS);
     CHECK(first != second);
-    end(second);
-    const auto third = make();
-    end(third);  // contexts: the current one first
-    end(first);
+    REQUIRE(end(second) == CUDA_SUCCESS);
+    REQUIRE(make(&third) == CUDA_SUCCESS);
+    for (const Handle handle : {third, first}) REQUIRE(end(handle) == CUDA_SUCCESS);  // contexts: the current one first
     return third == second;
 }
 
 static void handles_come_again(bool again) {
     const Gpu gpu;
-    const auto made = [](auto handle, auto make) {
-        REQUIRE(make(&handle) == CUDA_SUCCESS);
-        return handle;
-    };
-    const auto ends = [](auto end) { return [=](auto handle) { REQUIRE(end(handle) == CUDA_SUCCESS); }; };
-    const CUmemPoolProps in_device{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                   .handleTypes = CU_MEM_HANDLE_TYPE_NONE,
-                                   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
-                                   .win32SecurityAttributes = nullptr,
-                                   .maxSize = 0,
-                                   .usage = 0,
-                                   .reserved = {}};
+    CUmemPoolProps in_device{};
+    in_device.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    in_device.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     const CUDA_ARRAY_DESCRIPTOR small{64, 64, CU_AD_FORMAT_FLOAT, 1};
     const CUDA_ARRAY3D_DESCRIPTOR levels{64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     const CUmemAllocationProp physical = on_device(0);
-    CHECK(comes_again([&] { return made(CUcontext{}, [](auto *out) { return cuCtxCreate_v2(out, 0, 0); }); },
-                      ends(cuCtxDestroy_v2)) == again);
-    CHECK(comes_again([&] { return made(CUstream{}, [](auto *out) { return cuStreamCreate(out, 0); }); },
-                      ends(cuStreamDestroy_v2)) == again);
-    CHECK(comes_again([&] { return made(CUevent{}, [](auto *out) { return cuEventCreate(out, 0); }); },
-                      ends(cuEventDestroy_v2)) == again);
-    CHECK(comes_again([&] { return made(CUmemoryPool{}, [&](auto *out) { return cuMemPoolCreate(out, &in_device); }); },
-                      ends(cuMemPoolDestroy)) == again);
-    CHECK(comes_again([&] { return made(CUarray{}, [&](auto *out) { return cuArrayCreate_v2(out, &small); }); },
-                      ends(cuArrayDestroy)) == again);
-    CHECK(comes_again(
-              [&] {
-                  return made(CUmipmappedArray{}, [&](auto *out) { return cuMipmappedArrayCreate(out, &levels, 2); });
-              },
-              ends(cuMipmappedArrayDestroy)) == again);
-    CHECK(comes_again([&] { return made(CUgraph{}, [](auto *out) { return cuGraphCreate(out, 0); }); },
-                      ends(cuGraphDestroy)) == again);
-    CHECK(comes_again([&] { return made(CUmodule{}, [](auto *out) { return cuModuleLoadData(out, "image"); }); },
-                      ends(cuModuleUnload)) == again);
-    CHECK(comes_again(
-              [&] {
-                  return made(CUmemGenericAllocationHandle{},
-                              [&](auto *out) { return cuMemCreate(out, 2 * kMiB, &physical, 0); });
-              },
-              ends(cuMemRelease)) == again);
     CUgraph graph = nullptr;
     REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
-    CHECK(
-        comes_again(
-            [&] { return made(CUgraphExec{}, [&](auto *out) { return cuGraphInstantiateWithFlags(out, graph, 0); }); },
-            ends(cuGraphExecDestroy)) == again);
+    const auto context = [](auto *out) { return cuCtxCreate_v2(out, 0, 0); };
+    const auto stream = [](auto *out) { return cuStreamCreate(out, 0); };
+    const auto event = [](auto *out) { return cuEventCreate(out, 0); };
+    const auto pool = [&](auto *out) { return cuMemPoolCreate(out, &in_device); };
+    const auto array = [&](auto *out) { return cuArrayCreate_v2(out, &small); };
+    const auto mipmapped = [&](auto *out) { return cuMipmappedArrayCreate(out, &levels, 2); };
+    const auto physical_memory = [&](auto *out) { return cuMemCreate(out, 2 * kMiB, &physical, 0); };
+    const auto empty_graph = [](auto *out) { return cuGraphCreate(out, 0); };
+    const auto executable = [&](auto *out) { return cuGraphInstantiateWithFlags(out, graph, 0); };
+    const auto image = [](auto *out) { return cuModuleLoadData(out, "image"); };
+    CHECK(comes_again<CUcontext>(context, cuCtxDestroy_v2) == again);
+    CHECK(comes_again<CUstream>(stream, cuStreamDestroy_v2) == again);
+    CHECK(comes_again<CUevent>(event, cuEventDestroy_v2) == again);
+    CHECK(comes_again<CUmemoryPool>(pool, cuMemPoolDestroy) == again);
+    CHECK(comes_again<CUarray>(array, cuArrayDestroy) == again);
+    CHECK(comes_again<CUmipmappedArray>(mipmapped, cuMipmappedArrayDestroy) == again);
+    CHECK(comes_again<CUmemGenericAllocationHandle>(physical_memory, cuMemRelease) == again);
+    CHECK(comes_again<CUgraph>(empty_graph, cuGraphDestroy) == again);
+    CHECK(comes_again<CUgraphExec>(executable, cuGraphExecDestroy) == again);
+    CHECK(comes_again<CUmodule>(image, cuModuleUnload) == again);
     REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
     CUmodule module = nullptr;
     CUfunction before = nullptr, after = nullptr;

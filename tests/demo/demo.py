@@ -1,6 +1,6 @@
 """The demo: an ordinary training program, capped and made to give memory back from outside.
 
-    demo.py --build BUILD_DIRECTORY [--trainer PROGRAM] [--gpu UUID] --directory SCRATCH
+    demo.py --build BUILD_DIRECTORY [--gpu UUID] --directory SCRATCH
 
 Every figure is read from outside the process. Exits 1 when one of them is not what it must be.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import outside
 
+HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 GIB = 1 << 30
 CAP = 4 * GIB
@@ -36,14 +37,8 @@ class Program:
         self.machine = machine
         self.peak = 0
         self.stderr = open(ARGUMENTS.directory / "stderr", "w+")
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.stderr}
+        self.process = subprocess.Popen(command, **pipes, text=True, env={**os.environ, **(environment or {})})
         self.pid = self.process.pid
         self.answer("ready")
         self.ended = threading.Event()
@@ -136,17 +131,8 @@ def same_loss(one, other):
 def write_policy(path, cap):
     # By rename, as editors do.
     draft = path.with_suffix(".new")
-    draft.write_text(
-        json.dumps(
-            {
-                "version": 1,
-                "gpu": {"*": {"cap": f"{cap // GIB}GiB"}},
-                "log": {"level": "info", "file": str(ARGUMENTS.directory / "curb-%p.log")},
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    log = {"level": "info", "file": str(ARGUMENTS.directory / "curb-%p.log")}
+    draft.write_text(json.dumps({"version": 1, "gpu": {"*": {"cap": f"{cap // GIB}GiB"}}, "log": log}))
     draft.rename(path)
 
 
@@ -234,14 +220,13 @@ def main():
     if ARGUMENTS.gpu:
         machine = outside.Gpu(ARGUMENTS.gpu)
         os.environ["CUDA_VISIBLE_DEVICES"] = ARGUMENTS.gpu
-        trainer = [sys.executable, str(Path(__file__).with_name("train_torch.py"))]
     else:
         state = ARGUMENTS.directory / "machine"
         machine = outside.SimulatedMachine(build / "bin" / "curb-sim-books", state)
         os.environ["CURB_SIM_STATE"] = str(state)
         os.environ["CURB_SIM_MEMORY"] = "80GiB"
         environment["LD_LIBRARY_PATH"] = str(build / "sim")
-        trainer = [str(ARGUMENTS.trainer)]
+    trainer = [sys.executable, str(HERE / ARGUMENTS.trainer)]
     print(f"Memory is read from outside the process: {machine.name}.")
     curb = str(build / "bin" / "curb")
     loss = uncapped(machine, trainer, environment)
@@ -273,11 +258,11 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--trainer", type=Path)
     parser.add_argument("--gpu")
     parser.add_argument("--directory", type=Path, required=True)
     arguments = parser.parse_args()
-    arguments.typed = "python3 tests/demo/train_torch.py" if arguments.gpu else arguments.trainer.name
+    arguments.trainer = "train_torch.py" if arguments.gpu else "train_simulated.py"
+    arguments.typed = f"python3 tests/demo/{arguments.trainer}"
     return arguments
 
 

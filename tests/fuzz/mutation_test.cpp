@@ -2,8 +2,10 @@
 // whatever came of it. CURB_SEED=N repeats a run.
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <set>
+#include <sstream>
 
 #include "../unit/bad_policies.hpp"
 #include "corpus.hpp"
@@ -29,6 +31,7 @@ std::uint64_t seed() {
 std::vector<std::string> beginnings() {
     std::set<std::string> out;
     for (const auto &[name, text] : fuzz::corpus({CURB_CORPUS "/policy", CURB_EXAMPLES})) out.insert(text);
+    out.insert(kWhole);
     for (const Bad &bad : kBad) out.insert(bad.text);
     std::erase_if(out, [](const std::string &text) { return text.size() > kLongest; });
     return {out.begin(), out.end()};
@@ -36,60 +39,13 @@ std::vector<std::string> beginnings() {
 
 // What a policy is made of, and what it must not be.
 std::vector<std::string> words() {
-    std::vector<std::string> out = {"{",
-                                    "}",
-                                    "[",
-                                    "]",
-                                    ":",
-                                    ",",
-                                    "\"",
-                                    "\\",
-                                    "/*",
-                                    "*/",
-                                    "//",
-                                    "\n",
-                                    "\r",
-                                    "\t",
-                                    " ",
-                                    "null",
-                                    "true",
-                                    "false",
-                                    "0",
-                                    "1",
-                                    "-1",
-                                    "1.5",
-                                    "1e999",
-                                    "-0",
-                                    "1e-400",
-                                    "NaN",
-                                    "\"*\"",
-                                    "\"0s\"",
-                                    "\"1ms\"",
-                                    "\"8GiB\"",
-                                    "\"\"",
-                                    "\"75%\"",
-                                    "\"101%\"",
-                                    "\"0%\"",
-                                    "\"365d\"",
-                                    "\"366d\"",
-                                    "\\u0000",
-                                    "\\ud83d",
-                                    "\xC3\xA4",
-                                    "\xFF",
-                                    "\xE2\x82",
-                                    "\xEF\xBB\xBF",
-                                    std::string(1, '\0'),
-                                    "\"cuda:0\"",
-                                    "\"CUDA:0\"",
-                                    "\"3B:00.0\"",
-                                    "\"GPU-8f3a\"",
-                                    "\"pools\"",
-                                    "\"SIGUSR1\"",
-                                    "\"none\"",
-                                    "\"%p\"",
-                                    "\"version\": 1",
-                                    "18446744073709551616",
-                                    "\"match\": {}"};
+    std::istringstream list(R"({ } [ ] : , " \ /* */ // null true false 0 1 -1 1.5 1e999 -0 1e-400 NaN
+        "*" "0s" "1ms" "8GiB" "" "75%" "101%" "0%" "365d" "366d" "cuda:0" "CUDA:0" "3B:00.0" "GPU-8f3a" "pools" "SIGUSR1"
+        "none" "%p" "version":1 18446744073709551616 "match":{} \u0000 \ud83d)");
+    std::vector<std::string> out{std::istream_iterator<std::string>(list), {}};
+    for (const char *one : {"\n", "\r", "\t", " ", "\xC3\xA4", "\xFF", "\xE2\x82", "\xEF\xBB\xBF"})
+        out.emplace_back(one);
+    out.emplace_back(1, '\0');
 #define CURB_FILE_FIELD(pointer, ...) out.emplace_back(pointer);
 #define CURB_GPU_FIELD(pointer, ...) out.emplace_back(pointer);
 #define CURB_JOB_FIELD(pointer, ...) out.emplace_back(pointer);

@@ -1,8 +1,5 @@
 """Policies that are right, wrong, and just between: for schema_test.py."""
 
-import copy
-import random
-
 # ---- values at the edges of each type ----
 
 U64 = (1 << 64) - 1
@@ -156,24 +153,6 @@ def structures():
     yield put(least(), ("gpu", "*", "growth"), {"start": "1GiB", "step": "1GiB", "factor": 2})
 
 
-def several_changes(leaves, count, seed=20):
-    """Documents with several fields each, most of them right, so that what is wrong stands in company."""
-    random_ = random.Random(seed)
-    for _ in range(count):
-        document = least()
-        for path, type_name in random_.sample(leaves, random_.randint(1, 5)):
-            values = VALUES[type_name] if random_.random() < 0.95 else ANY
-            if random_.random() < 0.7:
-                values = values[: max(1, len(values) // 4)]  # the lists begin with what is right
-            try:
-                put(document, path, copy.deepcopy(random_.choice(values)))
-            except (AttributeError, TypeError):  # an earlier change left no object there
-                continue
-        if random_.random() < 0.3:
-            put(document, ("gpu", random_.choice(DEVICES)), {"report": "cap"})
-        yield document
-
-
 def generated(schema):
     """Documents for a schema and its parser, right and wrong ones."""
     leaves = list(fields(schema, schema))
@@ -181,4 +160,3 @@ def generated(schema):
     assert types == set(VALUES), f"the types of fields that have no list of values, or no field: {types ^ set(VALUES)}"
     yield from one_change_each(leaves)
     yield from structures()
-    yield from several_changes(leaves, 2000)

@@ -72,6 +72,7 @@ class Commands(unittest.TestCase):
     def test_every_kind_of_trace_has_an_answer_like_the_example(self):
         cut = self.file("cut.json", self.trace.read_bytes()[:50_000])
         self.assertEqual(len(self.answer("report", cut)["missing"]), 1)
+        self.assertIn("It ends in the middle of line", curb(CURB, "report", cut, "-o", self.file("cut.html")).stderr)
         header = self.file("header.json", b"\n".join(self.trace.read_bytes().split(b"\n")[:2]))
         self.assertEqual(self.answer("report", header)["events"], 0)
 
@@ -111,10 +112,6 @@ class Commands(unittest.TestCase):
             said = curb(CURB, "report", self.file("no.json", text), status=1).stderr
             self.assertRegex(said, r"\Acurb: report: '.*no\.json' is .*\n\Z")
 
-    def test_what_is_missing_is_said_on_standard_error(self):
-        cut = self.file("cut.json", self.trace.read_bytes()[:50_000])
-        self.assertIn("It ends in the middle of line", curb(CURB, "report", cut, "-o", self.file("cut.html")).stderr)
-
     def test_a_reader_that_goes_away_is_no_failure(self):
         for ignored, status in ((False, -signal.SIGPIPE), (True, 0)):
             ends = os.pipe()
@@ -141,6 +138,10 @@ class Commands(unittest.TestCase):
             self.assertGreater(gpu["growth"]["steps"], 0)
             self.assertGreater(gpu["refused"]["count"], 0)
             self.assertLessEqual(gpu["peak"]["bytes"], 6 * GiB)
+        lower = self.answer("replay", self.trace, "--policy", self.policy, "--cap", "3GiB")
+        self.assertEqual({gpu["cap"] for gpu in lower["gpus"]}, {3 * GiB})
+        said = curb(CURB, "replay", self.trace, "--policy", "-", input=json.dumps(POLICY)).stdout
+        self.assertIn('under -, rule 2 "bert"', said)
 
     def test_the_smallest_cap_serves_the_run_and_a_mebibyte_less_does_not(self):
         answer = self.answer("replay", self.trace, "--cap", "1GiB")
@@ -155,14 +156,6 @@ class Commands(unittest.TestCase):
         answer = self.answer("replay", self.trace, "--policy", policy)
         self.assertEqual([gpu["cap"] for gpu in answer["gpus"]], [20 * GiB, 2 * GiB])
         self.assertTrue(any("beginning of several UUIDs" in note for note in answer["notes"]))
-
-    def test_a_cap_is_laid_over_the_policy(self):
-        answer = self.answer("replay", self.trace, "--policy", self.policy, "--cap", "3GiB")
-        self.assertEqual({gpu["cap"] for gpu in answer["gpus"]}, {3 * GiB})
-
-    def test_a_policy_from_standard_input(self):
-        said = curb(CURB, "replay", self.trace, "--policy", "-", input=json.dumps(POLICY)).stdout
-        self.assertIn('under -, rule 2 "bert"', said)
 
     def test_what_cannot_be_replayed_is_refused_with_a_remedy(self):
         self.assertIn("add --policy FILE or --cap SIZE", curb(CURB, "replay", self.trace, status=125).stderr)

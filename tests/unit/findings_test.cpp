@@ -15,27 +15,8 @@
 
 using namespace curb::cli;
 using curb::policy::GiB;
-using curb::policy::MiB;
 
 namespace {
-
-// Whether a file was opened since, by anybody.
-class Opened {
-  public:
-    explicit Opened(const std::string &path) : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
-        REQUIRE(::inotify_add_watch(fd_, path.c_str(), IN_OPEN) >= 0);
-    }
-    ~Opened() { ::close(fd_); }
-    Opened(const Opened &) = delete;
-    Opened &operator=(const Opened &) = delete;
-    [[nodiscard]] bool was() const {
-        char event[512];
-        return ::read(fd_, event, sizeof event) > 0;
-    }
-
-  private:
-    int fd_;
-};
 
 const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
 constexpr int kPid = 4711;
@@ -118,35 +99,44 @@ std::ptrdiff_t count_of_worse(const Findings &findings) {
                          [](const Finding &one) { return one.verdict != Verdict::ok; });
 }
 
-// What is changed in facts that are otherwise in order, and the one finding that comes of it.
+// Facts that are in order. Called with one change to them, it expects the one finding that follows. An empty remedy:
+// the finding has none.
 template <class Facts>
-struct Row {
-    std::function<void(Facts &)> change;
-    Verdict verdict;
-    std::string text;
-    std::string remedy;  // a part of it; empty: there is none
-};
-template <class Facts>
-void tries(const Facts &in_order, const std::vector<Row<Facts>> &rows) {
-    for (const Row<Facts> &row : rows) {
-        Facts facts = in_order;
-        row.change(facts);
+class Examined {
+  public:
+    explicit Examined(Facts in_order) : in_order_(std::move(in_order)) {}
+    void operator()(Verdict verdict, const std::string &text, const std::string &remedy,
+                    const std::function<void(Facts &)> &change = {}) const {
+        Facts facts = in_order_;
+        if (change) change(facts);
         const Findings findings = examine(facts);
-        INFO(row.text << "\nin\n" << text_of(findings));
-        const Finding *finding = found(findings, row.verdict, row.text);
-        CHECK(has_problem(findings) == (row.verdict == Verdict::problem));
-        CHECK(count_of_worse(findings) == (row.verdict == Verdict::ok ? 0 : 1));
+        INFO(text << "\nin\n" << text_of(findings));
+        const Finding *finding = found(findings, verdict, text);
+        CHECK(has_problem(findings) == (verdict == Verdict::problem));
+        CHECK(count_of_worse(findings) == (verdict == Verdict::ok ? 0 : 1));
         REQUIRE(finding != nullptr);
-        CHECK(finding->remedy.empty() == row.remedy.empty());
-        CHECK(finding->remedy.find(row.remedy) != std::string::npos);
+        CHECK(finding->remedy.empty() == remedy.empty());
+        CHECK(finding->remedy.find(remedy) != std::string::npos);
     }
-}
 
+    // The same after this change, which the calls then all begin with.
+    [[nodiscard]] Examined after(const std::function<void(Facts &)> &change) const {
+        Examined out = *this;
+        change(out.in_order_);
+        return out;
+    }
+
+  private:
+    Facts in_order_;
+};
+
+using M = MachineCondition;
+using P = ProcessCondition;
 constexpr auto ok = Verdict::ok, note = Verdict::note, problem = Verdict::problem;
 
 }  // namespace
 
-TEST_CASE("of a machine with which nothing is wrong nothing is noted") {
+TEST_CASE("a healthy machine has no findings but ok") {
     const Findings findings = examine(machine());
     INFO(text_of(findings));
     CHECK(count_of_worse(findings) == 0);
@@ -154,118 +144,84 @@ TEST_CASE("of a machine with which nothing is wrong nothing is noted") {
     CHECK(found(findings, ok, "the one under curb answers") != nullptr);
 }
 
-TEST_CASE("what is wrong with the driver is told with the remedy for it") {
-    using M = MachineCondition;
+TEST_CASE("each problem with the driver is reported with its remedy") {
     const auto init = [](int code) {
         return [=](M &m) {
             m.driver.init = static_cast<CUresult>(code);
             m.driver.init_text = "CUDA_ERROR_SOMETHING (something)";
         };
     };
-    tries<M>(machine(),
-             {
-                 {[](M &m) { m.driver.fault = "libcuda.so.1: no such file"; }, problem,
-                  "there is no CUDA driver here: libcuda.so.1: no such file", "--gpus all"},
-                 {[](M &m) {
-                      m.driver.fault = "libcuda.so.1: no such file";
-                      m.driver.kernel.clear();
-                      m.nvml.fault = "there is no NVML either";  // is not told as well
-                  },
-                  problem, "there is no CUDA driver here", "install NVIDIA's driver"},
-                 {[](M &m) { m.driver.silent = true; }, problem, "has not answered cuInit", "dmesg"},
-                 {init(34), problem, "stub", "LD_LIBRARY_PATH"},
-                 {init(802), problem, "not ready", "nvidia-fabricmanager"},
-                 {init(803), problem, "different versions", "restart the machine"},
-                 {init(804), problem, "newer than the kernel's module", "compat"},
-                 {init(999), problem, "cannot be initialised: CUDA_ERROR_SOMETHING (something)", "nvidia-smi"},
-                 {[&](M &m) {
-                      init(100)(m);
-                      m.driver.has_device_files = false;
-                  },
-                  problem, "there is no /dev/nvidiactl", "--gpus all"},
-                 {[&](M &m) {
-                      init(100)(m);
-                      m.driver.has_device_files = false;
-                      m.driver.kernel.clear();
-                  },
-                  problem, "there is no /dev/nvidiactl", "modprobe nvidia"},
-                 {[&](M &m) {
-                      init(304)(m);
-                      m.driver.closed = {"/dev/nvidia0", "/dev/nvidiactl"};
-                  },
-                  problem, "may not open /dev/nvidia0, /dev/nvidiactl", "group"},
-                 {[](M &m) { m.driver.closed = {"/dev/nvidia1"}; }, note, "may not open /dev/nvidia1", "group"},
-                 {[](M &m) { m.driver.visible = "-1"; }, note, "CUDA_VISIBLE_DEVICES is \"-1\" here", "unset"},
-                 {[](M &m) { m.driver.visible = ""; }, note, "CUDA_VISIBLE_DEVICES is \"\" here", "unset"},
-                 {[](M &m) { m.driver.visible = "0,1"; }, ok, "CUDA 13.0", ""},
-                 {[](M &m) { m.driver.cuda = 12070; }, note, "there is no curb suspend", "570"},
-                 {[](M &m) { m.driver.has_checkpoint = false; }, note, "there is no curb suspend", "570"},
-                 {[](M &m) { m.driver.cuda = 12080; }, ok, "CUDA 12.8", ""},
-             });
+    const Examined<M> with(machine());
+    with(problem, "there is no CUDA driver here: libcuda.so.1: no such file", "--gpus all",
+         [](M &m) { m.driver.fault = "libcuda.so.1: no such file"; });
+    with(problem, "there is no CUDA driver here", "install NVIDIA's driver", [](M &m) {
+        m.driver.fault = "libcuda.so.1: no such file";
+        m.driver.kernel.clear();
+        m.nvml.fault = "there is no NVML either";  // is not told as well
+    });
+    with(problem, "has not answered cuInit", "dmesg", [](M &m) { m.driver.silent = true; });
+    with(problem, "stub", "LD_LIBRARY_PATH", init(34));
+    with(problem, "not ready", "nvidia-fabricmanager", init(802));
+    with(problem, "different versions", "restart the machine", init(803));
+    with(problem, "newer than the kernel's module", "compat", init(804));
+    with(problem, "cannot be initialised: CUDA_ERROR_SOMETHING (something)", "nvidia-smi", init(999));
+    const auto without_files = with.after(init(100)).after([](M &m) { m.driver.has_device_files = false; });
+    without_files(problem, "there is no /dev/nvidiactl", "--gpus all");
+    without_files(problem, "there is no /dev/nvidiactl", "modprobe nvidia", [](M &m) { m.driver.kernel.clear(); });
+    with.after(init(304))(problem, "may not open /dev/nvidia0, /dev/nvidiactl", "group", [](M &m) {
+        m.driver.closed = {"/dev/nvidia0", "/dev/nvidiactl"};
+    });
+    with(note, "may not open /dev/nvidia1", "group", [](M &m) { m.driver.closed = {"/dev/nvidia1"}; });
+    with(note, "CUDA_VISIBLE_DEVICES is \"-1\" here", "unset", [](M &m) { m.driver.visible = "-1"; });
+    with(note, "CUDA_VISIBLE_DEVICES is \"\" here", "unset", [](M &m) { m.driver.visible = ""; });
+    with(ok, "CUDA 13.0", "", [](M &m) { m.driver.visible = "0,1"; });
+    with(note, "there is no curb suspend", "570", [](M &m) { m.driver.cuda = 12070; });
+    with(note, "there is no curb suspend", "570", [](M &m) { m.driver.has_checkpoint = false; });
+    with(ok, "CUDA 12.8", "", [](M &m) { m.driver.cuda = 12080; });
     MachineCondition old = machine();
     old.driver.cuda = 11020;
     CHECK(found(examine(old), note, "CUDA 11.2 is older than 11.4") != nullptr);
 }
 
-TEST_CASE("what NVML does not tell, and how GPUs are set up") {
-    using M = MachineCondition;
-    tries<M>(
-        machine(),
-        {
-            {[](M &m) { m.nvml.fault = "there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"; },
-             problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility"},
-            {[](M &m) { m.view->gpus[0].uses[0].nvml.reset(); }, note, "NVML does not list process 4711", "--pid=host"},
-            {[](M &m) {
-                 m.view->gpus[0].uses[0].nvml.reset();
-                 m.view->processes[0].suspended = true;  // holds nothing there
-             },
-             ok, "tells what processes hold", ""},
-            {[](M &m) {
-                 m.view->gpus[0].uses[0].nvml.reset();
-                 m.view->processes[0].status->gpus[0].contexts = 0;  // has not begun
-             },
-             ok, "tells what processes hold", ""},
-            {[](M &m) { m.nvml.gpus[0].mig = true; }, note, "GPU 0 is divided (MIG)", ""},
-            {[](M &m) { m.nvml.gpus[0].mps_clients = 1; }, note, "shared through MPS by 1 process,", ""},
-            {[](M &m) { m.nvml.gpus[0].mps_clients = 3; }, note, "shared through MPS by 3 processes", ""},
-            {[](M &m) { m.nvml.gpus[0].kept_awake = false; }, note, "put to sleep", "nvidia-smi -pm 1"},
-        });
+TEST_CASE("missing figures of NVML, and the settings of GPUs") {
+    const Examined<M> with(machine());
+    with(problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility",
+         [](M &m) { m.nvml.fault = "there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"; });
+    const auto unlisted = with.after([](M &m) { m.view->gpus[0].uses[0].nvml.reset(); });
+    unlisted(note, "NVML does not list process 4711", "--pid=host");
+    // Nor need it: such a process holds nothing.
+    unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
+    unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
+    with(note, "GPU 0 is divided (MIG)", "", [](M &m) { m.nvml.gpus[0].mig = true; });
+    with(note, "shared through MPS by 1 process,", "", [](M &m) { m.nvml.gpus[0].mps_clients = 1; });
+    with(note, "shared through MPS by 3 processes", "", [](M &m) { m.nvml.gpus[0].mps_clients = 3; });
+    with(note, "put to sleep", "nvidia-smi -pm 1", [](M &m) { m.nvml.gpus[0].kept_awake = false; });
 }
 
-TEST_CASE("libcurb.so must be there, for this machine, and nobody else's to write") {
-    using M = MachineCondition;
-    tries<M>(machine(),
-             {
-                 {[](M &m) { m.library.fault = "there is no libcurb.so (looked for /a, /b); set CURB_LIBRARY"; },
-                  problem, "there is no libcurb.so (looked for /a, /b)", "set CURB_LIBRARY"},
-                 {[](M &m) { m.library.elf.reset(); }, problem, "cannot be read by this user", "chmod a+r"},
-                 {[](M &m) { m.library.elf->machine = EM_AARCH64; }, problem,
-                  "is for aarch64, and this command for x86-64", "for x86-64"},
-                 {[](M &m) { m.library.elf->bits = 32; }, problem, "is for x32", "for x86-64"},
-                 {[](M &m) { m.library.no_exec = true; }, problem, "noexec", "elsewhere"},
-                 {[](M &m) { m.library.mode = 0646; }, problem, "can be written by everybody",
-                  "chmod o-w /usr/lib/curb/libcurb.so"},
-                 {[](M &m) { m.library.folder_mode = 0777; }, problem, "in a folder that everybody can write to",
-                  "chmod o-w /usr/lib/curb"},
-                 {[](M &m) { m.library.folder_mode = 01777; }, ok, "/usr/lib/curb/libcurb.so", ""},
-                 {[](M &m) { m.library.mode = 0640; }, note, "cannot be read by everybody", "chmod a+r"},
-                 {[](M &m) {
-                      m.library.not_carried = "LD_PRELOAD cannot carry the path '/a b'; install curb under another";
-                  },
-                  problem, "LD_PRELOAD cannot carry the path '/a b'", "install curb under another"},
-                 {[](M &m) {
-                      m.preload_file = {true, ""};
-                  },
-                  note, "every program of this machine is under curb", ""},
-                 {[](M &m) {
-                      m.preload_file = {true, "/gone/libcurb.so"};
-                  },
-                  problem, "names /gone/libcurb.so", "/etc/ld.so.preload"},
-             });
+TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner only") {
+    const Examined<M> with(machine());
+    with(problem, "there is no libcurb.so (looked for /a, /b)", "set CURB_LIBRARY",
+         [](M &m) { m.library.fault = "there is no libcurb.so (looked for /a, /b); set CURB_LIBRARY"; });
+    with(problem, "cannot be read by this user", "chmod a+r", [](M &m) { m.library.elf.reset(); });
+    with(problem, "is for aarch64, and this command for x86-64", "for x86-64",
+         [](M &m) { m.library.elf->machine = EM_AARCH64; });
+    with(problem, "is for x32", "for x86-64", [](M &m) { m.library.elf->bits = 32; });
+    with(problem, "noexec", "elsewhere", [](M &m) { m.library.no_exec = true; });
+    with(problem, "can be written by everybody", "chmod o-w /usr/lib/curb/libcurb.so",
+         [](M &m) { m.library.mode = 0646; });
+    with(problem, "in a folder that everybody can write to", "chmod o-w /usr/lib/curb",
+         [](M &m) { m.library.folder_mode = 0777; });
+    with(ok, "/usr/lib/curb/libcurb.so", "", [](M &m) { m.library.folder_mode = 01777; });
+    with(note, "cannot be read by everybody", "chmod a+r", [](M &m) { m.library.mode = 0640; });
+    with(problem, "LD_PRELOAD cannot carry the path '/a b'", "install curb under another",
+         [](M &m) { m.library.not_carried = "LD_PRELOAD cannot carry the path '/a b'; install curb under another"; });
+    with(note, "every program of this machine is under curb", "", [](M &m) { m.preload_file = {true, ""}; });
+    with(problem, "names /gone/libcurb.so", "/etc/ld.so.preload", [](M &m) {
+        m.preload_file = {true, "/gone/libcurb.so"};
+    });
 }
 
 TEST_CASE("the folder for sockets, the policy of this environment and the ceiling") {
-    using M = MachineCondition;
     const auto fault = [](const char *file) {
         return [=](M &m) {
             m.policy.source.file = "job.json";
@@ -273,32 +229,24 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
             m.policy.faults = {{file, 4, 14, "/gpu/*/cap", "it is no size"}};
         };
     };
-    tries<M>(
-        machine(),
-        {
-            {[](M &m) {
-                 m.runtime = {"", "/tmp/curb-1000: it belongs to user 0", "", ""};
-             },
-             problem,
-             "no folder for control sockets, so processes started here cannot be asked: /tmp/curb-1000: it belongs",
-             "XDG_RUNTIME_DIR"},
-            {[](M &m) {
-                 m.runtime = {"/tmp/curb-1000", "", "/run/user/0", "/run/user/0: it belongs to user 0"};
-             },
-             note, "/tmp/curb-1000 is used instead of that in XDG_RUNTIME_DIR: /run/user/0", ""},
-            {[](M &m) {
-                 m.runtime = {"/tmp/curb-1000", "", "", ""};
-             },
-             ok, "(XDG_RUNTIME_DIR is not set)", ""},
-            {fault("job.json"), problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses"},
-            {fault("/etc/curb/policy.json"), problem, "/etc/curb/policy.json:4:14", "as root"},
-            {[](M &m) { m.policy.source.cap = "8GiB"; }, ok, "CURB_CAP is 8GiB", ""},
-            {[](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; }, note,
-             "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY"},
-            {[](M &) {}, ok, "none here: programs are watched", ""},
-            {[](M &m) { m.policy.has_ceiling = true; }, ok, "/etc/curb/policy.json is valid", ""},
-            {[](M &m) { m.policy.has_ceiling = true; }, ok, "none here: programs are held to the ceiling alone", ""},
-        });
+    const Examined<M> with(machine());
+    with(problem,
+         "no folder for control sockets, so processes started here cannot be asked: /tmp/curb-1000: it belongs",
+         "XDG_RUNTIME_DIR", [](M &m) {
+             m.runtime = {"", "/tmp/curb-1000: it belongs to user 0", "", ""};
+         });
+    with(note, "/tmp/curb-1000 is used instead of that in XDG_RUNTIME_DIR: /run/user/0", "", [](M &m) {
+        m.runtime = {"/tmp/curb-1000", "", "/run/user/0", "/run/user/0: it belongs to user 0"};
+    });
+    with(ok, "(XDG_RUNTIME_DIR is not set)", "", [](M &m) { m.runtime = {"/tmp/curb-1000", "", "", ""}; });
+    with(problem, "job.json:4:14: /gpu/*/cap: it is no size", "curb run refuses", fault("job.json"));
+    with(problem, "/etc/curb/policy.json:4:14", "as root", fault("/etc/curb/policy.json"));
+    with(ok, "CURB_CAP is 8GiB", "", [](M &m) { m.policy.source.cap = "8GiB"; });
+    with(note, "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY",
+         [](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; });
+    with(ok, "none here: programs are watched", "");
+    with(ok, "/etc/curb/policy.json is valid", "", [](M &m) { m.policy.has_ceiling = true; });
+    with(ok, "none here: programs are held to the ceiling alone", "", [](M &m) { m.policy.has_ceiling = true; });
     M broken = machine();
     fault("/etc/curb/policy.json")(broken);
     broken.policy.source.file = "";
@@ -308,255 +256,154 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
     }));
 }
 
-TEST_CASE("who uses the GPUs beside curb, and who is under it and does not work as it should") {
-    using M = MachineCondition;
-    const auto bare = [](M &m) {
-        m.view->processes[0].under_curb = false;
-        m.view->processes[0].status.reset();
-        m.view->gpus[0].uses[0].books.reset();
-    };
-    const auto mute = [](M &m) {
+TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") {
+    const Examined<M> with(machine());
+    const auto mute = with.after([](M &m) {
         m.view->processes[0].status.reset();
         m.view->gpus[0].uses[0].books.reset();
         m.view->processes[0].trouble = "has not answered for 2 s";
-    };
-    tries<M>(machine(),
-             {
-                 {bare, note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0",
-                  "curb doctor 4711"},
-                 {[&](M &m) {
-                      bare(m);
-                      m.view->processes[0].elsewhere = true;
-                      m.view->processes[0].name = m.view->processes[0].user = "";
-                  },
-                  note, "process 4711 of another pid namespace holds 2 GiB", ""},
-                 {[&](M &m) {
-                      bare(m);
-                      m.view->gpus[0].uses[0].nvml = 0;
-                  },
-                  ok, "none is under curb", ""},
-                 {[&](M &m) {
-                      bare(m);
-                      m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
-                  },
-                  note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711"},
-                 {mute, problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711"},
-                 {[&](M &m) {
-                      mute(m);
-                      m.view->processes[0].stopped = true;
-                  },
-                  note, "does not say what it holds", ""},
-                 {[](M &m) {
-                      m.view->processes[0].status->policy.unusable = true;
-                      m.view->processes[0].status->policy.error = "job.json:1:1: no";
-                  },
-                  problem, "so it gets no GPU memory: job.json:1:1: no", "mend"},
-                 {[](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; }, problem,
-                  "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend"},
-             });
+    });
+    const auto bare = with.after([](M &m) {
+        m.view->processes[0].under_curb = false;
+        m.view->processes[0].status.reset();
+        m.view->gpus[0].uses[0].books.reset();
+    });
+    bare(note, "process 4711 (python3) of alice is not under curb and holds 2 GiB of GPU 0", "curb doctor 4711");
+    bare(note, "process 4711 of another pid namespace holds 2 GiB", "", [](M &m) {
+        m.view->processes[0].elsewhere = true;
+        m.view->processes[0].name = m.view->processes[0].user = "";
+    });
+    bare(ok, "none is under curb", "", [](M &m) { m.view->gpus[0].uses[0].nvml = 0; });
+    bare(note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711", [](M &m) {
+        m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
+    });
+    mute(problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711");
+    mute(note, "does not say what it holds", "", [](M &m) { m.view->processes[0].stopped = true; });
+    const auto wrong = with.after([](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; });
+    wrong(problem, "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend");
+    wrong(problem, "so it gets no GPU memory: job.json:1:1: no", "mend",
+          [](M &m) { m.view->processes[0].status->policy.unusable = true; });
 }
 
-TEST_CASE("of a capped process with which nothing is wrong nothing is noted") {
+TEST_CASE("a healthy capped process has no findings but ok") {
     const Findings findings = examine(capped());
     INFO(text_of(findings));
     CHECK(count_of_worse(findings) == 0);
     CHECK(found(findings, ok, "cuda:0: 2 GiB of 8 GiB") != nullptr);
 }
 
-TEST_CASE("a process that cannot be looked into is told from one that is not there") {
-    using P = ProcessCondition;
-    const auto closed = [](P &p) {
+TEST_CASE("a process that cannot be inspected is not reported as missing") {
+    const Examined<P> with(process());
+    const auto closed = with.after([](P &p) {
         p.readable = false;
         p.program.reset();
-    };
-    tries<P>(process(),
-             {
-                 {[](P &p) { p.there = false; }, problem, "there is no process 4711", "curb ps"},
-                 {[](P &p) { p.ended = true; }, problem, "has ended", ""},
-                 {[](P &p) { p.kernel_thread = true; }, problem, "a thread of the kernel", "program"},
-                 {[](P &p) { p.thread_of = 4700; }, problem, "4711 is a thread of process 4700", "curb doctor 4700"},
-                 {[&](P &p) {
-                      closed(p);
-                      p.owner = 1001;
-                      p.owner_name = "bob";
-                  },
-                  problem, "belongs to bob", "as bob, or as root"},
-                 {[&](P &p) {
-                      closed(p);
-                      p.acts_as = 0;
-                  },
-                  problem, "another user's rights (setuid)", "ld.so.preload"},
-                 {[&](P &p) {
-                      closed(p);
-                      p.user = 0;
-                  },
-                  problem, "cannot be looked into by root either", "outside the container"},
-                 {closed, problem, "does not let its own user look into it", "as root"},
-             });
+    });
+    with(problem, "there is no process 4711", "curb ps", [](P &p) { p.there = false; });
+    with(problem, "has ended", "", [](P &p) { p.ended = true; });
+    with(problem, "a thread of the kernel", "program", [](P &p) { p.kernel_thread = true; });
+    with(problem, "4711 is a thread of process 4700", "curb doctor 4700", [](P &p) { p.thread_of = 4700; });
+    closed(problem, "belongs to bob", "as bob, or as root", [](P &p) {
+        p.owner = 1001;
+        p.owner_name = "bob";
+    });
+    closed(problem, "another user's rights (setuid)", "ld.so.preload", [](P &p) { p.acts_as = 0; });
+    closed(problem, "cannot be looked into by root either", "outside the container", [](P &p) { p.user = 0; });
+    closed(problem, "does not let its own user look into it", "as root");
 }
 
 TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") {
-    using P = ProcessCondition;
-    const auto preloads = [](P &p) {
+    const Examined<P> with(process());
+    const auto preloads = with.after([](P &p) {
         p.preload = "/opt/curb/libcurb.so";
         p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, true, {}}}};
-    };
-    tries<P>(
-        process(),
-        {
-            {[](P &p) {
-                 p.program = Elf{32, EM_386, false, "/lib/ld-linux.so.2"};
-             },
-             problem, "its program is for 32-bit x86, and libcurb.so for x86-64", "no 32-bit programs"},
-            {[](P &p) {
-                 p.program = Elf{64, EM_AARCH64, true, "/lib/ld-linux-aarch64.so.1"};
-             },
-             problem, "its program is for aarch64", "install curb for aarch64"},
-            {[](P &p) {
-                 p.program->interpreter.clear();
-                 p.secure = true;  // would not matter
-             },
-             problem, "statically linked", "dynamically"},
-            {[](P &p) { p.program->interpreter = "/lib/ld-musl-x86_64.so.1"; }, problem, "musl", "glibc"},
-            {[&](P &p) {
-                 preloads(p);
-                 p.secure = true;
-             },
-             problem, "rights of its own", "ld.so.preload"},
-            {[](P &) {}, problem, "LD_PRELOAD was not set when it was started", "sudo curb run -- COMMAND"},
-            {[](P &p) { p.preload = ""; }, problem, "LD_PRELOAD was not set", "curb run"},
-            {[](P &p) { p.has_settings = true; }, problem,
-             "was not set when it was started, though CURB_POLICY or CURB_CAP was", "curb run"},
-            {[](P &p) { p.preload = "/lib/other.so"; }, problem, "LD_PRELOAD named other libraries alone", "curb run"},
-            {[&](P &p) {
-                 preloads(p);
-                 p.preloaded[0].there = false;
-             },
-             problem, "names /opt/curb/libcurb.so, which is not there", "correct the path"},
-            {[&](P &p) {
-                 preloads(p);
-                 p.preloaded[0].there = false;
-                 p.inner_pid = 17;
-             },
-             problem, "which is not there", "into the container"},
-            {[&](P &p) {
-                 preloads(p);
-                 p.preloaded[0].elf->machine = EM_AARCH64;
-             },
-             problem, "which is for aarch64 and the program for x86-64", "for x86-64"},
-            {preloads, problem, "the loader did not take it", "stderr"},
-        });
+    });
+    const auto missing = preloads.after([](P &p) { p.preloaded[0].there = false; });
+    with(problem, "its program is for 32-bit x86, and libcurb.so for x86-64", "no 32-bit programs", [](P &p) {
+        p.program = Elf{32, EM_386, false, "/lib/ld-linux.so.2"};
+    });
+    with(problem, "its program is for aarch64", "install curb for aarch64", [](P &p) {
+        p.program = Elf{64, EM_AARCH64, true, "/lib/ld-linux-aarch64.so.1"};
+    });
+    with(problem, "statically linked", "dynamically", [](P &p) {
+        p.program->interpreter.clear();
+        p.secure = true;  // would not matter
+    });
+    with(problem, "musl", "glibc", [](P &p) { p.program->interpreter = "/lib/ld-musl-x86_64.so.1"; });
+    preloads(problem, "rights of its own", "ld.so.preload", [](P &p) { p.secure = true; });
+    with(problem, "LD_PRELOAD was not set when it was started", "sudo curb run -- COMMAND");
+    with(problem, "LD_PRELOAD was not set", "curb run", [](P &p) { p.preload = ""; });
+    with(problem, "was not set when it was started, though CURB_POLICY or CURB_CAP was", "curb run",
+         [](P &p) { p.has_settings = true; });
+    with(problem, "LD_PRELOAD named other libraries alone", "curb run", [](P &p) { p.preload = "/lib/other.so"; });
+    missing(problem, "names /opt/curb/libcurb.so, which is not there", "correct the path");
+    missing(problem, "which is not there", "into the container", [](P &p) { p.inner_pid = 17; });
+    preloads(problem, "which is for aarch64 and the program for x86-64", "for x86-64",
+             [](P &p) { p.preloaded[0].elf->machine = EM_AARCH64; });
+    preloads(problem, "the loader did not take it", "stderr");
 }
 
 TEST_CASE("why a process that has libcurb.so does not answer") {
-    using P = ProcessCondition;
-    const auto unlisted = [](P &p) { p.listed->clear(); };
-    tries<P>(silent(), {
-                           {[](P &p) { p.has_socket = true; }, problem, "has not answered for 5 s", "restart"},
-                           {[](P &p) { p.has_socket = p.stopped = true; }, note, "is stopped", "kill -CONT 4711"},
-                           {[](P &) {}, problem, "holds GPU memory that curb does not answer for", "log.level"},
-                           {unlisted, note, "has not initialised it through curb yet", "dlmopen"},
-                           {[](P &p) { p.listed.reset(); }, note, "has not initialised it through curb yet", "dlmopen"},
-                           {[&](P &p) {
-                                unlisted(p);
-                                p.driver.clear();
-                            },
-                            ok, "it has not used CUDA yet", ""},
-                           {[&](P &p) {
-                                unlisted(p);
-                                p.forked_from = 4700;
-                            },
-                            note, "was forked by process 4700", "spawn"},
-                           {[&](P &p) {
-                                unlisted(p);
-                                p.inner_pid = 17;
-                            },
-                            note, "in a container of its own", "process 17"},
-                       });
+    const Examined<P> with(silent());
+    const auto unlisted = with.after([](P &p) { p.listed->clear(); });
+    with(problem, "has not answered for 5 s", "restart", [](P &p) { p.has_socket = true; });
+    with(note, "is stopped", "kill -CONT 4711", [](P &p) { p.has_socket = p.stopped = true; });
+    with(problem, "holds GPU memory that curb does not answer for", "log.level");
+    unlisted(note, "has not initialised it through curb yet", "dlmopen");
+    with(note, "has not initialised it through curb yet", "dlmopen", [](P &p) { p.listed.reset(); });
+    unlisted(ok, "it has not used CUDA yet", "", [](P &p) { p.driver.clear(); });
+    unlisted(note, "was forked by process 4700", "spawn", [](P &p) { p.forked_from = 4700; });
+    unlisted(note, "in a container of its own", "process 17", [](P &p) { p.inner_pid = 17; });
 }
 
-TEST_CASE("what is not as it should be in a process where curb is in effect") {
-    using P = ProcessCondition;
-    tries<P>(capped(),
-             {
-                 {[](P &p) { p.curb[0].deleted = true; }, note, "was replaced since", "restart"},
-                 {[](P &p) {
-                      p.curb.push_back({"/opt/libcurb.so", 1, false});
-                  },
-                  problem, "two libraries of curb", "one of them"},
-                 {[](P &p) { p.status->version = "0.0.9"; }, note, "is of version 0.0.9, and this command of 0.1.0",
-                  "restart"},
-                 {[](P &p) { p.suspended = true; }, note,
-                  "process 4711 (python3) is suspended: its memory is in host memory", "curb resume 4711"},
-                 {[](P &p) {
-                      p.suspended = true;
-                      p.status->gpus[0].cap = curb::policy::GiB;
-                  },
-                  note, "is suspended", "curb resume 4711"},
-                 {[](P &p) {
-                      p.now = 10'000;
-                      p.status->waits = {
-                          {0, 4720, 7'000, curb::policy::GiB, curb::policy::Obstacle::allowance, 37'000, 15'000}};
-                  },
-                  note,
-                  "it waits on cuda:0 for 1 GiB since 3 s (thread 4720): it met the allowance; the next growth step is "
-                  "due in 5 s; it fails in 27 s",
-                  "growth.start"},
-                 {[](P &p) {
-                      p.now = 10'000;
-                      p.status->waits = {{0, 4711, 9'500, curb::policy::GiB, curb::policy::Obstacle::cap, 37'000, {}}};
-                  },
-                  ok, "cuda:0: 2 GiB of 8 GiB", ""},
-                 {[](P &p) { p.status->policy = {}; }, note, "it has no policy", "curb cap 4711"},
-                 {[](P &p) {
-                      p.status->policy = {};
-                      p.status->policy.cap = "8GiB";
-                  },
-                  ok, "CURB_CAP 8GiB", ""},
-                 {[](P &p) {
-                      p.status->policy = {};
-                      p.status->policy.ceiling = "/etc/curb/policy.json";
-                  },
-                  ok, "ceiling /etc/curb/policy.json", ""},
-                 {[](P &p) {
-                      p.status->policy.unusable = true;
-                      p.status->policy.error = "job.json:4:14: no size";
-                  },
-                  problem, "every GPU allocation is refused: job.json:4:14: no size",
-                  "mend /home/alice/job.json; it is read at once"},
-                 {[](P &p) { p.status->policy.error = "job.json:4:14: no size"; }, problem,
-                  "the last edit of its policy is not in force", "the last good one"},
-                 {[](P &p) {
-                      p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
-                  },
-                  problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND"},
-                 {[](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; }, note,
-                  "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711"},
-                 {[](P &p) {
-                      p.status->trace = {"/tmp/trace", 5, 0, "No space left on device"};
-                  },
-                  problem, "/tmp/trace is not written any more: No space left", "make room"},
-                 {[](P &p) {
-                      p.status->trace = {"/tmp/trace", 5, 3, ""};
-                  },
-                  note, "3 events are missing in its trace", "disk"},
-                 {[](P &p) {
-                      p.status->trace = {"/tmp/trace", 5, 0, ""};
-                  },
-                  ok, "answers", ""},
-                 {[](P &p) { p.status->gpus[0].held = 9 * GiB; }, note, "9 GiB of 8 GiB: more than the cap",
-                  "curb release 4711"},
-                 {[](P &p) { p.listed->clear(); }, note, "NVML does not list it", "--pid=host"},
-                 {[](P &p) { p.listed.reset(); }, ok, "answers", ""},
-                 {[](P &p) {
-                      p.listed->clear();
-                      p.status->gpus[0].contexts = 0;
-                  },
-                  ok, "answers", ""},
-             });
+TEST_CASE("the problems of a process under curb") {
+    const Examined<P> with(capped());
+    with(note, "was replaced since", "restart", [](P &p) { p.curb[0].deleted = true; });
+    with(problem, "two libraries of curb", "one of them", [](P &p) {
+        p.curb.push_back({"/opt/libcurb.so", 1, false});
+    });
+    with(note, "is of version 0.0.9, and this command of 0.1.0", "restart", [](P &p) { p.status->version = "0.0.9"; });
+    const auto suspended = with.after([](P &p) { p.suspended = true; });
+    suspended(note, "process 4711 (python3) is suspended: its memory is in host memory", "curb resume 4711");
+    suspended(note, "is suspended", "curb resume 4711", [](P &p) { p.status->gpus[0].cap = GiB; });
+    with(note,
+         "it waits on cuda:0 for 1 GiB since 3 s (thread 4720): it met the allowance; the next growth step is "
+         "due in 5 s; it fails in 27 s",
+         "growth.start", [](P &p) {
+             p.now = 10'000;
+             p.status->waits = {{0, 4720, 7'000, GiB, curb::policy::Obstacle::allowance, 37'000, 15'000}};
+         });
+    with(ok, "cuda:0: 2 GiB of 8 GiB", "", [](P &p) {
+        p.now = 10'000;
+        p.status->waits = {{0, 4711, 9'500, GiB, curb::policy::Obstacle::cap, 37'000, {}}};
+    });
+    const auto without_policy = with.after([](P &p) { p.status->policy = {}; });
+    without_policy(note, "it has no policy", "curb cap 4711");
+    without_policy(ok, "CURB_CAP 8GiB", "", [](P &p) { p.status->policy.cap = "8GiB"; });
+    without_policy(ok, "ceiling /etc/curb/policy.json", "",
+                   [](P &p) { p.status->policy.ceiling = "/etc/curb/policy.json"; });
+    const auto broken = with.after([](P &p) { p.status->policy.error = "job.json:4:14: no size"; });
+    broken(problem, "the last edit of its policy is not in force", "the last good one");
+    broken(problem, "every GPU allocation is refused: job.json:4:14: no size",
+           "mend /home/alice/job.json; it is read at once", [](P &p) { p.status->policy.unusable = true; });
+    with(problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND", [](P &p) {
+        p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
+    });
+    with(note, "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711",
+         [](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; });
+    with(problem, "/tmp/trace is not written any more: No space left", "make room", [](P &p) {
+        p.status->trace = {"/tmp/trace", 5, 0, "No space left on device"};
+    });
+    with(note, "3 events are missing in its trace", "disk", [](P &p) { p.status->trace = {"/tmp/trace", 5, 3, ""}; });
+    with(ok, "answers", "", [](P &p) { p.status->trace = {"/tmp/trace", 5, 0, ""}; });
+    with(note, "9 GiB of 8 GiB: more than the cap", "curb release 4711",
+         [](P &p) { p.status->gpus[0].held = 9 * GiB; });
+    with(ok, "answers", "", [](P &p) { p.listed.reset(); });
+    const auto unlisted = with.after([](P &p) { p.listed->clear(); });
+    unlisted(note, "NVML does not list it", "--pid=host");
+    unlisted(ok, "answers", "", [](P &p) { p.status->gpus[0].contexts = 0; });
 }
 
-TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it, as far as that can be seen") {
+TEST_CASE("TensorFlow without a GPU: the finding says how far it has come") {
     const auto loads_it = [](ProcessCondition p) {
         p.tensorflow = {{"/usr/lib/libtensorflow_framework.so.2", 1, false}};
         return p;
@@ -581,7 +428,7 @@ TEST_CASE("TensorFlow that sees no GPU is told from one that has not come to it,
     CHECK(count_of_worse(examine(idle)) == 0);
 }
 
-TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused nothing and there is room") {
+TEST_CASE("if curb has refused nothing and memory is left, doctor names TensorFlow's own limit") {
     const std::string what =
         "cuda:0: curb has refused nothing, and 6 GiB of the cap are left; if TensorFlow reports out "
         "of memory, that is its own limit";
@@ -603,7 +450,7 @@ TEST_CASE("TensorFlow's own limit is told from the cap where curb has refused no
     CHECK(found(examine(p), ok, what) == nullptr);
 }
 
-TEST_CASE("a call that does not return is given up, and nothing is said of processes that could not be seen") {
+TEST_CASE("a call that does not return is given up, and doctor reports no processes without a view") {
     using namespace std::chrono_literals;
     CHECK(within(10s, [] { return 7; }) == 7);
     CHECK_FALSE(a_call_hangs());
@@ -620,7 +467,7 @@ TEST_CASE("a call that does not return is given up, and nothing is said of proce
     CHECK(text_of(findings).find("processes") == std::string::npos);
 }
 
-TEST_CASE("an ELF file says who can load it, and another file nothing") {
+TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and of no others") {
     const TempDir folder;
     const auto header = [](int bits, unsigned machine) {
         std::string out(bits == 64 ? sizeof(Elf64_Ehdr) : sizeof(Elf32_Ehdr), '\0');
@@ -649,14 +496,16 @@ TEST_CASE("an ELF file says who can load it, and another file nothing") {
     CHECK(architecture_of(Elf{64, 243, false, ""}) == "machine 243 (64 bits)");
 }
 
-TEST_CASE("what is no regular file is not opened to see whether it is a program") {
+TEST_CASE("read_elf opens regular files only") {
     const TempDir dir;
     const std::string fifo = (dir / "libcurb.so").string(), link = (dir / "link.so").string();
     REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
     std::filesystem::create_symlink(fifo, link);
-    const Opened opened(fifo);
+    const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    REQUIRE(::inotify_add_watch(watch, fifo.c_str(), IN_OPEN) >= 0);
     CHECK_FALSE(read_elf(fifo));
     CHECK_FALSE(read_elf(link));
-    CHECK_FALSE(opened.was());
-    CHECK(read_elf("/proc/self/exe"));
+    char event[512];
+    CHECK(::read(watch, event, sizeof event) < 0);  // nobody opened it
+    ::close(watch);
 }

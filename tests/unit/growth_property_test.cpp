@@ -3,7 +3,6 @@
 #include <array>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "catch.hpp"
 #include "policy/decide.hpp"
@@ -51,7 +50,7 @@ class Model {
           others_(up_to(random_, total_ / 2)),
           allowance_(first_allowance(rules_.growth)) {}
 
-    // What did not hold, with what led there; empty: everything did.
+    // The first rule that did not hold; empty: all did.
     [[nodiscard]] const std::string &broken() const { return broken_; }
     [[nodiscard]] const std::array<int, 5> &verdicts() const { return verdicts_; }
 
@@ -158,7 +157,6 @@ class Model {
             };
             const Verdict verdict = decide(terms, held(), bytes);
             ++verdicts_[static_cast<std::size_t>(verdict)];
-            note("asked " + std::to_string(bytes) + ": verdict " + std::to_string(static_cast<int>(verdict)));
             if (bytes == 0) {
                 must(verdict == Verdict::grant, "nothing is always granted");
                 return true;
@@ -207,12 +205,9 @@ class Model {
     }
 
     void step() {
-        const Bytes before = allowance_;
         must(now_ - stepped_ >= static_cast<std::uint64_t>(rules_.growth.every.count()), "one step in `every`");
         allowance_ = after_step(rules_.growth, allowance_);
         stepped_ = now_;
-        must(allowance_ > before, "a step raises the allowance");
-        must(rules_.growth.step == 0 || allowance_ - before <= rules_.growth.step, "a step is no more than a step");
     }
 
     void free(Bytes bytes) { used_ -= bytes; }
@@ -228,61 +223,20 @@ class Model {
             others_ += up_to(random_, device_free());
     }
 
-    // One that was asked for, as by a signal.
+    // How far the allowance falls or rises: growth_test.
     void release() {
         idle_ = 0;
-        const Growth &growth = rules_.growth;
-        const Bytes before = allowance_;
-        allowance_ = fallen_back(growth, before, held());
-        note("released: allowance " + std::to_string(before) + " -> " + std::to_string(allowance_));
-        if (!growth.start) return must(allowance_ == kUnbounded, "without growth there is no allowance");
-        must(allowance_ <= before, "the allowance does not rise by a release");
-        must(allowance_ >= *growth.start, "the allowance does not fall below the start");
-        must(allowance_ >= std::min(held(), before), "the allowance does not fall below what is held");
-        if (growth.step == 0) return;
-        must(allowance_ == before || (allowance_ - *growth.start) % growth.step == 0, "it falls to whole steps");
-        must(allowance_ == *growth.start || allowance_ < held() + growth.step, "it falls as many steps as it can");
+        allowance_ = fallen_back(rules_.growth, allowance_, held());
     }
 
     void edit() {
-        const Bytes before = allowance_;
         rules_ = random_rules(random_, total_);
-        allowance_ = after_edit(rules_.growth, before, held());
-        note("edited: allowance " + std::to_string(before) + " -> " + std::to_string(allowance_));
-        if (!rules_.growth.start) return must(allowance_ == kUnbounded, "an edit that takes growth away lifts it");
-        must(allowance_ >= *rules_.growth.start, "an edit allows the new start");
-        if (before == kUnbounded)
-            must(allowance_ != kUnbounded && allowance_ >= held(), "an edit that brings growth allows what is held");
-        else
-            must(allowance_ == std::max(before, *rules_.growth.start), "an edit keeps the allowance that there was");
+        allowance_ = after_edit(rules_.growth, allowance_, held());
     }
-
-    // ---- telling ----
 
     std::uint64_t random() { return random_(); }
-    void note(std::string what) {
-        if (history_.size() == 12) history_.erase(history_.begin());
-        history_.push_back(std::move(what));
-    }
     void must(bool holds, const char *what) {
-        if (holds || !broken_.empty()) return;
-        const auto put = [&](const char *name, Bytes value) {
-            broken_ += std::string(name) + " " + std::to_string(value) + ", ";
-        };
-        broken_ = std::string("it should hold that ") + what + "; ";
-        put("total", total_);
-        put("others", others_);
-        put("used", used_);
-        put("idle", idle_);
-        put("driver", driver_);
-        put("allowance", allowance_);
-        put("cap", rules_.cap.value_or(kUnbounded));
-        put("start", rules_.growth.start.value_or(kUnbounded));
-        put("step", rules_.growth.step);
-        put("keep_free", rules_.growth.keep_free);
-        put("now", now_);
-        put("stepped", stepped_);
-        for (const std::string &line : history_) broken_ += "\n  " + line;
+        if (!holds && broken_.empty()) broken_ = std::string("it should hold that ") + what;
     }
 
     Random random_;
@@ -293,14 +247,13 @@ class Model {
     Bytes allowance_;
     std::uint64_t now_ = 0, stepped_ = 0;
     bool quiet_ = false;
-    std::vector<std::string> history_;
     std::string broken_;
     std::array<int, 5> verdicts_{};
 };
 
 }  // namespace
 
-TEST_CASE("Whatever happens, the process stays within its policy, and gets what fits in the end") {
+TEST_CASE("The process stays within its policy, and in the end gets every request that fits") {
     std::array<int, 5> verdicts{};
     for (std::uint64_t seed = 1; seed <= 20'000; ++seed) {
         Model model(seed);

@@ -67,69 +67,65 @@ ResumeFacts resumable() {
 GpuState &first(SuspendFacts &facts) { return facts.gpus->value().front(); }
 
 struct Row {
-    const char *name;
     std::function<void(SuspendFacts &)> change;
     const char *said;
-    bool forced;  // --force goes on
+    bool forced = false;  // --force goes on
 };
 
+const std::map<std::string, std::string> kRank{{"WORLD_SIZE", "8"}, {"RANK", "3"}};
 const std::vector<Row> kRows{
-    {"no process", [](auto &f) { f.target.process.start = 0; }, "there is no such process", false},
-    {"a thread", [](auto &f) { f.target.thread_of = 4700; }, "name the process: 4700", false},
-    {"another's", [](auto &f) { f.user = 1001; }, "belongs to user 1000", false},
-    {"closed", [](auto &f) { f.target.environment.reset(); }, "environment cannot be read", false},
-    {"no driver", [](auto &f) { f.driver->fault = "there is no CUDA driver; run it elsewhere"; },
-     "there is no CUDA driver; run it elsewhere", false},
-    {"too old", [](auto &f) { f.driver->cuda = 12060; }, "570 or newer", false},
-    {"lacks the calls", [](auto &f) { f.driver->has_checkpoint = false; }, "driver 580.159.04 cannot", false},
-    {"unknown to the driver", [](auto &f) { f.driver->state.reset(); }, "does not know it", false},
-    {"suspended", [](auto &f) { f.driver->state = CU_PROCESS_STATE_CHECKPOINTED; }, "curb resume 4711 brings", false},
-    {"locked", [](auto &f) { f.driver->state = CU_PROCESS_STATE_LOCKED; }, "curb resume 4711 unlocks", false},
-    {"failed", [](auto &f) { f.driver->state = CU_PROCESS_STATE_FAILED; }, "has given it up", false},
-    {"NVML fails", [](auto &f) { f.gpus.emplace(std::string("no NVML")); }, "NVML does not tell who", false},
-    {"not listed", [](auto &f) { first(f).users.erase(first(f).users.begin()); }, "lists no GPU memory", false},
-    {"size unknown", [](auto &f) { first(f).users[0].held.reset(); }, "how much it holds of GPU 0 (GPU-1)", false},
-    {"MIG", [](auto &f) { first(f).mig = true; }, "GPU 0 (GPU-1) is divided (MIG)", false},
-    {"MIG by name", [](auto &f) { (*f.target.environment)["CUDA_VISIBLE_DEVICES"] = "MIG-31"; }, "(MIG)", false},
-    {"MPS", [](auto &f) { first(f).mps_clients = {kPid}; }, "through MPS", false},
-    {"rank",
-     [](auto &f) {
-         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
-     },
-     "WORLD_SIZE=8", true},
-    {"rank with NCCL",
-     [](auto &f) {
-         f.target.environment = {{"WORLD_SIZE", "8"}, {"RANK", "3"}};
+    {[](auto &f) { f.target.process.start = 0; }, "there is no such process"},
+    {[](auto &f) { f.target.thread_of = 4700; }, "name the process: 4700"},
+    {[](auto &f) { f.user = 1001; }, "belongs to user 1000"},
+    {[](auto &f) { f.target.environment.reset(); }, "environment cannot be read"},
+    {[](auto &f) { f.driver->fault = "there is no CUDA driver; run it elsewhere"; },
+     "there is no CUDA driver; run it elsewhere"},
+    {[](auto &f) { f.driver->cuda = 12060; }, "570 or newer"},
+    {[](auto &f) { f.driver->has_checkpoint = false; }, "driver 580.159.04 cannot"},
+    {[](auto &f) { f.driver->state.reset(); }, "does not know it"},
+    {[](auto &f) { f.driver->state = CU_PROCESS_STATE_CHECKPOINTED; }, "curb resume 4711 brings"},
+    {[](auto &f) { f.driver->state = CU_PROCESS_STATE_LOCKED; }, "curb resume 4711 unlocks"},
+    {[](auto &f) { f.driver->state = CU_PROCESS_STATE_FAILED; }, "has given it up"},
+    {[](auto &f) { f.gpus.emplace(std::string("no NVML")); }, "NVML does not tell who"},
+    {[](auto &f) { first(f).users.erase(first(f).users.begin()); }, "lists no GPU memory"},
+    {[](auto &f) { first(f).users[0].held.reset(); }, "how much it holds of GPU 0 (GPU-1)"},
+    {[](auto &f) { first(f).mig = true; }, "GPU 0 (GPU-1) is divided (MIG)"},
+    {[](auto &f) { (*f.target.environment)["CUDA_VISIBLE_DEVICES"] = "MIG-31"; }, "(MIG)"},
+    {[](auto &f) { first(f).mps_clients = {kPid}; }, "through MPS"},
+    {[](auto &f) { f.target.environment = kRank; }, "WORLD_SIZE=8", true},
+    {[](auto &f) {
+         f.target.environment = kRank;
          f.target.has_nccl = true;
      },
-     "--force does not help", false},
-    {"XLA", [](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
-    {"companion", [](auto &f) { f.companion = 4712; }, "also started 4712", true},
-    {"managed", [](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory", false},
-    {"books unknown",
-     [](auto &f) {
-         f.books = Books{std::nullopt, "it is not under curb"};
-     },
-     "it is not under curb", true},
-    {"little host memory",
-     [](auto &f) {
-         f.host = HostRoom{8 * GiB, "the cgroup /job/7"};
-     },
-     "the cgroup /job/7 has room for 8 GiB", false},
+     "--force does not help"},
+    {[](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
+    {[](auto &f) { f.companion = 4712; }, "also started 4712", true},
+    {[](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory"},
+    {[](auto &f) { f.books.emplace(std::nullopt, "it is not under curb"); }, "it is not under curb", true},
+    {[](auto &f) { f.host.emplace(8 * GiB, "the cgroup /job/7"); }, "the cgroup /job/7 has room for 8 GiB"},
 };
 
 }  // namespace
 
-TEST_CASE("A process that can be suspended is") {
+TEST_CASE("A process that can be suspended is, whatever is not known yet or does not concern it") {
     CHECK_FALSE(why_not_suspend(suspendable()));
-    SuspendFacts root = suspendable();
-    root.user = 0;
-    CHECK_FALSE(why_not_suspend(root));
+    SuspendFacts facts = suspendable();
+    facts.user = 0;
+    GpuState other = gpu(0, GiB);
+    other.users.erase(other.users.begin());
+    other.mig = true;
+    other.mps_clients = {99};
+    facts.gpus->value().push_back(other);
+    CHECK_FALSE(why_not_suspend(facts));
+    SuspendFacts unknown;
+    unknown.user = 1000;
+    unknown.target = target();
+    CHECK_FALSE(why_not_suspend(unknown));
 }
 
-TEST_CASE("What cannot be suspended is refused, with --force as without unless it was but guessed") {
+TEST_CASE("A process that cannot be suspended is refused; --force overrides guesses only") {
     for (const Row &row : kRows) {
-        CAPTURE(row.name);
+        CAPTURE(row.said);
         SuspendFacts facts = suspendable();
         row.change(facts);
         const auto refusal = why_not_suspend(facts);
@@ -141,23 +137,6 @@ TEST_CASE("What cannot be suspended is refused, with --force as without unless i
         facts.force = true;
         CHECK(why_not_suspend(facts).has_value() == !row.forced);
     }
-}
-
-TEST_CASE("What is not known yet is not judged") {
-    SuspendFacts facts;
-    facts.user = 1000;
-    facts.target = target();
-    CHECK_FALSE(why_not_suspend(facts));
-}
-
-TEST_CASE("GPUs that the process does not use do not matter") {
-    SuspendFacts facts = suspendable();
-    GpuState other = gpu(0, GiB);
-    other.users.erase(other.users.begin());
-    other.mig = true;
-    other.mps_clients = {99};
-    facts.gpus->value().push_back(other);
-    CHECK_FALSE(why_not_suspend(facts));
 }
 
 TEST_CASE("Host memory must be left over, a sixteenth of what is moved and at least 256 MiB") {
@@ -189,7 +168,7 @@ TEST_CASE("A process is resumed only to enough room on each GPU") {
     CHECK_THAT(why_not_resume(facts)->text(), contains("GPU-2") && contains("not there any more"));
 }
 
-TEST_CASE("What is not suspended is not resumed, and what is locked needs no room") {
+TEST_CASE("A process that is not suspended is not resumed, and a locked one needs no memory") {
     ResumeFacts facts = resumable();
     facts.driver->state = CU_PROCESS_STATE_RUNNING;
     CHECK_THAT(why_not_resume(facts)->text(), contains("it is not suspended"));
@@ -208,7 +187,7 @@ TEST_CASE("What is not suspended is not resumed, and what is locked needs no roo
     CHECK_THAT(why_not_resume(facts)->text(), contains("belongs to user"));
 }
 
-TEST_CASE("The room for a process is what it held, and a margin that never exceeds what was free") {
+TEST_CASE("A process needs the memory that it held, and a margin of at most the memory that was free") {
     CHECK(room_for(8 * GiB, 60 * GiB, 4 * MiB) == 8 * GiB + 60 * MiB);
     CHECK(room_for(8 * GiB, 10 * MiB, 4 * MiB) == 8 * GiB + 6 * MiB);
     CHECK(room_for(8 * GiB, 0, 0) == 8 * GiB);
@@ -238,7 +217,7 @@ TEST_CASE("A rank of several is known by its launcher's variables") {
     }
 }
 
-TEST_CASE("Room on the host is what the tightest of machine and cgroups leaves") {
+TEST_CASE("The free host memory is the least of the machine's and its cgroups'") {
     const TempDir dir;
     const auto proc = (dir / "proc").string(), groups = (dir / "cgroup").string();
     dir.write("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable:  1048576 kB\n");

@@ -58,7 +58,7 @@ Bytes held(const View &view, const ViewUse &use) {
 
 }  // namespace
 
-TEST_CASE("a process that says what it holds, and that NVML lists too, is one") {
+TEST_CASE("a process that answers and that NVML lists is joined into one") {
     const View view = join(facts({gpu(0, {user(7, 9 * GiB)})}, {answer(7, {books("GPU-0", 8 * GiB)})}, {process(7)}));
     REQUIRE(view.processes.size() == 1);
     CHECK(view.processes[0].under_curb);
@@ -93,56 +93,47 @@ TEST_CASE("of the devices that a process sees it uses those on which it holds or
     CHECK(view.gpus[2].uses.size() == 1);
 }
 
-TEST_CASE("a process that holds nothing yet is there, on no device") {
-    const View view = join(facts({gpu(0, {})}, {answer(7, {books("GPU-0", 0)})}, {process(7)}));
-    REQUIRE(view.processes.size() == 1);
-    CHECK(view.processes[0].status.has_value());
-    CHECK(view.gpus[0].uses.empty());
-}
-
-TEST_CASE("a process that is not under curb is there with NVML's figure alone") {
-    const View view = join(facts({gpu(0, {user(9, 5 * GiB)})}, {}, {process(9)}));
-    REQUIRE(view.processes.size() == 1);
-    CHECK(!view.processes[0].under_curb);
-    CHECK(view.processes[0].trouble.empty());
-    REQUIRE(view.gpus[0].uses.size() == 1);
-    CHECK(view.gpus[0].uses[0].books == std::nullopt);
-    CHECK(view.gpus[0].uses[0].nvml == 5 * GiB);
-}
-
-TEST_CASE("a process that does not answer has NVML's figure and what is wrong with it") {
-    auto stopped = process(7);
+TEST_CASE("a process is there once, whatever is known of it") {
+    struct Row {
+        const char *what;
+        ViewFacts facts;
+        bool under_curb, answers;
+        const char *trouble;
+        std::size_t uses;
+    };
+    auto mapped = process(7), stopped = process(7);
+    mapped.preloaded = true;
     stopped.stopped = true;
-    const View view =
-        join(facts({gpu(0, {user(7, 5 * GiB)})},
-                   {{7, control::Failure{"process 7 has not answered for 300 ms: it is stopped"}}}, {stopped}));
-    REQUIRE(view.processes.size() == 1);
-    CHECK(view.processes[0].under_curb);
-    CHECK(view.processes[0].stopped);
-    CHECK(view.processes[0].trouble == "has not answered for 300 ms: it is stopped");
-    CHECK(view.gpus[0].uses.size() == 1);
+    const std::vector<GpuState> unused{gpu(0, {})}, used{gpu(0, {user(7, 5 * GiB)})};
+    const std::vector<control::Answer> silent{
+        {7, control::Failure{"process 7 has not answered for 300 ms: it is stopped"}}};
+    for (const Row &row : std::vector<Row>{
+             {"holds nothing yet", facts(unused, {answer(7, {books("GPU-0", 0)})}, {process(7)}), true, true, "", 0},
+             {"not under curb", facts(used, {}, {process(7)}), false, false, "", 1},
+             {"answers and has curb mapped", facts({}, {answer(7, {books("GPU-0", GiB)})}, {mapped}), true, true, "",
+              1},
+             {"curb mapped, no socket", facts(used, {}, {mapped}), true, false,
+              "has no control socket: see curb doctor 7", 1},
+             {"does not answer", facts(used, silent, {stopped}), true, false,
+              "has not answered for 300 ms: it is stopped", 1},
+             {"another kind of answer", facts(unused, {{7, control::ReleaseReport()}}, {process(7)}), true, false,
+              "answers something else than was asked", 0}}) {
+        INFO(row.what);
+        const View view = join(row.facts);
+        REQUIRE(view.processes.size() == 1);
+        CHECK(view.processes[0].under_curb == row.under_curb);
+        CHECK(view.processes[0].status.has_value() == row.answers);
+        CHECK(view.processes[0].trouble == row.trouble);
+        CHECK(view.processes[0].stopped == row.facts.processes[0].stopped);
+        REQUIRE(view.gpus.at(0).uses.size() == row.uses);
+        if (!row.answers && row.uses != 0) {  // NVML's figure alone
+            CHECK(view.gpus[0].uses[0].books == std::nullopt);
+            CHECK(view.gpus[0].uses[0].nvml == 5 * GiB);
+        }
+    }
 }
 
-TEST_CASE("a process in which libcurb.so is mapped, but that has no socket, is under curb and says nothing") {
-    auto child = process(8);
-    child.preloaded = true;
-    const View view = join(facts({gpu(0, {user(8, GiB)})}, {}, {child}));
-    CHECK(view.processes.at(0).under_curb);
-    CHECK(!view.processes[0].trouble.empty());
-}
-
-TEST_CASE("a process in which libcurb.so is mapped and that answers is in no trouble") {
-    auto capped = process(7);
-    capped.preloaded = true;
-    CHECK(join(facts({}, {answer(7, {books("GPU-0", GiB)})}, {capped})).processes.at(0).trouble.empty());
-}
-
-TEST_CASE("an answer of another kind is trouble") {
-    const View view = join(facts({gpu(0, {})}, {{7, control::ReleaseReport()}}, {process(7)}));
-    CHECK(view.processes.at(0).trouble == "answers something else than was asked");
-}
-
-TEST_CASE("what has ended in between is left out, whoever still names it") {
+TEST_CASE("a process that has ended meanwhile is left out") {
     ProcessFacts ended;
     ended.pid = 7;
     const View view =
@@ -171,7 +162,7 @@ TEST_CASE("the largest use comes first, by whichever figure is the larger, and e
     CHECK(order == std::vector<int>{1, 2, 3, 4});
 }
 
-TEST_CASE("without NVML there is what the capped processes say") {
+TEST_CASE("without NVML the view has the figures of the capped processes") {
     ViewFacts blind{std::string("there is no NVML"), {}, {process(7), process(8)}};
     blind.answers = {answer(7, {books("GPU-b", GiB)}), answer(8, {books("GPU-b", 2 * GiB), books("GPU-a", GiB)})};
     const View view = join(blind);

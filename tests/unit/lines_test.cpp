@@ -59,7 +59,7 @@ std::vector<std::string> counters_of(const Lines &lines) {
 
 }  // namespace
 
-TEST_CASE("A free of a pool's block has what the allocation had, and changes no figure") {
+TEST_CASE("A free of a pool's block has the figures of its allocation, and changes none held") {
     Lines lines(1, 0);
     lines.add(alloc(5, Kind::pools, 0x1000, 77, 32));
     lines.add(pool_free(6, 0x1000));
@@ -98,18 +98,15 @@ TEST_CASE("Counters show what is held by kind, once a millisecond at the most, a
     CHECK(lines.said(0)[static_cast<std::size_t>(Kind::plain)] == 5000);
     CHECK(events_of(lines).size() == 5000);
     CHECK(shim::trace::events_in(lines.text()) == 5000);
+    Lines dropped(1, 10);  // that lines are missing is no event of the program's
+    dropped.add_dropped(25, 3);
+    REQUIRE(events_of(dropped).size() == 1);
+    CHECK(events_of(dropped)[0].bytes == 3);
+    CHECK(events_of(dropped)[0].ns == 15);
+    CHECK(shim::trace::events_in(dropped.text()) == 0);
 }
 
-TEST_CASE("Lines that say what is missing are no events of the program's") {
-    Lines lines(1, 10);
-    lines.add_dropped(25, 3);
-    REQUIRE(events_of(lines).size() == 1);
-    CHECK(events_of(lines)[0].bytes == 3);
-    CHECK(events_of(lines)[0].ns == 15);
-    CHECK(shim::trace::events_in(lines.text()) == 0);
-}
-
-TEST_CASE("What came before a trace began is written as of its beginning") {
+TEST_CASE("Events before the trace began get its first timestamp") {
     Lines lines(1, 100);
     lines.add(alloc(40, Kind::plain, 1, 1));
     Record step{};  // under way when the trace began

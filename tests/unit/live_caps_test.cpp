@@ -28,41 +28,23 @@ struct Process {
 
 }  // namespace
 
-TEST_CASE("A cap is set for the devices that its key names") {
+TEST_CASE("A live cap is set and replaced by its key; the most specific key wins, whenever it was set") {
     Process process;
     CHECK(!process.of(0));
     CHECK(process.set("*", size("8GiB")) == std::vector<std::size_t>{0, 1});
-    CHECK(process.of(0) == size("8GiB"));
-    CHECK(process.of(1) == size("8GiB"));
     CHECK(process.set("nvml:0", size("2GiB")) == std::vector<std::size_t>{1});
     CHECK(process.of(0) == size("8GiB"));
     CHECK(process.of(1) == size("2GiB"));
-}
-
-TEST_CASE("Several keys add up, and the most specific one wins whenever it was set") {
-    Process process;
     process.set("GPU-c07b513d-0000-4000-8000-000000000001", size("4GiB"));
-    process.set("*", size("8GiB"));
     process.set("cuda:0", size("6GiB"));
+    process.set("*", size("1GiB"));
     CHECK(process.of(0) == size("4GiB"));
-    CHECK(process.of(1) == size("8GiB"));
-}
-
-TEST_CASE("The same key again replaces what it had set") {
-    Process process;
-    process.set("cuda:0", size("8GiB"));
-    process.set("cuda:0", size("2GiB"));
-    process.set("cuda:0", size("6GiB"));
-    CHECK(process.of(0) == size("6GiB"));
-}
-
-TEST_CASE("Taken away for a device, nothing is set for it by any key") {
-    Process process;
-    process.set("*", size("8GiB"));
-    process.set("GPU-c07b513d-0000-4000-8000-000000000001", size("4GiB"));
-    process.set("cuda:0", std::nullopt);
+    CHECK(process.of(1) == size("2GiB"));
+    process.set("nvml:0", size("3GiB"));
+    CHECK(process.of(1) == size("3GiB"));
+    process.set("cuda:0", std::nullopt);  // of every key that names it
     CHECK(!process.of(0));
-    CHECK(process.of(1) == size("8GiB"));
+    CHECK(process.of(1) == size("3GiB"));
     process.set("*", std::nullopt);
     CHECK(!process.of(1));
 }
@@ -83,21 +65,26 @@ TEST_CASE("A live cap stands in the place of the policy's and of CURB_CAP, highe
     Policy policy;
     policy.gpu = {capped("*", "8GiB")};
     policy.narrowed_to = {size("6GiB")};
-    const auto terms = [&](std::optional<Size> live) { return terms_for(policy, kGpus[0], 80 * GiB, live); };
-    CHECK(terms({}).cap == 6 * GiB);
-    CHECK(terms(size("4GiB")).cap == 4 * GiB);
-    CHECK(terms(size("20GiB")).cap == 20 * GiB);
-    CHECK(terms(size("50%")).cap == 40 * GiB);
-    CHECK(!terms(size("20GiB")).ceiling);
-
-    policy.ceiling = {capped("*", "10GiB")};
-    CHECK(terms(size("20GiB")).cap == 10 * GiB);
-    CHECK(terms(size("20GiB")).ceiling);
-    CHECK(terms(size("10GiB")).cap == 10 * GiB);
-    CHECK(!terms(size("10GiB")).ceiling);
-    CHECK(!terms({}).ceiling);
+    struct Row {
+        const char *live;
+        Bytes cap, below;  // what holds, and under a ceiling of 10 GiB
+        bool is_ceiling;
+    };
+    for (const auto &[live, cap, below, is_ceiling] :
+         {Row{"", 6 * GiB, 6 * GiB, false}, Row{"4GiB", 4 * GiB, 4 * GiB, false},
+          Row{"10GiB", 10 * GiB, 10 * GiB, false}, Row{"20GiB", 20 * GiB, 10 * GiB, true},
+          Row{"50%", 40 * GiB, 10 * GiB, true}}) {
+        CAPTURE(live);
+        const auto live_cap = *live ? std::optional(size(live)) : std::nullopt;
+        policy.ceiling.clear();
+        CHECK(terms_for(policy, kGpus[0], 80 * GiB, live_cap).cap == cap);
+        CHECK(!terms_for(policy, kGpus[0], 80 * GiB, live_cap).ceiling);
+        policy.ceiling = {capped("*", "10GiB")};
+        CHECK(terms_for(policy, kGpus[0], 80 * GiB, live_cap).cap == below);
+        CHECK(terms_for(policy, kGpus[0], 80 * GiB, live_cap).ceiling == is_ceiling);
+    }
     policy.gpu.clear();
     policy.narrowed_to.clear();
-    CHECK(terms({}).cap == 10 * GiB);
-    CHECK(terms({}).ceiling);
+    CHECK(terms_for(policy, kGpus[0], 80 * GiB).cap == 10 * GiB);
+    CHECK(terms_for(policy, kGpus[0], 80 * GiB).ceiling);
 }

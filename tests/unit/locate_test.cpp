@@ -49,21 +49,24 @@ constexpr uid_t kNobody = 65534;
 
 }  // namespace
 
-TEST_CASE("Without any word of it there is no policy") {
+TEST_CASE("The policy is where the environment names it, else the user's own file if there is one") {
     const TempDir home;
+    const std::string directory = home.path().string();
     CHECK(locate({}).none());
-    CHECK(locate({{"HOME", home.path().string()}}).none());
-    CHECK(locate({{"CURB_POLICY", ""}, {"CURB_CAP", ""}, {"HOME", home.path().string()}}) == Source{});
-}
-
-TEST_CASE("The ceiling is where it is, whatever the environment says") {
-    CHECK(locate({}).ceiling == "/etc/curb/policy.json");
-    CHECK(locate({{"CURB_POLICY", "/a.json"}, {"CURB_CEILING", "/b.json"}, {"XDG_CONFIG_HOME", "/c"}}).ceiling ==
-          "/etc/curb/policy.json");
-}
-
-TEST_CASE("CURB_POLICY names the policy, whether it is there or not") {
-    CHECK(locate({{"CURB_POLICY", "/no/such.json"}}) == source("/no/such.json", "", true));
+    CHECK(locate({{"CURB_POLICY", ""}, {"CURB_CAP", ""}, {"HOME", directory}}) == Source{});
+    const std::string own = home.write(".config/curb/policy.json", "{}"),
+                      xdg = home.write("xdg/curb/policy.json", "{}");
+    CHECK(locate({{"HOME", directory}}) == source(own, "", false, true));
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == source(xdg, "", false, true));
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
+    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == own);
+    CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/no/such.json"}}) == source("/no/such.json", "", true));
+    // CURB_CAP is laid over either.
+    CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", directory}}) == source(own, "8GiB", true, true));
+    CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
+    // The ceiling is where it is.
+    CHECK(locate({{"CURB_CEILING", "/b.json"}, {"XDG_CONFIG_HOME", "/c"}}).ceiling == "/etc/curb/policy.json");
 }
 
 TEST_CASE("A relative path means the directory of the start, wherever the program goes later") {
@@ -73,18 +76,6 @@ TEST_CASE("A relative path means the directory of the start, wherever the progra
     const Source source = locate({{"CURB_POLICY", "job.json"}});
     fs::current_path(before);
     CHECK(source.file == (dir / "job.json").string());
-}
-
-TEST_CASE("The user's own file is taken if it is there, and was not named") {
-    const TempDir home;
-    const std::string file = home.write(".config/curb/policy.json", "{}");
-    const std::string other = home.write("xdg/curb/policy.json", "{}");
-    const std::string directory = home.path().string();
-    CHECK(locate({{"HOME", directory}}) == source(file, "", false, true));
-    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/xdg"}}) == source(other, "", false, true));
-    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
-    CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == file);
-    CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/a.json"}}).file == "/a.json");
 }
 
 TEST_CASE("A file in the user's place that is another user's is not used, at the start or later") {
@@ -116,14 +107,6 @@ TEST_CASE("A file in the user's place that is another user's is not used, at the
     CHECK(config::read(locate({{"CURB_POLICY", file}})));
 }
 
-TEST_CASE("CURB_CAP is laid over either") {
-    const TempDir home;
-    const std::string file = home.write(".config/curb/policy.json", "{}");
-    CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
-    CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", home.path().string()}}) == source(file, "8GiB", true, true));
-    CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
-}
-
 // Run by the next test in a copy of this program that belongs to somebody else and is set-uid.
 TEST_CASE("secure execution", "[.secure]") {
     const bool secure = ::getauxval(AT_SECURE) != 0;
@@ -145,66 +128,44 @@ TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
           0);
 }
 
-TEST_CASE("A file is read whole") {
+TEST_CASE("A file is read whole, up to 1 MiB; of a longer one only what it takes to refuse it") {
     const TempDir dir;
     const std::string text = "{}\n" + std::string(100'000, ' ') + std::string(1, '\0') + "end";
     const auto read = config::read_file(dir.write("a", text));
     REQUIRE(read);
     CHECK(*read == text);
-}
-
-TEST_CASE("A file may have 1 MiB and no byte more") {
-    const TempDir dir;
     CHECK(config::read_file(dir.write("a", std::string(1 << 20, ' '))));
     CHECK_THAT(why_unreadable(dir.write("b", std::string((1 << 20) + 1, ' '))), contains("larger than 1 MiB"));
     CHECK_THAT(why_unreadable("/proc/self/pagemap"), contains("larger than 1 MiB"));  // says that it is empty
-}
-
-TEST_CASE("Of a file of 100 MiB no more is read than it takes to refuse it") {
-    const TempDir dir;
-    const std::string path = dir.write("a", "{}");
-    fs::resize_file(path, 100 << 20);
+    fs::resize_file(dir / "a", 100 << 20);
     rusage before{}, after{};
     REQUIRE(::getrusage(RUSAGE_SELF, &before) == 0);
-    CHECK_THAT(why_unreadable(path), contains("larger than 1 MiB, which no policy is"));
+    CHECK_THAT(why_unreadable((dir / "a").string()), contains("larger than 1 MiB, which no policy is"));
     REQUIRE(::getrusage(RUSAGE_SELF, &after) == 0);
     CHECK(after.ru_maxrss - before.ru_maxrss < 50 << 10);  // in KiB
 }
 
-TEST_CASE("What cannot be read is answered with what to do") {
+TEST_CASE("The error for an unreadable file says what to do") {
     const TempDir dir;
     CHECK_THAT(why_unreadable((dir / "missing").string()), contains("no such file; check the path"));
     CHECK_THAT(why_unreadable(""), contains("no such file"));
     CHECK_THAT(why_unreadable(dir.path().string()), contains("it is a directory; name the policy file in it"));
     CHECK_THAT(why_unreadable(dir.write("file", "{}") + "/x"), contains("not a directory"));
-    CHECK_THAT(why_unreadable("/dev/null"), contains("not a regular file"));
+    const std::string fifo = (dir / "fifo").string(), socket = (dir / "socket").string();
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    const int fd = bound_socket(socket);
+    for (const std::string &path : {std::string("/dev/null"), fifo, socket})
+        CHECK_THAT(why_unreadable(path), contains("not a regular file; copy the policy into one"));
+    const int writer = ::open(fifo.c_str(), O_RDWR | O_CLOEXEC);
+    CHECK_THAT(why_unreadable(fifo), contains("not a regular file"));
+    for (const int open : {fd, writer}) ::close(open);
     fs::create_symlink("loop", dir / "loop");
     CHECK_THAT(why_unreadable((dir / "loop").string()), contains("circle"));
     CHECK_THAT(why_unreadable((dir / std::string(300, 'x')).string()),
                contains("cannot be opened: File name too long"));
 }
 
-TEST_CASE("A FIFO is refused at once, with or without a writer") {
-    const TempDir dir;
-    const std::string path = (dir / "fifo").string();
-    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-    CHECK_THAT(why_unreadable(path), contains("not a regular file; copy the policy into one"));
-    const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    REQUIRE(writer >= 0);
-    CHECK_THAT(why_unreadable(path), contains("not a regular file"));
-    ::close(writer);
-}
-
-TEST_CASE("A socket is refused") {
-    const TempDir dir;
-    const std::string path = (dir / "socket").string();
-    const int fd = bound_socket(path);
-    REQUIRE(fd >= 0);
-    CHECK_THAT(why_unreadable(path), contains("not a regular file"));
-    ::close(fd);
-}
-
-TEST_CASE("A file that this user may not read is told from one that is not there") {
+TEST_CASE("A file that this user may not read is not reported as missing") {
     const TempDir dir;
     const std::string path = dir.write("secret", "{}");
     REQUIRE(::chmod(path.c_str(), 0) == 0);

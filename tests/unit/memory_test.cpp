@@ -61,32 +61,24 @@ void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); }
 #pragma GCC visibility pop
 
-TEST_CASE("A policy that memory runs out for is refused without an exception") {
-    const std::string text =
-        R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"},
+TEST_CASE("A wrong policy that memory runs out for is refused without an exception, and not taken for a right one") {
+    for (const char *text :
+         {R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"},
                                  "0000:3B:00.0": {"report": "device"}, "GPU-8f3a1b2c-0d4e": {"report": "none"},
                                  "gpu:0": {}, "GPU-8g": {}, "3B:00.0": {},
                                  "nvml:0": {"growth": {"every": "a long text that is no time", "factor": "1.5"}}},
             "release": {"signal": "SIGUSR2", "steps": ["pools", "unknown"], "before_growth": "yes"},
             "frameworks": {"env": {"LD_A_LONG_NAME_THAT_IS_BARRED": "x", "a long name that is none": 1}},
-            "rules": [{}, {"match": {"exe": 1, "env": {"A": "b"}}, "rules": []}], "unknown": [1, 2.5, null]})";
-    CHECK(with_each_allocation_failing([&] {
-              const auto policy = config::parse(text, "a-file-name-too-long-for-a-small-string.json");
-              if (policy) std::abort();
-          }) > 20);
-}
-
-TEST_CASE("A policy whose fields are in conflict is not taken for a right one for want of memory") {
-    const std::string text =
-        R"({"version": 1, "gpu": {"*": {"cap": "8GiB", "growth": {"start": "9GiB", "step": "1GiB"}}},
+            "rules": [{}, {"match": {"exe": 1, "env": {"A": "b"}}, "rules": []}], "unknown": [1, 2.5, null]})",
+          R"({"version": 1, "gpu": {"*": {"cap": "8GiB", "growth": {"start": "9GiB", "step": "1GiB"}}},
             "rules": [{"name": "a name that is longer than a small string", "match": {},
-                       "gpu": {"*": {"growth": {"start": "10GiB"}}}}]})";
-    CHECK(with_each_allocation_failing([&] {
-              if (config::parse(text, "job.json")) std::abort();
-          }) > 20);
+                       "gpu": {"*": {"growth": {"start": "10GiB"}}}}]})"})
+        CHECK(with_each_allocation_failing([&] {
+                  if (config::parse(text, "a-file-name-too-long-for-a-small-string.json")) std::abort();
+              }) > 20);
 }
 
-TEST_CASE("A text that memory runs out for is not said to be a wrong size") {
+TEST_CASE("Out of memory is not reported as a wrong size") {
     CHECK(with_each_allocation_failing([] {
               try {
                   const auto size = policy::parse_size("a text that is no size and is not short either");
@@ -115,7 +107,7 @@ TEST_CASE("A policy file that memory runs out for is refused without an exceptio
           }) > 50);
 }
 
-TEST_CASE("A ceiling that memory runs out for is not taken for none") {
+TEST_CASE("Out of memory while reading a ceiling is not taken for no ceiling") {
     const TempDir dir;
     config::Source source;
     source.ceiling = dir.write("a-name-that-is-longer-than-a-small-string.json", "{}");
@@ -124,7 +116,7 @@ TEST_CASE("A ceiling that memory runs out for is not taken for none") {
           }) > 5);
 }
 
-TEST_CASE("A policy that cannot be found for want of memory is not taken for none") {
+TEST_CASE("Out of memory while looking for a policy is not taken for no policy") {
     const auto environment = [](const char *name) -> const char * {
         return std::string_view(name) == "CURB_POLICY" ? "a-relative-path-that-needs-memory/policy.json" : nullptr;
     };
@@ -138,7 +130,7 @@ TEST_CASE("A policy that cannot be found for want of memory is not taken for non
           }) > 0);
 }
 
-TEST_CASE("A line of a trace for which there is no memory is not taken for a whole one") {
+TEST_CASE("Out of memory in a trace's line is not taken for a whole line") {
     const auto line_of = [](const control::trace::Event &event) {
         std::string line;
         control::trace::append(line, event, 4711);

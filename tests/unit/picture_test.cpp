@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 
 #include "pages.hpp"
 #include "recordings.hpp"
@@ -39,14 +40,8 @@ std::size_t marked(const std::vector<Mark> &marks) {
 }  // namespace
 
 TEST_CASE("The peak is the most that was held, with what it was for and what was allowed then") {
-    const auto run = Run()
-                         .policy(0, 8 * GiB, 2 * GiB)
-                         .alloc(1, 0x10, GiB)
-                         .allowance(2, 4 * GiB)
-                         .alloc(3, 0x20, 2 * GiB, 1, Kind::vmm)
-                         .free(4, 0x10, GiB)
-                         .policy(5, 3 * GiB)
-                         .recording();
+    const auto run = recorded({limits(0, 8 * GiB, 2 * GiB), alloc(1, 0x10, GiB), allowance(2, 4 * GiB),
+                               alloc(3, 0x20, 2 * GiB, 1, Kind::vmm), free(4, 0x10, GiB), limits(5, 3 * GiB)});
     const GpuSummary gpu = gpu_of(run);
     CHECK(gpu.peak == 3 * GiB);
     CHECK(gpu.peak_ns == 3 * kSecond);
@@ -60,14 +55,10 @@ TEST_CASE("The peak is the most that was held, with what it was for and what was
     CHECK(gpu.live_bytes == 2 * GiB);
 }
 
-TEST_CASE("A request that waited is part of the peak once, from its allocation on") {
-    const auto run = Run()
-                         .alloc(1, 0x10, 100 * MiB)
-                         .stop(2, What::wait, 900 * MiB)
-                         .stop(4, What::granted, 900 * MiB)
-                         .alloc(4.5, 0x20, 900 * MiB)
-                         .free(5, 0x20, 900 * MiB)
-                         .recording();
+TEST_CASE("A request that waited is part of the peak once, from its allocation on, and not if it was never served") {
+    const auto run =
+        recorded({alloc(1, 0x10, 100 * MiB), stop(2, What::wait, 900 * MiB), stop(4, What::granted, 900 * MiB),
+                  alloc(4.5, 0x20, 900 * MiB), free(5, 0x20, 900 * MiB)});
     const GpuSummary gpu = gpu_of(run);
     CHECK(gpu.peak == 1000 * MiB);
     CHECK(gpu.peak_ns == 4'500'000'000);
@@ -76,16 +67,13 @@ TEST_CASE("A request that waited is part of the peak once, from its allocation o
     CHECK(gpu.held_at_peak[0]->bytes == 900 * MiB);
     const Chart chart = draw(run, summarise(run), 100).charts.at(0);
     for (const HeldSample &sample : chart.samples) CHECK(sample.held == sample.kinds[0]);
+    const auto never_served = recorded({alloc(1, 0x10, 100 * MiB), stop(2, What::granted, 900 * MiB)});
+    CHECK(gpu_of(never_served).peak == 100 * MiB);
+    CHECK(gpu_of(never_served).at_end == 100 * MiB);
 }
 
-TEST_CASE("A request that waited and was never served is no part of the peak") {
-    const auto run = Run().alloc(1, 0x10, 100 * MiB).stop(2, What::granted, 900 * MiB).recording();
-    CHECK(gpu_of(run).peak == 100 * MiB);
-    CHECK(gpu_of(run).at_end == 100 * MiB);
-}
-
-TEST_CASE("What the driver takes with a context is its context's, and no allocation of the program's") {
-    Recording run = Run().alloc(2, 0x10, 518 * MiB, 1, Kind::contexts).alloc(3, 0x20, GiB, 1, Kind::stack).recording();
+TEST_CASE("The driver's memory for a context counts as context, not as an allocation of the program") {
+    Recording run = recorded({alloc(2, 0x10, 518 * MiB, 1, Kind::contexts), alloc(3, 0x20, GiB, 1, Kind::stack)});
     Moment reserved = run.events[0];  // its cost is reserved before its own event
     reserved.what = What::books;
     reserved.kind = Kind::overhead;
@@ -102,8 +90,8 @@ TEST_CASE("What the driver takes with a context is its context's, and no allocat
 
 TEST_CASE("The allocations listed are the largest that lived at the peak") {
     Run run;
-    for (unsigned i = 1; i <= 40; ++i) run.alloc(i, i, i * MiB);
-    run.free(41, 40, 40 * MiB).alloc(42, 100, 41 * MiB).free(43, 39, 39 * MiB);
+    for (unsigned i = 1; i <= 40; ++i) run.then({alloc(i, i, i * MiB)});
+    run.then({free(41, 40, 40 * MiB), alloc(42, 100, 41 * MiB), free(43, 39, 39 * MiB)});
     const Recording recording = run.recording();  // which the summary points into
     const GpuSummary gpu = gpu_of(recording);
     REQUIRE(gpu.held_at_peak.size() == kLargest);
@@ -112,31 +100,25 @@ TEST_CASE("The allocations listed are the largest that lived at the peak") {
     CHECK(gpu.requests[1]->bytes == 40 * MiB);
 }
 
-TEST_CASE("A wait lasts until the same thread is granted or refused what it asked for") {
-    const auto run = Run()
-                         .stop(1, What::wait, GiB, Obstacle::allowance, 1)
-                         .stop(2, What::wait, 2 * GiB, Obstacle::cap, 2)
-                         .stop(3, What::granted, GiB, Obstacle::cap, 1)
-                         .stop(6, What::refuse, 2 * GiB, Obstacle::cap, 2)
-                         .stop(7, What::wait, 3 * GiB, Obstacle::cap, 3)
-                         .recording();
+TEST_CASE("A wait lasts until the same thread is granted or refused the memory it asked for") {
+    const auto run =
+        recorded({stop(1, What::wait, GiB, Obstacle::allowance, 1), stop(2, What::wait, 2 * GiB, Obstacle::cap, 2),
+                  stop(3, What::granted, GiB, Obstacle::cap, 1), stop(6, What::refuse, 2 * GiB, Obstacle::cap, 2),
+                  stop(7, What::wait, 3 * GiB, Obstacle::cap, 3)});
     const GpuSummary gpu = gpu_of(run);
-    REQUIRE(gpu.waits.size() == 3);
-    CHECK(gpu.waits[0].end == Waited::End::granted);
-    CHECK(gpu.waits[0].ended_ns == 3 * kSecond);
-    CHECK(gpu.waits[1].end == Waited::End::refused);
-    CHECK(gpu.waits[1].ended_ns == 6 * kSecond);
-    CHECK(gpu.waits[2].end == Waited::End::unknown);
+    std::vector<std::pair<Waited::End, std::uint64_t>> ends;
+    for (const Waited &wait : gpu.waits) ends.emplace_back(wait.end, wait.ended_ns);
+    REQUIRE(ends.size() == 3);
+    CHECK(ends[0] == std::pair(Waited::End::granted, 3 * kSecond));
+    CHECK(ends[1] == std::pair(Waited::End::refused, 6 * kSecond));
+    CHECK(ends[2].first == Waited::End::unknown);
     CHECK(gpu.refusals.size() == 1);
 }
 
 TEST_CASE("Steps of one trigger that follow each other are one release") {
-    const auto run = Run()
-                         .step(1, policy::Step::pools, GiB, "SIGUSR1")
-                         .step(1.02, policy::Step::frameworks, 2 * GiB, "SIGUSR1")
-                         .step(1.04, policy::Step::pools, 5, "idle")
-                         .step(9, policy::Step::pools, 7, "idle")
-                         .recording();
+    const auto run = recorded({step(1, policy::Step::pools, GiB, "SIGUSR1"),
+                               step(1.02, policy::Step::frameworks, 2 * GiB, "SIGUSR1"),
+                               step(1.04, policy::Step::pools, 5, "idle"), step(9, policy::Step::pools, 7, "idle")});
     const Summary summary = summarise(run);
     REQUIRE(summary.releases.size() == 3);
     CHECK(summary.releases[0].bytes == 3 * GiB);
@@ -144,22 +126,13 @@ TEST_CASE("Steps of one trigger that follow each other are one release") {
     CHECK(summary.releases[1].bytes == 5);
 }
 
-TEST_CASE("The summary is said in sentences") {
+TEST_CASE("The summary is in sentences, with times and negative sizes as people write them") {
     ::setenv("TZ", "UTC", 1);
-    const auto run = Run()
-                         .policy(0, 8 * GiB)
-                         .alloc(64, 0x10, 7 * GiB + 307 * MiB)
-                         .stop(70, What::refuse, GiB)
-                         .stop(71, What::refuse, GiB)
-                         .step(80, policy::Step::frameworks, 3 * GiB, "SIGUSR1")
-                         .recording();
-    const auto said = sentences(run, summarise(run));
-    REQUIRE(said.size() == 2);
-    CHECK(said[0] == "Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.");
-    CHECK(said[1] == "3 GiB came back on SIGUSR1.");
-}
-
-TEST_CASE("Spans and negative sizes are written as they are read") {
+    const auto run = recorded({limits(0, 8 * GiB), alloc(64, 0x10, 7 * GiB + 307 * MiB), stop(70, What::refuse, GiB),
+                               stop(71, What::refuse, GiB), step(80, policy::Step::frameworks, 3 * GiB, "SIGUSR1")});
+    CHECK(sentences(run, summarise(run)) ==
+          std::vector<std::string>{"Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.",
+                                   "3 GiB came back on SIGUSR1."});
     CHECK(span_text(999) == "1 µs");
     CHECK(span_text(850'000'000) == "850 ms");
     CHECK(span_text(125 * kSecond) == "2 min 5 s");
@@ -173,9 +146,9 @@ TEST_CASE("Spans and negative sizes are written as they are read") {
 TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one column are kept") {
     Run run;
     for (unsigned i = 0; i < 50'000; ++i) {
-        run.alloc(i * 0.001, 0x1000 + i, MiB).free(i * 0.001, 0x1000 + i, MiB);
-        if (i == 20'000) run.alloc(20.0001, 1, 5 * GiB).free(20.0002, 1, 5 * GiB);
-        if (i % 1000 == 0) run.stop(i * 0.001, What::refuse, GiB);
+        run.then({alloc(i * 0.001, 0x1000 + i, MiB), free(i * 0.001, 0x1000 + i, MiB)});
+        if (i == 20'000) run.then({alloc(20.0001, 1, 5 * GiB), free(20.0002, 1, 5 * GiB)});
+        if (i % 1000 == 0) run.then({stop(i * 0.001, What::refuse, GiB)});
     }
     const Picture picture = picture_of(run.recording(), 50);
     const Chart &chart = picture.charts.at(0);
@@ -189,24 +162,17 @@ TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one c
 }
 
 TEST_CASE("The largest refusal of a column stands for all of it") {
-    const auto run = Run()
-                         .alloc(0, 1, MiB)
-                         .stop(1, What::refuse, GiB)
-                         .stop(1.1, What::refuse, 3 * GiB)
-                         .stop(1.2, What::refuse, 2 * GiB)
-                         .free(1000, 1, MiB)
-                         .recording();
+    const auto run = recorded({alloc(0, 1, MiB), stop(1, What::refuse, GiB), stop(1.1, What::refuse, 3 * GiB),
+                               stop(1.2, What::refuse, 2 * GiB), free(1000, 1, MiB)});
     const Picture picture = picture_of(run, 10);
     REQUIRE(picture.charts[0].refusals.size() == 1);
     const Mark &mark = picture.charts[0].refusals[0];
-    CHECK(mark.count == 3);
-    CHECK(mark.bytes == 6 * std::int64_t{1} << 30);
-    CHECK(mark.ns == 1'100'000'000);
+    CHECK(std::tuple(mark.count, mark.bytes, mark.ns) == std::tuple(3U, 6 * std::int64_t{1} << 30, 1'100'000'000U));
     CHECK_THAT(mark.text, contains("3 refusals, 6 GiB together; the largest: ") && contains("refused 3 GiB"));
 }
 
-TEST_CASE("A cap far above what is held is left out, and said") {
-    const auto run = Run().policy(0, 80 * GiB, 70 * GiB).alloc(1, 1, GiB).free(2, 1, GiB).recording();
+TEST_CASE("A cap far above the held memory is not drawn, and a note says so") {
+    const auto run = recorded({limits(0, 80 * GiB, 70 * GiB), alloc(1, 1, GiB), free(2, 1, GiB)});
     const Picture picture = picture_of(run);
     CHECK(picture.charts[0].cap_above);
     CHECK(picture.charts[0].cap.empty());
@@ -215,13 +181,8 @@ TEST_CASE("A cap far above what is held is left out, and said") {
 }
 
 TEST_CASE("Areas and limits are drawn as steps") {
-    const auto run = Run()
-                         .policy(0, 4 * GiB)
-                         .alloc(0, 1, GiB)
-                         .alloc(5, 2, GiB)
-                         .policy(8, policy::kUnbounded)
-                         .free(10, 1, GiB)
-                         .recording();
+    const auto run = recorded(
+        {limits(0, 4 * GiB), alloc(0, 1, GiB), alloc(5, 2, GiB), limits(8, policy::kUnbounded), free(10, 1, GiB)});
     const Picture picture = picture_of(run);
     Canvas canvas{picture.begin_ns, picture.end_ns, 4 * GiB, 0, 0, 100, 40, 0};
     CHECK(area(picture.charts[0], 1, canvas) == "M0 40H0V40H0V30H50V20H80V20H100V30H100V40Z");
@@ -244,9 +205,9 @@ TEST_CASE("Axes have round figures, few of them") {
 
 // ---- pages ----
 
-TEST_CASE("Text from a trace does no harm in a page or a picture") {
+TEST_CASE("Text from a trace is escaped in pages and pictures") {
     const char *const evil = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&]]>";
-    const auto run = Run(evil).alloc(1, 1, GiB).step(2, policy::Step::pools, 5, evil).policy(2, GiB).recording();
+    const auto run = recorded({alloc(1, 1, GiB), step(2, policy::Step::pools, 5, evil), limits(2, GiB)}, evil);
     for (const std::string &page : {html_page(run, summarise(run)), svg_picture(run, summarise(run))}) {
         CHECK(occurrences(page, "alert(1)") > 0);
         CHECK(occurrences(page, "<script>alert") == 0);
@@ -257,8 +218,9 @@ TEST_CASE("Text from a trace does no harm in a page or a picture") {
     CHECK(within_script("[\"</script><!--\"]") == "[\"\\u003c/script>\\u003c!--\"]");
 }
 
-TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a picture of it is XML") {
-    std::string text = Run("a\u202Eb\uFFFE").alloc(1, 1, GiB).step(2, policy::Step::pools, 5, "\u009B2J\uFFFF").text();
+TEST_CASE("No control character of a trace reaches the terminal, and a picture of it is XML") {
+    std::string text =
+        Run({alloc(1, 1, GiB), step(2, policy::Step::pools, 5, "\u009B2J\uFFFF")}, "a\u202Eb\uFFFE").text();
     for (const auto &[from, to] : {std::pair{"\"0.1.0\"", "\"0.1\\u001b[31m\""}, {"\"H100\"", "\"H\u009B\\u0007\""}}) {
         REQUIRE(text.find(from) != std::string::npos);
         text.replace(text.find(from), std::string_view(from).size(), to);
@@ -276,46 +238,33 @@ TEST_CASE("Nothing of a trace steers the terminal that it is shown on, and a pic
                contains("a\uFFFDb") && contains("curb 0.1\\x1B[31m") && contains("H\uFFFD\\x07"));
 }
 
-TEST_CASE("A page loads nothing from elsewhere") {
-    const auto run = Run().alloc(1, 1, GiB).recording();
-    const std::string page = html_page(run, summarise(run));
-    CHECK(occurrences(page, "http://") + occurrences(page, "https://") + occurrences(page, "//cdn") == 0);
-    CHECK(occurrences(page, "src=") == 0);
-    CHECK(occurrences(svg_picture(run, summarise(run)), "http") == 1);  // the namespace
-}
-
-TEST_CASE("A picture for papers has neither variables nor scripts") {
-    const auto run = Run().policy(0, 2 * GiB).alloc(1, 1, GiB).stop(2, What::refuse, 2 * GiB).recording();
-    const std::string svg = svg_picture(run, summarise(run));
-    CHECK(occurrences(svg, "var(") + occurrences(svg, "<script") + occurrences(svg, "class=") == 0);
+TEST_CASE(
+    "A page loads nothing from elsewhere, and a picture for papers has neither variables nor scripts nor outlines") {
+    const auto run = recorded(
+        {limits(0, 2 * GiB), alloc(1, 1, GiB), alloc(1.5, 2, GiB, 1, Kind::vmm), stop(2, What::refuse, 2 * GiB)});
+    const std::string page = html_page(run, summarise(run)), svg = svg_picture(run, summarise(run));
+    for (const char *loaded : {"http://", "https://", "//cdn", "src="}) CHECK(occurrences(page, loaded) == 0);
+    CHECK(occurrences(svg, "http") == 1);  // the namespace
+    for (const char *part : {"var(", "<script", "class="}) CHECK(occurrences(svg, part) == 0);
     CHECK_THAT(svg, contains("font-family=\"sans-serif\"") && contains("refused 2 GiB"));
-}
-
-TEST_CASE("No outline covers the areas of a busy program, whose steps are closer than a pixel") {
-    const auto run = Run().alloc(1, 1, GiB).alloc(2, 2, GiB, 1, Kind::vmm).recording();
-    const std::string svg = svg_picture(run, summarise(run)), html = html_page(run, summarise(run));
+    // An outline would cover the areas of a busy program, whose steps are closer than a pixel.
     for (const Kind kind : {Kind::plain, Kind::vmm}) {
         const std::string fill = "fill=\"" + std::string(colour_of(kind)) + "\"";
         CHECK(occurrences(svg, "Z\" " + fill + "/>") == 1);
-        CHECK(occurrences(html, "<path class=\"layer\" " + fill + " d=\"M") == 1);
+        CHECK(occurrences(page, "<path class=\"layer\" " + fill + " d=\"M") == 1);
     }
-    CHECK(occurrences(html, ".layer") == 0);
+    CHECK(occurrences(page, ".layer") == 0);
 }
 
-TEST_CASE("Every page says what is missing") {
-    Run run;
-    run.alloc(1, 1, GiB).dropped(2, 17);
-    const auto recording = run.recording();
+TEST_CASE("Every page lists missing events, and says if no memory was used") {
+    const auto recording = recorded({alloc(1, 1, GiB), dropped(2, 17)});
     const Summary summary = summarise(recording);
     for (const std::string &page :
          {html_page(recording, summary), svg_picture(recording, summary), text_report(recording, summary)})
         CHECK_THAT(page, contains("17 events were dropped"));
-}
-
-TEST_CASE("A trace without any memory is a page that says so") {
-    auto recording = Run().recording();
-    recording.header.gpus.clear();
-    CHECK_THAT(html_page(recording, summarise(recording)), contains("No memory of a GPU was used."));
-    CHECK(picture_of(recording).charts.empty());
-    CHECK(picture_of(Run().recording()).charts.size() == 1);
+    auto nothing = recorded({});
+    CHECK(picture_of(nothing).charts.size() == 1);
+    nothing.header.gpus.clear();
+    CHECK(picture_of(nothing).charts.empty());
+    CHECK_THAT(html_page(nothing, summarise(nothing)), contains("No memory of a GPU was used."));
 }

@@ -20,13 +20,6 @@ std::string detail(const View &view, std::optional<std::size_t> width, std::size
 
 }  // namespace
 
-TEST_CASE("of a suspended process it is said where its memory is, and not that it is over its cap") {
-    View view = busy();
-    view.processes[0].suspended = true;
-    CHECK_THAT(detail(view, std::nullopt),
-               contains("held        7.5 GiB, in host memory\n") && !contains("more than its cap"));
-}
-
 TEST_CASE("all that a process says of itself is shown") {
     CHECK("\n" + detail(busy(), std::nullopt) == R"(
 process 4711 (python3) of alice, under curb 0.1.0 for 2 h 3 min
@@ -73,7 +66,7 @@ TEST_CASE("long lines are wrapped below the place where their text begins") {
     CHECK_THAT(detail(busy(), 40), contains("\n              1e-4 --batch-size 256\n"));
 }
 
-TEST_CASE("a process that does not answer has what others know of it") {
+TEST_CASE("a process that does not answer is shown with the figures of NVML") {
     CHECK("\n" + detail(machine(), std::nullopt, 2) == R"(
 process 4800 (python3) of alice, under curb
   command     python3 serve.py
@@ -83,9 +76,11 @@ GPU 0, NVIDIA H100 80GB HBM3, GPU-8f3a1b2c-0000-4000-8000-000000000000
 )");
 }
 
-TEST_CASE("a policy that cannot be used, a process without one, and a trace that broke off are said") {
+TEST_CASE("problems, missing parts and suspension are shown") {
     View view = busy();
     control::Status &status = *view.processes[0].status;
+    status.returns_nothing = {"TensorFlow"};
+    CHECK_THAT(detail(view, std::nullopt), contains("  release     TensorFlow's allocator returns nothing before the"));
     status.policy = {"job.json", "", "", "", true, 0, "job.json:1:1: it is empty"};
     status.trace->error = "No space left on device";
     CHECK_THAT(detail(view, std::nullopt), contains("it cannot be used, so all that is asked for is refused") &&
@@ -98,14 +93,9 @@ TEST_CASE("a policy that cannot be used, a process without one, and a trace that
     status.signal = "none";
     CHECK_THAT(detail(view, std::nullopt),
                contains("policy      no file\n") && !contains("trace") && contains("none asks for a release"));
-}
-
-TEST_CASE("a process whose allocator returns nothing is told the remedy") {
-    View view = busy();
-    view.processes[0].status->returns_nothing = {"TensorFlow"};
+    view.processes[0].suspended = true;
     CHECK_THAT(detail(view, std::nullopt),
-               contains("  release     TensorFlow's allocator returns nothing before the process ends; if it starts "
-                        "under a policy with \"frameworks\": { \"steer\": true }, it gets one that does\n"));
+               contains("held        7.5 GiB, in host memory\n") && !contains("more than its cap"));
 }
 
 TEST_CASE("the JSON answer of a machine with everything in it is the example in tests/command/answers") {

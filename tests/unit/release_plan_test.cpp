@@ -29,14 +29,13 @@ const Steps kAll{Step::cache, Step::pools, Step::frameworks};
 
 }  // namespace
 
-TEST_CASE("A release takes the steps in the policy's order") {
+TEST_CASE("A release takes the steps in the policy's order, or in its own, until the wanted bytes are back") {
     auto plan = plan_of({Step::frameworks, Step::cache, Step::pools});
     CHECK(rest_of(plan) == Steps{Step::frameworks, Step::cache, Step::pools});
-}
-
-TEST_CASE("A release ends as soon as the wanted bytes are back") {
-    auto plan = plan_of(kAll, {.wanted = 3 * MiB});
-    CHECK(rest_of(plan, 2 * kMiB) == Steps{Step::cache, Step::pools});
+    auto own = plan_of(kAll, {.steps = Steps{Step::pressure, Step::cache}});
+    CHECK(rest_of(own) == Steps{Step::pressure, Step::cache});
+    auto little = plan_of(kAll, {.wanted = 3 * MiB});
+    CHECK(rest_of(little, 2 * kMiB) == Steps{Step::cache, Step::pools});
 }
 
 TEST_CASE("Where nothing is wanted nothing is done, and memory that the program took meanwhile counts against it") {
@@ -52,26 +51,16 @@ TEST_CASE("Where nothing is wanted nothing is done, and memory that the program 
     CHECK_FALSE(plan.begin());
 }
 
-TEST_CASE("A request may name its own steps, in its own order") {
-    auto plan = plan_of(kAll, {.steps = Steps{Step::pressure, Step::cache}});
-    CHECK(rest_of(plan) == Steps{Step::pressure, Step::cache});
-}
-
-TEST_CASE("A request that comes before a step begins shares it") {
+TEST_CASE("A request that joins shares the steps to come, and has those that it missed taken once more") {
     auto plan = plan_of(kAll);
     plan.join({});
-    CHECK(rest_of(plan) == kAll);
-}
-
-TEST_CASE("A request that joins later has the steps that it missed taken once more") {
-    auto plan = plan_of(kAll);
     REQUIRE(plan.begin() == Step::cache);
-    plan.join({});  // while the first step runs: what that looked at may be older than the request
+    plan.join({});  // while the first step runs: the step may have measured before the request
     plan.ended(0);
     CHECK(rest_of(plan) == Steps{Step::pools, Step::frameworks, Step::cache});
 }
 
-TEST_CASE("What was given back before a request joined does not count for it") {
+TEST_CASE("Memory released before a request joined does not count for it") {
     auto plan = plan_of(kAll);
     REQUIRE(plan.begin() == Step::cache);
     plan.ended(8 * kMiB);

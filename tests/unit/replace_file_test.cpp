@@ -106,7 +106,7 @@ TEST_CASE("a symbolic link stays, and what it points to is replaced") {
     CHECK(dir.read("real/curb.prom") == "two\n");
 }
 
-TEST_CASE("what cannot be replaced is told of by name") {
+TEST_CASE("the error for a file that cannot be replaced names it") {
     const TempDir dir;
     CHECK(replace_file("/dev/null", "x").value() == "/dev/null is there, and is no file");
     CHECK(replace_file(dir.path(), "x").value() == dir.path().string() + " is there, and is no file");

@@ -6,6 +6,7 @@
 #include "policy/size.hpp"
 
 using namespace curb;
+using control::ReleaseReport;
 using control::text;
 using policy::MiB;
 using policy::Step;
@@ -16,32 +17,22 @@ constexpr auto mib = [](std::int64_t n) { return n * static_cast<std::int64_t>(M
 
 }  // namespace
 
-TEST_CASE("A report is one line with what came back, how fast, why, and from where") {
-    CHECK(text({"SIGUSR1",
-                {{Step::pools, 0, 0.1, "nothing reserved"}, {Step::frameworks, 3'672'197'038, 43, ""}},
-                44.2}) == "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB");
-}
-
-TEST_CASE("What all steps gave back is added up") {
-    CHECK(text({"cap lowered", {{Step::pools, mib(512), 4.6, ""}, {Step::frameworks, mib(1024), 44, ""}}, 48.6}) ==
-          "released 1.5 GiB in 49 ms on cap lowered: pools 512 MiB, frameworks 1 GiB");
-}
-
-TEST_CASE("A device that has less free afterwards is told as it is") {
-    CHECK(text({"SIGUSR1", {{Step::pools, mib(-2), 1, ""}}, 1}) == "released -2 MiB in 1 ms on SIGUSR1: pools -2 MiB");
-}
-
-TEST_CASE("Short times have a decimal, and impossible ones are none") {
-    CHECK_THAT(text({"x", {}, 4.64}), contains(" in 4.6 ms "));
-    CHECK_THAT(text({"x", {}, 0.04}), contains(" in 0 ms "));
-    CHECK_THAT(text({"x", {}, 9.97}), contains(" in 10 ms "));
-    CHECK_THAT(text({"x", {}, 1234.5}), contains(" in 1235 ms "));
-    CHECK_THAT(text({"x", {}, -1}), contains(" in 0 ms "));
-    CHECK_THAT(text({"x", {}, std::numeric_limits<double>::quiet_NaN()}), contains(" in 0 ms "));
-}
-
-TEST_CASE("A policy without steps is said to be the reason") {
-    CHECK(text({"SIGUSR1", {}, 0}) == "released 0 B in 0 ms on SIGUSR1: the policy has no release steps");
+TEST_CASE("A report is one line: the sum, how long it took, why, and each step") {
+    const std::pair<ReleaseReport, const char *> reports[] = {
+        {{"SIGUSR1", {{Step::pools, 0, 0.1, "nothing reserved"}, {Step::frameworks, 3'672'197'038, 43, ""}}, 44.2},
+         "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB"},
+        {{"cap lowered", {{Step::pools, mib(512), 4.6, ""}, {Step::frameworks, mib(1024), 44, ""}}, 48.6},
+         "released 1.5 GiB in 49 ms on cap lowered: pools 512 MiB, frameworks 1 GiB"},
+        // A device that has less free afterwards.
+        {{"SIGUSR1", {{Step::pools, mib(-2), 1, ""}}, 1}, "released -2 MiB in 1 ms on SIGUSR1: pools -2 MiB"},
+        {{"SIGUSR1", {}, 0}, "released 0 B in 0 ms on SIGUSR1: the policy has no release steps"},
+    };
+    for (const auto &[report, line] : reports) CHECK(text(report) == line);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const std::pair<double, const char *> times[] = {{4.64, "4.6"},    {0.04, "0"}, {9.97, "10"},
+                                                     {1234.5, "1235"}, {-1, "0"},   {nan, "0"}};
+    for (const auto &[time, written] : times)
+        CHECK_THAT(text({"x", {}, time}), contains(std::string(" in ") + written + " ms "));
 }
 
 TEST_CASE("Frameworks whose allocator returns nothing are named, with the remedy") {

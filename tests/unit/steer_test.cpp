@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "catch.hpp"
@@ -32,14 +31,6 @@ GpuRule with_cap(const char *size) {
     out.policy.cap = parse_size(size).value();
     return out;
 }
-// A policy that caps a device.
-Policy capped(std::optional<bool> steer = std::nullopt) {
-    Policy policy;
-    policy.gpu = {with_cap("4GiB")};
-    policy.frameworks.steer = steer;
-    return policy;
-}
-
 bool sets(const Variables &variables, std::string_view name) {
     return std::any_of(variables.begin(), variables.end(), [&](const auto &one) { return one.first == name; });
 }
@@ -58,25 +49,7 @@ const Variables kForACap{{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "225"}};
 
 }  // namespace
 
-TEST_CASE("Without a cap, nothing is set where steering is not asked for") {
-    CHECK(beside(Policy(), {}).empty());
-    CHECK(beside(FrameworksPolicy{.steer = false, .env = {}}, {}).empty());
-}
-
-TEST_CASE("With a cap, what TensorFlow needs to use it is set, and nothing else") {
-    CHECK(beside(capped(), {}) == kForACap);
-    for (const char *value : {"1800", ""}) CHECK(beside(capped(), {{kForACap[0].first, value}}).empty());
-}
-
-TEST_CASE("With a cap, steering sets both, and \"steer\": false nothing") {
-    const Variables both = beside(capped(true), {});
-    CHECK(both.size() == presets().size());
-    CHECK(sets(both, kForACap[0].first));
-    CHECK(sets(both, "TF_GPU_ALLOCATOR"));
-    CHECK(beside(capped(false), {}).empty());
-}
-
-TEST_CASE("A cap of the policy, the ceiling or CURB_CAP is a cap; how memory grows is none") {
+TEST_CASE("Without steering and without a cap nothing is set; a cap sets what TensorFlow needs to use all of it") {
     Policy own, ceiling, variable, growth;
     own.gpu = {GpuRule{}, with_cap("75%")};
     ceiling.ceiling = {with_cap("8GiB")};
@@ -84,21 +57,28 @@ TEST_CASE("A cap of the policy, the ceiling or CURB_CAP is a cap; how memory gro
     growth.gpu = {GpuRule{}};
     growth.gpu[0].policy.growth.start = parse_size("2GiB").value();
     for (const Policy &capped : {own, ceiling, variable}) CHECK(beside(capped, {}) == kForACap);
-    CHECK(beside(growth, {}).empty());
+    for (const Policy &uncapped : {Policy(), growth}) CHECK(beside(uncapped, {}).empty());
+    for (const char *value : {"1800", ""}) CHECK(beside(own, {{kForACap[0].first, value}}).empty());
+    own.frameworks.steer = false;
+    CHECK(beside(own, {}).empty());
 }
 
-TEST_CASE("Where nothing is set already every preset is set, in the order of the table") {
+TEST_CASE("Steering sets every preset, in the order of the table: frameworks grow, and can give back") {
     Variables expected;
     for (const Preset &preset : kPresets) expected.emplace_back(preset.name, preset.value);
     CHECK(beside(kSteer, {}) == expected);
-}
-
-TEST_CASE("TensorFlow, JAX and PyTorch are steered to grow, and to what can be given back") {
-    const Variables set = beside(kSteer, {});
-    const std::map<std::string, std::string> by_name(set.begin(), set.end());
+    const std::map<std::string, std::string> by_name(expected.begin(), expected.end());
     CHECK(by_name.at("TF_FORCE_GPU_ALLOW_GROWTH") == "true");
     CHECK(by_name.at("XLA_PYTHON_CLIENT_PREALLOCATE") == "false");
     CHECK(by_name.at("PYTORCH_CUDA_ALLOC_CONF") == "expandable_segments:True");
+    CHECK(by_name.size() == expected.size());  // none twice
+    for (const auto &[name, value] : expected)
+        for (const char *share : {"FRACTION", "fraction", "LIMIT", "limit"}) CHECK_THAT(name + value, !contains(share));
+    Policy capped;
+    capped.gpu = {with_cap("4GiB")};
+    capped.frameworks.steer = true;
+    CHECK(beside(capped, {}).size() == presets().size());  // and what a cap sets
+    CHECK(sets(beside(capped, {}), kForACap[0].first));
 }
 
 TEST_CASE("A preset that is set already, even to nothing, is left as it is, and the others are set") {
@@ -137,19 +117,7 @@ TEST_CASE("The policy's own variables come before the presets, and instead of th
     REQUIRE(set.size() == kPresets.size() + 1);
     CHECK(set[0] == std::pair<std::string, std::string>("TF_GPU_ALLOCATOR", "bfc"));
     CHECK(set[1] == std::pair<std::string, std::string>("Z", "z"));
+    CHECK_FALSE(
+        sets(beside(own, {{"TF_GPU_ALLOCATOR", "cuda_malloc"}}), "TF_GPU_ALLOCATOR"));  // the program's own first
     CHECK(std::count_if(set.begin(), set.end(), [](const auto &one) { return one.first == "TF_GPU_ALLOCATOR"; }) == 1);
-}
-
-TEST_CASE("The environment's own value stands before the policy's, and before the preset") {
-    const FrameworksPolicy own{.steer = true, .env = Environment{{"TF_GPU_ALLOCATOR", "bfc"}}};
-    CHECK_FALSE(sets(beside(own, {{"TF_GPU_ALLOCATOR", "cuda_malloc"}}), "TF_GPU_ALLOCATOR"));
-}
-
-TEST_CASE("No variable is set twice, and no preset sets a share of the GPU") {
-    std::set<std::string> names;
-    for (const auto &[name, value] : beside(kSteer, {})) {
-        INFO(name << "=" << value);
-        CHECK(names.insert(name).second);
-        for (const char *share : {"FRACTION", "fraction", "LIMIT", "limit"}) CHECK_THAT(name + value, !contains(share));
-    }
 }

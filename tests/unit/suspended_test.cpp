@@ -55,18 +55,13 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     CHECK(fs::is_empty(runtime.folder()));
 }
 
-TEST_CASE("A record is of one process, not of a later one with its pid") {
-    const Process process{7, 100, 0, 0};
-    const std::string text = text_of(process, kRecord);
-    CHECK(parse(process, text) == kRecord);
-    CHECK_FALSE(parse({7, 101, 0, 0}, text));
-    CHECK_FALSE(parse({8, 100, 0, 0}, text));
-}
-
-TEST_CASE("What is not a record is not believed") {
+TEST_CASE("A file that is no record of this process is refused") {
     const Process process{7, 100, 0, 0};
     const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";
     REQUIRE(parse(process, begin + R"([{"uuid":"G","held":1,"free":2}]})"));
+    for (const Process &other : {Process{7, 101, 0, 0}, Process{8, 100, 0, 0}})  // a later one with its pid, another
+        CHECK_FALSE(parse(other, text_of(process, kRecord)));
+    for (const int ended : {4'999'999, -1}) CHECK(start_of(ended) == 0);
     for (const std::string &text : std::vector<std::string>{
              "", "[", "null", "[]", "{}", begin + "[]}", begin + "{}}", begin + "[1]}",
              begin + R"([{"uuid":"G","held":-1,"free":2}]})", begin + R"([{"uuid":"G","held":1.5,"free":2}]})",
@@ -83,7 +78,7 @@ TEST_CASE("What is not a record is not believed") {
         CHECK_FALSE(parse(process, whole.substr(0, length)));
 }
 
-TEST_CASE("A directory that others can enter, or that is none, is not used") {
+TEST_CASE("A folder that others can enter, or that is no folder, is not used") {
     const Runtime runtime;
     const TempDir elsewhere;
     const std::string wrong = GENERATE("open", "link", "file");
@@ -128,8 +123,15 @@ TEST_CASE("A link or another's file in the place of a record is not followed") {
     fs::remove(file, ignored);
 }
 
-TEST_CASE("What dead processes left is taken away, and nothing else") {
+TEST_CASE("One claim at a time is given on a process; the files of dead processes are removed, and nothing else") {
     const Runtime runtime;
+    {
+        const auto first = Claim::take(self());
+        REQUIRE(first);
+        CHECK_THAT(error_of(Claim::take(self())), contains("another curb"));
+    }
+    CHECK(Claim::take(self()));
+    for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
     REQUIRE_FALSE(write(self(), kRecord));
     for (const char *name :
          {"4999999-5.suspended.json", "4999999-5.claim", "4999999-5.suspended.json.new", "4999999-5.sock", "notes.txt"})
@@ -141,19 +143,6 @@ TEST_CASE("What dead processes left is taken away, and nothing else") {
     CHECK(fs::exists(runtime.folder() / "notes.txt"));
     CHECK(std::distance(fs::directory_iterator(runtime.folder()), fs::directory_iterator{}) == 3);
     remove(self());
-}
-
-TEST_CASE("One claim at a time is given on a process, and ends with its holder") {
-    const Runtime runtime;
-    {
-        const auto first = Claim::take(self());
-        REQUIRE(first);
-        const auto second = Claim::take(self());
-        REQUIRE_FALSE(second);
-        CHECK_THAT(second.error(), contains("another curb"));
-    }
-    CHECK(Claim::take(self()));
-    for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));
 }
 
 TEST_CASE("Root keeps records of several users in several threads at once, and stays root in all of them") {
@@ -183,10 +172,4 @@ TEST_CASE("Root keeps records of several users in several threads at once, and s
         CHECK((status.st_uid == user && status.st_gid == user));
         fs::remove(folder);
     }
-}
-
-TEST_CASE("A process that has ended has no start") {
-    CHECK(start_of(::getpid()) > 0);
-    CHECK(start_of(4'999'999) == 0);
-    CHECK(start_of(-1) == 0);
 }

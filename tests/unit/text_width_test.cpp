@@ -18,7 +18,7 @@ TEST_CASE("ideographs and emoji take two columns, marks none, everything else on
     CHECK(width_of("\xE8\xA8") == 2);
 }
 
-TEST_CASE("what is cut ends in an ellipsis and never exceeds its room, nor is a character cut in two") {
+TEST_CASE("a clipped text ends in an ellipsis, fits its width, and splits no character") {
     CHECK(clipped("python3", 7) == "python3");
     CHECK(clipped("python3", 6) == "pytho…");
     CHECK(clipped("python3", 1) == "…");
