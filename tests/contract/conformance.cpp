@@ -336,7 +336,7 @@ std::vector<std::string> recorded_requests() {
 std::vector<std::string> call_requests(bool with_nvml) {
     std::vector<std::string> requests{"init"};
     for (const Row &row : kRows) {
-        if (row.kind == Kind::wrap && way_of(row.symbol)) requests.push_back(std::string("allocate ") + row.symbol);
+        if (row.kind == Kind::wrap && allocates(row.symbol)) requests.push_back(std::string("allocate ") + row.symbol);
         if (tells_memory(row.symbol) && (row.kind == Kind::wrap || (row.kind == Kind::nvml && with_nvml)))
             requests.push_back(std::string("figures ") + row.symbol);
     }

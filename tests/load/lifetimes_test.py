@@ -41,9 +41,10 @@ GREEN_UNSEEN = "without NVML, the 6 MiB of a green context go with the last cont
 CODE_UNSEEN = "code is measured by NVML alone, which does not list the process there"
 LEFT_OUT: dict[frozenset[str], str] = {
     frozenset({"module", "not listed"}): CODE_UNSEEN,
-    frozenset({"launched kernel", "not listed"}): CODE_UNSEEN,
-    frozenset({"green context", "not listed", "context destroyed"}): GREEN_UNSEEN,
-    frozenset({"green context", "not listed", "attached and detached"}): GREEN_UNSEEN,
+    frozenset({"library", "not listed"}): CODE_UNSEEN,
+    frozenset({"launched_kernel", "not listed"}): CODE_UNSEEN,
+    frozenset({"green_context", "not listed", "context destroyed"}): GREEN_UNSEEN,
+    frozenset({"green_context", "not listed", "attached and detached"}): GREEN_UNSEEN,
 }
 
 
