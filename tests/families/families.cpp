@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <initializer_list>
 
@@ -365,10 +364,8 @@ CUresult give_context(const Use &use, const Block &block) {
 }
 
 // A green context, and a block that is allocated in it, which is the primary context's. What it takes itself stays
-// until that one goes, so only the first ones are made: many would fill the cap for good.
+// until that one goes.
 CUresult take_green(const Use &use, Block &block) {
-    static std::atomic<int> left{32};
-    if (left.fetch_sub(1, std::memory_order_relaxed) <= 0) return take_plain(use, block);
     CUdevResource all{}, group{};
     unsigned groups = 1;
     CUdevResourceDesc description = nullptr;
@@ -388,7 +385,7 @@ CUresult take_green(const Use &use, Block &block) {
     return refused(result, first_error({popped, ended}));
 }
 CUresult give_green(const Use &use, const Block &block) {
-    return first_error({free_plainly(use, block), block.green ? CU(cuGreenCtxDestroy, block.green) : CUDA_SUCCESS});
+    return first_error({free_plainly(use, block), CU(cuGreenCtxDestroy, block.green)});
 }
 
 // Every thread that the device can hold has a stack of this size.

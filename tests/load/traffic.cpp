@@ -78,7 +78,7 @@ void Traffic::leave(const std::vector<Place> &places) {
     }
 }
 
-const families::Family &Traffic::drawn(unsigned random) const {
+const families::Family &Traffic::drawn(unsigned random) {
     const auto weight = [&](const families::Family &one) {
         return std::find(how_.without.begin(), how_.without.end(), one.memory.trait) == how_.without.end() ? one.weight
                                                                                                            : 0;
@@ -87,7 +87,9 @@ const families::Family &Traffic::drawn(unsigned random) const {
     for (const families::Family &one : families::families()) sum += weight(one);
     const auto *one = families::families().data();
     for (unsigned at = random % sum; at >= weight(*one); ++one) at -= weight(*one);
-    return *one;
+    // Some of their memory stays until the primary context ends, so many would fill the cap for good.
+    const bool stays = one->memory.ends_with == families::EndsWith::primary_context;
+    return stays && --left_that_stay_ < 0 ? families::families().front() : *one;
 }
 
 void Traffic::give(const Block &block, unsigned random, const std::vector<Place> &places) {

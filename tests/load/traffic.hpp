@@ -64,7 +64,7 @@ class Traffic {
     void give(const Block &block, unsigned random, const std::vector<Place> &places);
     void other(Random &random, const Place &place);
     void expect(CUresult result, const char *what, const char *family = "");
-    const families::Family &drawn(unsigned random) const;
+    const families::Family &drawn(unsigned random);
     std::vector<Place> own_places(bool pools);
     void leave(const std::vector<Place> &places);
     void end_open_captures();
@@ -75,6 +75,7 @@ class Traffic {
     std::vector<Slot> slots_;
     std::vector<std::thread> seats_;
     std::atomic<std::int64_t> left_{0};
+    std::atomic<int> left_that_stay_{32};
     std::uint64_t rounds_ = 0;
     Counts counts_;
 };
