@@ -72,10 +72,10 @@ CUresult take_array(const Use &use, Block &block) {
     block.bytes = 4 * shape.Width * shape.Height;
     return CU(cuArrayCreate_v2, &block.array, &shape);
 }
-// Layers of 1 MiB.
+// The driver rounds the depth up to 16 layers, of which 16 of these are 1 MiB.
 CUresult take_cube(const Use &use, Block &block) {
-    const CUDA_ARRAY3D_DESCRIPTOR shape{512, 512, block.bytes / kMiB + 1, CU_AD_FORMAT_FLOAT, 1, 0};
-    block.bytes = kMiB * shape.Depth;
+    block.bytes = round_up(block.bytes, kMiB);
+    const CUDA_ARRAY3D_DESCRIPTOR shape{128, 128, 16 * block.bytes / kMiB, CU_AD_FORMAT_FLOAT, 1, 0};
     return CU(cuArray3DCreate_v2, &block.array, &shape);
 }
 CUresult destroy_array(const Use &use, const Block &block) { return CU(cuArrayDestroy, block.array); }

@@ -120,7 +120,7 @@ enum class Takes {
 
 // What is the same for several families.
 struct Memory {
-    const char *kind = nullptr;  // in the books, "plain"; null: several, or none
+    std::string_view kind = {};  // in the books, "plain"; empty: several, or none
     Takes takes;
     EndsWith ends_with = EndsWith::nothing;
     Trait trait = Trait::none;
