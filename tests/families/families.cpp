@@ -35,10 +35,11 @@ CUresult free_either_way(const Use &use, const Block &block) {
     return use.random % 16 == 0 ? free_plainly(use, block) : free_in_stream(use, block);
 }
 
+// Rows of 1,025 bytes: the pitch makes them half as long again.
 CUresult take_pitch(const Use &use, Block &block) {
     std::size_t pitch = 0;
-    const Bytes rows = block.bytes / 1024 + 1;
-    const CUresult result = CU(cuMemAllocPitch_v2, &block.pointer, &pitch, 1000, rows, 4);
+    const Bytes rows = block.bytes / 1536 + 1;
+    const CUresult result = CU(cuMemAllocPitch_v2, &block.pointer, &pitch, 1025, rows, 4);
     block.bytes = pitch * rows;
     return result;
 }
@@ -65,7 +66,7 @@ CUresult free_host(const Use &use, const Block &block) { return CU(cuMemFreeHost
 
 // Narrow ones share granules; the height of a wide one of 512 MiB is within the limits of the driver.
 std::size_t width_for(Bytes bytes) { return bytes > 64 * kMiB ? 8192 : 512; }
-std::size_t height_for(Bytes bytes) { return bytes / (4 * width_for(bytes)) + 1; }
+std::size_t height_for(Bytes bytes) { return round_up(bytes, 4 * width_for(bytes)) / (4 * width_for(bytes)); }
 
 CUresult take_array(const Use &use, Block &block) {
     const CUDA_ARRAY_DESCRIPTOR shape{width_for(block.bytes), height_for(block.bytes), CU_AD_FORMAT_FLOAT, 1};
@@ -324,15 +325,18 @@ CUresult take_captured(const Use &use, Block &block) {
 }
 
 // A capture that is still under way.
-CUresult take_open_capture(const Use &use, Block &block) {
-    const std::shared_lock lock(captures());
+CUresult capture_allocation(const Use &use, Block &block) {
     if (const CUresult result = begin_capture(use, block)) return result;
     return no_refusal(CU(cuMemAllocAsync, &block.pointer, block.bytes, block.stream));
 }
+CUresult take_open_capture(const Use &use, Block &block) {
+    const std::shared_lock lock(captures());
+    return capture_allocation(use, block);
+}
 // With a stream forked into it and destroyed it cannot succeed any more.
 CUresult take_broken_capture(const Use &use, Block &block) {
-    if (const CUresult result = take_open_capture(use, block)) return result;
     const std::shared_lock lock(captures());
+    if (const CUresult result = capture_allocation(use, block)) return result;
     CUstream forked = nullptr;
     CUevent fork = nullptr;
     return no_refusal(first_error({CU(cuStreamCreate, &forked, CU_STREAM_NON_BLOCKING),
@@ -388,15 +392,21 @@ CUresult give_green(const Use &use, const Block &block) {
     return first_error({free_plainly(use, block), CU(cuGreenCtxDestroy, block.green)});
 }
 
-// Every thread that the device can hold has a stack of this size.
+// Every thread that the device can hold has a stack. Sets `each` to what is to be added to it, so that all of them take
+// the bytes of the block, and those to that.
 constexpr std::size_t kDefaultStack = 1024;
-CUresult take_stack(const Use &use, Block &block) {
+CUresult divide(const Use &use, Block &block, Bytes &each) {
     int processors = 0;
-    if (const CUresult result =
-            CU(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, use.place.device))
-        return no_refusal(result);
-    const Bytes threads = 2048 * static_cast<Bytes>(processors), more = round_up(block.bytes / threads, 256);
-    block.bytes = more * threads;
+    const CUresult result =
+        CU(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, use.place.device);
+    const Bytes threads = 2048 * static_cast<Bytes>(processors > 0 ? processors : 1);
+    each = round_up(block.bytes / threads, 256);
+    block.bytes = each * threads;
+    return no_refusal(result);
+}
+CUresult take_stack(const Use &use, Block &block) {
+    Bytes more = 0;
+    if (const CUresult result = divide(use, block, more)) return result;
     return CU(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kDefaultStack + more);
 }
 CUresult give_stack(const Use &use, const Block &) { return CU(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kDefaultStack); }
@@ -424,7 +434,10 @@ CUresult unload_library(const Use &use, const Block &block) { return CU(cuLibrar
 // A launch takes local memory for every thread that the device can hold. It stays with the context.
 CUresult take_launched(const Use &use, Block &block) {
     CUfunction kernel = nullptr;
-    if (const CUresult result = CU(cuModuleLoadData, &block.module, frame_ptx(2048).c_str())) return result;
+    Bytes more = 0;
+    if (const CUresult result = divide(use, block, more)) return result;
+    if (const CUresult result = CU(cuModuleLoadData, &block.module, frame_ptx(kDefaultStack + more).c_str()))
+        return result;
     CUresult result = CU(cuModuleGetFunction, &kernel, block.module, "frame");
     if (result == CUDA_SUCCESS)
         result = CU(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, use.stream(), nullptr, nullptr);
