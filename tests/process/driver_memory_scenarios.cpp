@@ -202,20 +202,6 @@ SCENARIO_NAMED(a_heap_that_would_not_fit_is_refused_and_room_is_kept_for_one_tha
     EXPECT(curb_sim_held(0) <= kCap);
 }
 
-SCENARIO_NAMED(code_that_the_driver_loads_is_counted) {
-    start();
-    CUmodule module = nullptr;
-    const char image[64] = "not a real module";
-    MUST(cuModuleLoadData(&module, image));
-    EXPECT(curb_sim_held(0) > kContext);
-    EXPECT(within(std::chrono::seconds(2), [] { return told_held(2 * MiB) == curb_sim_held(0); }));
-    fill([&] {
-        CUdeviceptr pointer = 0;
-        return cuMemAlloc_v2(&pointer, 2 * MiB);
-    });
-    EXPECT_EQ(curb_sim_held(0), kCap - kept_for_driver(kCap, 2 * MiB));  // what is kept for more code
-}
-
 SCENARIO_NAMED(a_cap_smaller_than_a_context_refuses_the_context) {  // cap: 256 MiB
     CUcontext context = nullptr;
     MUST(cuInit(0));

@@ -4,28 +4,6 @@
 
 using namespace scenario;
 
-SCENARIO_NAMED(sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them) {
-    start();
-    for (const std::uint64_t bytes :
-         {std::uint64_t{1}, 4 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 2 * MiB + 1, 3 * MiB, 33 * MiB + 5}) {
-        const CUdeviceptr first = take(bytes), second = take(bytes);
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        MUST(cuMemFree_v2(first));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        MUST(cuMemFree_v2(second));
-        EXPECT_EQ(told_held(), kContext);
-    }
-    std::vector<CUdeviceptr> small;
-    for (int i = 0; i < 10'000; ++i) small.push_back(take(4 * KiB));
-    EXPECT_EQ(curb_sim_held(0), kContext + 40 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    for (std::size_t i = 0; i < small.size(); ++i)
-        if (i % 512 != 0) MUST(cuMemFree_v2(small[i]));
-    EXPECT_EQ(told_held(), curb_sim_held(0));  // one block keeps its granule
-    for (std::size_t i = 0; i < small.size(); i += 512) MUST(cuMemFree_v2(small[i]));
-    EXPECT_EQ(told_held(), kContext);
-}
-
 SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up) {
     start();
     const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
@@ -87,23 +65,6 @@ SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a
     MUST(cuMemFreeAsync(block, stream));
     MUST(cuMemFree_v2(take(352 * MiB)));
     EXPECT_EQ(curb_sim_held(0), kContext);
-}
-
-SCENARIO_NAMED(a_destroyed_pool_is_held_until_its_last_allocation_is_freed) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
-    MUST(cuMemPoolDestroy(pool));
-    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));  // it is what the device says, and no pool's
-    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
-    MUST(cuMemFreeAsync(block, stream));
-    MUST(cuStreamSynchronize(stream));
-    // Nothing told curb that this memory is back; the next request is what finds out.
-    take(352 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
@@ -172,25 +133,6 @@ SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
     EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 0, 5, 4), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
-}
-
-SCENARIO_NAMED(whatever_is_freed_how_the_books_end_at_what_the_device_says) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    const CUdeviceptr plain = take(64 * MiB);
-    CUdeviceptr pooled = 0;
-    MUST(cuMemFreeAsync(plain, stream));
-    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));  // it comes back at the next synchronisation
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuMemFree_v2(take(352 * MiB)));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    EXPECT(cuMemFree_v2(plain) != CUDA_SUCCESS);
-    MUST(cuMemAllocAsync(&pooled, 64 * MiB, stream));
-    MUST(cuMemFree_v2(pooled));
-    EXPECT(cuMemFree_v2(pooled) != CUDA_SUCCESS);
-    EXPECT(cuMemFreeAsync(pooled, stream) != CUDA_SUCCESS);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(the_process_ends_with_everything_live) {
