@@ -32,6 +32,8 @@ add_library(conformance_next SHARED conformance_next.cpp)
 target_link_libraries(conformance_next PRIVATE ${CMAKE_DL_LIBS})
 target_link_libraries(conformance_stubs PRIVATE ${CMAKE_DL_LIBS})
 
+target_link_libraries(conformance PRIVATE families_without_driver)
+target_link_libraries(conformance_probe PUBLIC families_without_driver)
 foreach(target conformance conformance_probe conformance_references conformance_child conformance_linked conformance_early
     conformance_stubs conformance_stubbed conformance_user)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/shim/driver ${PROJECT_SOURCE_DIR}/shim/abi)

@@ -36,11 +36,13 @@ Options options;
 
 constexpr const char *kNext = "libconformance_next.so", *kEarly = "libconformance_early.so";
 
-// By the export's name.
-const Channel kSymbolChannels[] = {
-    {.name = "linked program", .how = "linked", .linked = true, .bound_by_loader = true},
+// By the export's name, as soon as main begins.
+const Channel kLinked{.name = "linked program", .how = "linked", .linked = true, .bound_by_loader = true};
+const Channel kHandle{.name = "dlsym of dlopen", .how = "handle"};
+const Channel kStubs{
+    .name = "library linked with stubs", .how = "stubs-linked", .stubs = Stubs::library, .bound_by_loader = true};
+const Channel kOthers[] = {
     {.name = "linked library", .how = "linked", .when = "constructor", .behind = kEarly, .bound_by_loader = true},
-    {.name = "dlsym of dlopen", .how = "handle"},
     {.name = "dlsym of dlopen by path", .how = "path"},
     {.name = "dlsym of dlopen, linked program", .how = "handle", .linked = true},
     {.name = "dlsym of dlopen(null)", .how = "self"},
@@ -51,63 +53,47 @@ const Channel kSymbolChannels[] = {
     {.name = "RTLD_DEFAULT, linked program", .how = "default", .linked = true},
     {.name = "dlvsym", .how = "versioned"},
     {.name = "dlvsym of RTLD_DEFAULT", .how = "versioned-default"},
-    {.name = "RTLD_NEXT of a preload before curb", .how = "next", .linked = true, .before = kNext},
-    {.name = "RTLD_NEXT of a preload before curb, no driver", .how = "next-none", .before = kNext},
-    {.name = "RTLD_NEXT of a preload before curb, dlvsym", .how = "versioned-next", .linked = true, .before = kNext},
-    {.name = "RTLD_NEXT of a preload behind curb", .how = "next", .linked = true, .behind = kNext, .behind_curb = true},
-    {.name = "RTLD_NEXT of a preload behind curb, dlvsym",
-     .how = "versioned-next",
-     .linked = true,
-     .behind = kNext,
-     .behind_curb = true},
-    {.name = "after fork", .how = "handle", .when = "fork"},
-    {.name = "after fork and exec", .how = "handle", .when = "exec"},
-    {.name = "after fork and exec, linked program",
-     .how = "linked",
-     .when = "exec",
-     .linked = true,
-     .bound_by_loader = true},
+    {.name = "RTLD_NEXT, no driver", .how = "next-none", .before = kNext},
     {.name = "in a library's constructor", .how = "handle", .when = "constructor", .behind = kEarly},
     {.name = "in the constructor of a library before curb", .how = "handle", .when = "constructor", .before = kEarly},
-    {.name = "in an exit handler", .how = "handle", .when = "at-exit"},
-    {.name = "in an exit handler, linked program",
-     .how = "linked",
-     .when = "at-exit",
-     .linked = true,
-     .bound_by_loader = true},
-    {.name = "in a static object's destructor", .how = "handle", .when = "static-destructor"},
     {.name = "in a library's destructor", .how = "handle", .when = "destructor", .behind = kEarly},
     {.name = "program linked with stubs", .how = "stubs-linked", .stubs = Stubs::program, .bound_by_loader = true},
     {.name = "RTLD_DEFAULT, program linked with stubs", .how = "stubs-default", .stubs = Stubs::program},
     {.name = "dlsym of stubs", .how = "stubs-handle", .stubs = Stubs::program},
-    {.name = "library linked with stubs", .how = "stubs-linked", .stubs = Stubs::library, .bound_by_loader = true},
     {.name = "RTLD_DEFAULT, library linked with stubs", .how = "stubs-default", .stubs = Stubs::library},
-    {.name = "library linked with stubs that open the driver by path",
-     .how = "stubs-linked",
-     .stubs = Stubs::library,
-     .bound_by_loader = true,
-     .stubs_by = "path"},
-    {.name = "library linked with stubs, after fork",
-     .how = "stubs-linked",
-     .when = "fork",
-     .stubs = Stubs::library,
-     .bound_by_loader = true},
-    {.name = "library linked with stubs, after fork and exec",
-     .how = "stubs-linked",
-     .when = "exec",
-     .stubs = Stubs::library,
-     .bound_by_loader = true},
-    {.name = "library linked with stubs, in an exit handler",
-     .how = "stubs-linked",
-     .when = "at-exit",
-     .stubs = Stubs::library,
-     .bound_by_loader = true},
-    {.name = "library linked with stubs, in a static object's destructor",
-     .how = "stubs-linked",
-     .when = "static-destructor",
-     .stubs = Stubs::library,
-     .bound_by_loader = true},
 };
+
+std::vector<Channel> symbol_channels() {
+    std::vector<Channel> all{kLinked, kHandle, kStubs};
+    all.insert(all.end(), std::begin(kOthers), std::end(kOthers));
+    // At other times of a process's life.
+    constexpr const char *kTimes[][2] = {{"fork", "after fork"},
+                                         {"exec", "after fork and exec"},
+                                         {"at-exit", "in an exit handler"},
+                                         {"static-destructor", "in a static object's destructor"}};
+    for (const auto &[when, name] : kTimes)
+        for (Channel channel : {kLinked, kHandle, kStubs}) {
+            channel.name += std::string(", ") + name;
+            channel.when = when;
+            all.push_back(channel);
+        }
+    // Another preload, on either side of curb.
+    for (const char *how : {"next", "versioned-next"})
+        for (const bool behind : {false, true}) {
+            Channel channel{
+                .name = std::string("RTLD_NEXT of a preload ") + (behind ? "behind" : "before") + " curb, " + how,
+                .how = how,
+                .linked = true};
+            (behind ? channel.behind : channel.before) = kNext;
+            channel.behind_curb = behind;
+            all.push_back(channel);
+        }
+    Channel by_path = kStubs;
+    by_path.name += " that open the driver by path";
+    by_path.stubs_by = "path";
+    all.push_back(by_path);
+    return all;
+}
 
 // By cuGetProcAddress.
 const Channel kProcChannels[] = {
@@ -336,7 +322,7 @@ std::vector<std::string> recorded_requests() {
 std::vector<std::string> call_requests(bool with_nvml) {
     std::vector<std::string> requests{"init"};
     for (const Row &row : kRows) {
-        if (row.kind == Kind::wrap && way_of(row.symbol)) requests.push_back(std::string("allocate ") + row.symbol);
+        if (row.kind == Kind::wrap && allocates(row.symbol)) requests.push_back(std::string("allocate ") + row.symbol);
         if (tells_memory(row.symbol) && (row.kind == Kind::wrap || (row.kind == Kind::nvml && with_nvml)))
             requests.push_back(std::string("figures ") + row.symbol);
     }
@@ -395,7 +381,8 @@ int main(int argc, char **argv) {
     }
 
     const auto rows = row_requests([](const Row &) { return true; });
-    for (const Channel &channel : kSymbolChannels) {
+    const std::vector<Channel> by_symbol = symbol_channels();
+    for (const Channel &channel : by_symbol) {
         cases.begin(channel.name);
         compare_places(channel, channel.bound_by_loader ? rows : symbols);
     }
@@ -412,13 +399,13 @@ int main(int argc, char **argv) {
         if (initialised) recorded.insert(recorded.begin(), "init");
         compare_places(kProcChannels[1], recorded);
     }
-    for (const Channel &channel : kSymbolChannels) {
+    for (const Channel &channel : by_symbol) {
         if (channel.behind_curb || without_driver(channel)) continue;
-        cases.begin(std::string("calls, ") + channel.name);
+        cases.begin("calls, " + channel.name);
         compare_calls(channel, call_requests(true));
     }
     for (const Channel &channel : kProcChannels) {
-        cases.begin(std::string("calls, ") + channel.name);
+        cases.begin("calls, " + channel.name);
         compare_calls(channel, call_requests(false));
     }
     return cases.sum_up() ? 0 : 1;

@@ -6,7 +6,7 @@
 //   init                         cuInit, with the primary context of device 0 current
 //   symbol NAME                  where the export NAME is
 //   proc NAME VERSION FLAGS      what cuGetProcAddress says
-//   allocate NAME                512 MiB by this way, twice; all given back; once more
+//   allocate NAME                512 MiB by this export, twice; all given back; once more
 //   figures NAME                 the device's memory as this function tells it
 //   library SONAME               the path of the library that is loaded under this name, as the code
 //
@@ -43,12 +43,12 @@ void *linked_reference(const char *symbol);
 // How to come by a driver function; null: it is not to be had in this way.
 using Find = void *(*)(const char *symbol);
 
-// The way that an export is the essential call of; null: it is none that allocates.
-const char *way_of(std::string_view symbol);
+// Whether a family of memory is about this export.
+bool allocates(std::string_view symbol);
 // Whether it tells how much memory the device has.
 bool tells_memory(std::string_view symbol);
 
-std::string allocate(Find find, const std::string &way);
+std::string allocate(Find find, const std::string &symbol);
 std::string figures(Find find, const std::string &function);
 std::string initialise(Find find);
 

@@ -14,7 +14,7 @@ enum class Stubs { none, program, library };
 
 // Where a child stands and how it asks.
 struct Channel {
-    const char *name;
+    std::string name;
     const char *how;
     const char *when = "main";
     bool linked = false;            // the program is linked with the driver

@@ -1,4 +1,4 @@
-// What single errors of the driver once did to programs under curb, a case each.
+// What errors of the driver once did to programs under curb that a single failing call (driver_faults) does not show.
 //
 //   LD_PRELOAD=libcurb.so driver_cases [CASE]
 #include "contract/images.hpp"
@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char *kKeeps =
     R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "1GiB", "idle": "1h"}}}})";
-constexpr Bytes kContext = 518 * MiB;
 
 void fail(const char *name, int times = 1, CUresult result = CUDA_ERROR_UNKNOWN) {
     curb_sim_fail_next(name, result, times);
@@ -26,61 +25,10 @@ CUstream stream_of(Program &p) {
 
 }  // namespace
 
-WAY(a_thread_keeps_its_capture_mode, kCapped) {
-    p.start();
-    CUdeviceptr block = 0;
-    DO(cuMemAllocAsync, &block, MiB, nullptr);
-    fail("cuThreadExchangeStreamCaptureMode");
-    DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
-    p.cap_holds(kCap);
-}
-
-WAY(a_process_whose_devices_are_told_late_is_capped, kCapped) {
-    fail("cuDeviceGetCount");
-    p.start();
-    p.cap_holds(kCap);
-}
-
 WAY(a_device_whose_size_is_told_late_has_its_cap, R"({"version": 1, "gpu": {"*": {"cap": "10%"}}})") {
     fail("cuDeviceTotalMem_v2");
     p.start();
     p.cap_holds(p.device_size() / 10);
-}
-
-WAY(memory_is_charged_when_the_thread_s_device_is_told_late, kCapped) {
-    p.start();
-    CUdeviceptr block = 0;
-    fail("cuCtxGetDevice");
-    DO(cuMemAlloc_v2, &block, 64 * MiB);
-    p.holds(Kind::plain, 64 * MiB);
-}
-
-WAY(memory_goes_with_its_context_when_that_is_told_late, kCapped) {
-    p.start();
-    CUdeviceptr block = 0;
-    fail("cuCtxGetCurrent");
-    DO(cuMemAlloc_v2, &block, 64 * MiB);
-    DO(cuDevicePrimaryCtxReset_v2, 0);
-    p.holds(Kind::plain, 0);
-}
-
-WAY(a_primary_context_ends_when_its_state_is_told_late, kCapped) {
-    p.start();
-    fail("cuDevicePrimaryCtxGetState");
-    DO(cuDevicePrimaryCtxRelease_v2, 0);
-    p.holds(Kind::contexts, 0);
-}
-
-WAY(a_context_ends_though_it_cannot_be_made_current, kCapped) {
-    const CUcontext primary = p.start();
-    CUcontext own = nullptr;
-    DO(cuCtxCreate_v2, &own, 0, 0);
-    DO(cuCtxSetCurrent, primary);
-    fail("cuCtxPushCurrent_v2");
-    DO(cuCtxDestroy_v2, own);
-    curb_sim_fail_next("", 0, 0);
-    p.holds(Kind::contexts, kContext);
-    if (p.read_books().contexts != 1) p.problem("curb counts another number of contexts");
 }
 
 WAY(a_capture_goes_on_when_its_end_is_refused, kKeeps) {
@@ -127,38 +75,12 @@ WAY(a_pool_keeps_its_charge_while_the_driver_does_not_tell_its_size, kCapped) {
     p.holds(Kind::pools, 64 * MiB);
 }
 
-WAY(an_error_out_of_a_pool_s_idle_memory_is_the_program_s, kCapped) {
-    p.start();
-    keeping_pool(p);
-    CUdeviceptr pooled = 0, plain = 0;
-    DO(cuMemAllocAsync, &pooled, 1024 * MiB, nullptr);
-    DO(cuMemFreeAsync, pooled, nullptr);
-    DO(cuCtxSynchronize);
-    DO(cuMemAlloc_v2, &plain, 300 * MiB);
-    fail("cuMemAllocAsync", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
-    p.call("cuMemAllocAsync", CUDA_ERROR_ILLEGAL_ADDRESS, [&] { return cuMemAllocAsync(&pooled, 900 * MiB, nullptr); });
-}
-
 WAY(memory_of_a_pool_that_is_not_told_is_refused_under_a_cap, kCapped) {
     p.start();
     CUdeviceptr block = 0;
     fail("cuDeviceGetMemPool", 2);
     p.call("cuMemAllocAsync", CUDA_ERROR_OUT_OF_MEMORY, [&] { return cuMemAllocAsync(&block, 64 * MiB, nullptr); });
     DO(cuMemAllocAsync, &block, 64 * MiB, nullptr);
-}
-
-WAY(memory_of_a_graph_is_charged_when_its_nodes_are_told_late, kCapped) {
-    p.start();
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(100 * MiB);
-    CUgraph graph = nullptr;
-    CUgraphNode node = nullptr;
-    CUgraphExec executable = nullptr;
-    DO(cuGraphCreate, &graph, 0);
-    DO(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &parameters);
-    fail("cuGraphGetNodes");
-    DO(cuGraphInstantiateWithFlags, &executable, graph, 0);
-    DO(cuGraphLaunch, executable, nullptr);
-    p.holds(Kind::graphs, 128 * MiB);
 }
 
 WAY(a_kept_block_that_cannot_be_freed_stays_kept, kKeeps) {

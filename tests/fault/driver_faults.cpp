@@ -6,7 +6,9 @@
 //   LD_PRELOAD=libcurb.so driver_faults --sweep WAY SECONDS     in one process, for so long at the most
 //   driver_faults --list                                        the ways
 //
-// They are taken in random order, which CURB_SEED repeats.
+// Without arguments each way is swept, in one process that keeps CUDA; then faults are tried in processes of their own,
+// in which CUDA begins: all of the_start, and of the other ways as many as the matrix wants. They are taken in random
+// order, which CURB_SEED repeats.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -53,23 +55,27 @@ int main(int argc, char **argv) {
             runs.sweep(*way, others, kCodes, std::chrono::seconds(std::atoi(argv[3])), fault::seed());
         return runs.failures() != 0;
     }
-    const bool only_others = argc > 4 && std::strcmp(argv[4], "others") == 0;
-    std::vector<Trial> trials;
+    std::vector<Trial> first, others_too;
+    std::uint64_t reached = 0;
+    const bool one = argc > 1, one_call = argc > 3, only_others = argc > 4 && std::strcmp(argv[4], "others") == 0;
     for (const Way &way : ways()) {
-        if (argc > 1 && std::strcmp(argv[1], way.name) != 0) continue;
+        if (one && std::strcmp(argv[1], way.name) != 0) continue;
         for (const bool others : {false, true}) {
+            if (!one) reached += runs.sweep(way, others, kCodes, std::chrono::seconds(60 / CURB_SHARE), fault::seed());
             const std::uint64_t calls = runs.calls(way, others);
-            if (argc > 3 && others == only_others)
+            if (one_call && others == only_others)
                 runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, false}});
+            std::vector<Trial> &trials = one || std::strcmp(way.name, "the_start") == 0 ? first : others_too;
             for (std::uint64_t call = 1; call <= calls; ++call)
                 for (const int code : kCodes) trials.push_back({&way, {call, code, others, false}});
         }
     }
-    if (argc > 3) return runs.failures() != 0;
-    const std::uint64_t wanted = argc > 1 ? trials.size() : matrix::figure(matrix::Name::driver_faults) / CURB_SHARE;
-    const std::uint64_t reached = runs.run(std::move(trials), wanted, fault::seed());
+    if (one_call) return runs.failures() != 0;
+    const std::uint64_t wanted = one ? 0 : matrix::figure(matrix::Name::driver_faults) / CURB_SHARE;
+    reached += runs.run(first, first.size(), fault::seed());
+    if (reached < wanted) reached += runs.run(others_too, wanted - reached, fault::seed());
     std::printf("%llu faults, %llu wrong\n", static_cast<unsigned long long>(reached),
                 static_cast<unsigned long long>(runs.failures()));
-    if (argc == 1) matrix::report(matrix::Name::driver_faults, reached);
-    return runs.failures() != 0 || (argc == 1 && reached < wanted);
+    if (!one) matrix::report(matrix::Name::driver_faults, reached);
+    return runs.failures() != 0 || reached < wanted;
 }

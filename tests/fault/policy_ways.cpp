@@ -3,8 +3,100 @@
 
 using namespace fault;
 
+namespace {
+
+CUdeviceptr take(Program &p, Bytes bytes) {
+    CUdeviceptr pointer = 0;
+    DO(cuMemAlloc_v2, &pointer, bytes);
+    return pointer;
+}
+
+}  // namespace
+
 WAY(the_start, kCapped) {
     p.start();
+    p.read_books();
+    p.cap_holds(kCap);
+}
+
+WAY(memory_without_a_policy, kNoPolicy) {
+    p.start();
+    const CUdeviceptr block = take(p, 100 * MiB), small = take(p, 100);
+    std::size_t free = 0, total = 0;
+    DO(cuMemGetInfo_v2, &free, &total);
+    DO(cuDeviceTotalMem_v2, &total, 0);
+    p.read_books();
+    p.mend();
+    DO(cuMemFree_v2, block);
+    DO(cuMemFree_v2, small);
+    p.read_books();
+}
+
+WAY(kept_blocks, R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "200MiB", "idle": "1h"}}}})") {
+    p.start();
+    CUdeviceptr block = take(p, 64 * MiB), other = take(p, 100 * MiB), small = take(p, 64 * KiB), large = 0;
+    DO(cuMemFree_v2, block);
+    block = take(p, 64 * MiB);
+    DO(cuMemFree_v2, block);
+    DO(cuMemFree_v2, other);
+    DO(cuMemFree_v2, small);
+    // There is room for it without what is kept.
+    DO(cuMemAlloc_v2, &large, 1300 * MiB);
+    p.read_books();
+    CUdeviceptr second = take(p, 40 * MiB);
+    CUipcMemHandle handle;
+    int device = -1;
+    if (second != 0) {  // not refused for want of memory
+        DO(cuIpcGetMemHandle, &handle, second);
+        DO(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, second);
+    }
+    p.mend();
+    DO(cuMemFree_v2, second);
+    DO(cuMemFree_v2, large);
+    p.release(R"(["cache"])");
+    p.read_books();
+    p.cap_holds(kCap);
+}
+
+WAY(kept_blocks_of_a_context_that_ends,
+    R"({"version": 1, "gpu": {"*": {"cap": "4GiB", "cache": {"max": "200MiB", "idle": "1h"}}}})") {
+    const CUcontext primary = p.start();
+    CUcontext own = nullptr, popped = nullptr;
+    CUdeviceptr inside = 0, kept = 0;
+    DO(cuCtxCreate_v2, &own, 0, 0);
+    DO(cuMemAlloc_v2, &inside, 20 * MiB);
+    DO(cuMemAlloc_v2, &kept, 30 * MiB);
+    DO(cuMemFree_v2, kept);
+    DO(cuCtxPopCurrent_v2, &popped);
+    DO(cuCtxSetCurrent, primary);
+    const CUdeviceptr block = take(p, 64 * MiB);
+    p.read_books();
+    p.mend();
+    DO(cuCtxDestroy_v2, own);
+    DO(cuMemFree_v2, block);
+    p.release(R"(["cache"])");
+    p.read_books();
+    p.cap_holds(4 * GiB);
+}
+
+WAY(idle_memory_of_a_pool_at_the_cap, kCapped) {
+    p.start();
+    CUdeviceptr pooled = 0, plain = 0;
+    const CUmemoryPool pool = keeping_pool(p);
+    DO(cuMemAllocAsync, &pooled, 1024 * MiB, nullptr);
+    DO(cuMemFreeAsync, pooled, nullptr);
+    DO(cuCtxSynchronize);
+    // Served out of what the pool has, then by taking that away from it.
+    DO(cuMemAlloc_v2, &plain, 300 * MiB);
+    DO(cuMemAllocAsync, &pooled, 900 * MiB, nullptr);
+    DO(cuMemFreeAsync, pooled, nullptr);
+    DO(cuCtxSynchronize);
+    DO(cuMemFree_v2, plain);
+    DO(cuMemAlloc_v2, &plain, 1200 * MiB);
+    p.read_books();
+    p.mend();
+    DO(cuMemFree_v2, plain);
+    DO(cuMemPoolTrimTo, pool, 0);
     p.read_books();
     p.cap_holds(kCap);
 }
@@ -28,12 +120,15 @@ WAY(releases, kCapped) {
     p.start();
     CUstream stream = nullptr;
     CUdeviceptr one = 0, two = 0;
+    std::uint64_t kept = 0;
     DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    keeping_pool(p);
+    const CUmemoryPool pool = keeping_pool(p);
     DO(cuMemAllocAsync, &one, 400 * MiB, stream);
     DO(cuMemAllocAsync, &two, 100 * MiB, stream);
     DO(cuMemFreeAsync, one, stream);
     p.release(R"(["cache", "pools", "frameworks", "pressure"])");
+    DO(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
+    if (kept != ~0ULL) p.problem("the pool's release threshold is told as " + std::to_string(kept));
     p.mend();
     DO(cuMemFreeAsync, two, stream);
     p.release(R"(["pools"])");

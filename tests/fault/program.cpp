@@ -1,8 +1,5 @@
 #include "program.hpp"
 
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +12,7 @@
 #include <thread>
 #include <variant>
 
-#include "control/messages.hpp"
-#include "control/runtime_dir.hpp"
+#include "control/client.hpp"
 #include "runs.hpp"
 #include "sim.h"
 
@@ -41,63 +37,6 @@ std::string books_text(const Books &books) {
     return out;
 }
 
-// The process's own control socket, asked as from outside, but without a search of the machine for it: that would cost
-// more than the rest of a run. It is there a moment after cuInit.
-class OwnSocket {
-  public:
-    OwnSocket(std::chrono::seconds patience, std::chrono::microseconds pause) : patience_(patience), pause_(pause) {}
-    OwnSocket(const OwnSocket &) = delete;
-    OwnSocket &operator=(const OwnSocket &) = delete;
-    ~OwnSocket() { drop(); }
-
-    control::Reply ask(const control::Request &request) {
-        const std::string line = control::text(request) + "\n";
-        // curb closes a connection on which nothing has come for a while: runs on a real driver may take long.
-        if (!sent(line) && (drop(), !sent(line))) return control::Failure{given_up_ ? "there is none" : "it is closed"};
-        std::string answer;
-        std::array<char, 4096> block;
-        while (answer.find('\n') == std::string::npos) {
-            const ssize_t got = ::recv(socket_, block.data(), block.size(), 0);
-            if (got <= 0) return control::Failure{"no answer comes"};
-            answer.append(block.data(), static_cast<std::size_t>(got));
-        }
-        auto reply = control::parse_reply(answer.substr(0, answer.size() - 1));
-        return reply ? std::move(reply).value() : control::Failure{reply.error()};
-    }
-
-  private:
-    bool sent(const std::string &line) {
-        if (given_up_ || (socket_ < 0 && !connect())) return false;
-        return ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size());
-    }
-    void drop() {
-        if (socket_ >= 0) ::close(socket_);
-        socket_ = -1;
-    }
-    bool connect() {
-        const auto self = control::name_of(getpid());
-        const std::string path = control::places().xdg + "/curb/" + control::socket_name(*self);
-        sockaddr_un address{};
-        address.sun_family = AF_UNIX;
-        path.copy(address.sun_path, sizeof address.sun_path - 1);
-        const timeval patience{patience_.count(), 0};
-        socket_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        for (const auto until = std::chrono::steady_clock::now() + patience_;
-             std::chrono::steady_clock::now() < until;) {
-            if (::connect(socket_, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0) return true;
-            std::this_thread::sleep_for(pause_);
-        }
-        given_up_ = true;
-        return false;
-    }
-
-    std::chrono::seconds patience_;
-    std::chrono::microseconds pause_;
-    int socket_ = -1;
-    bool given_up_ = false;
-};
-
 class Unobserved {
   public:
     explicit Unobserved(Injector &injector) : injector_(injector) { injector_.pause(true); }
@@ -118,11 +57,18 @@ std::vector<Way> &ways() {
 
 template <class Wanted>
 Wanted Program::ask(const control::Request &request) {
-    // A process does one run. After a fault of the host there may be none.
-    static OwnSocket socket(injector_.is_of_driver() ? 30s : 1s, injector_.is_of_driver() ? 100us : 5000us);
-    const control::Reply reply = socket.ask(request);
-    if (const auto *wanted = std::get_if<Wanted>(&reply)) return *wanted;
-    if (injector_.is_of_driver() || !injector_.failed()) {
+    // The socket is there a moment after cuInit. After a fault of the host there may be none.
+    static bool given_up = false;
+    const bool of_driver = injector_.is_of_driver();
+    const auto until = std::chrono::steady_clock::now() + (of_driver ? 30s : 1s);
+    control::Reply reply;
+    do {
+        reply = control::ask(getpid(), request, 30s);
+        if (const auto *wanted = std::get_if<Wanted>(&reply)) return *wanted;
+        std::this_thread::sleep_for(of_driver ? 100us : 5000us);
+    } while (!given_up && std::chrono::steady_clock::now() < until);
+    given_up = true;
+    if (of_driver || !injector_.failed()) {
         const auto *why = std::get_if<control::Failure>(&reply);
         problem("the control socket: " + (why ? why->message : "another answer"));
     }
@@ -157,9 +103,9 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
     };
     if (!injector_.is_of_driver() && failed && result == CUDA_ERROR_OUT_OF_MEMORY) return;
     // Within these curb makes calls of the same name: of a twin of an array, to ask which context is the primary one,
-    // of blocks that it keeps.
+    // of blocks that it keeps. The end of a pool without memory is answered with success.
     constexpr std::string_view kBoth[] = {"cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemFree_v2",
-                                          "cuDevicePrimaryCtxRelease_v2"};
+                                          "cuDevicePrimaryCtxRelease_v2", "cuMemPoolDestroy"};
     if (result == expected && std::find(std::begin(kBoth), std::end(kBoth), name) != std::end(kBoth)) return;
     if (result == expected) {
         // Out of memory is answered by giving back what there is, and by a second call.

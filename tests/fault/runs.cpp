@@ -287,8 +287,8 @@ bool Runs::swept(const Way &way, bool others, const std::vector<int> &codes, std
     return false;
 }
 
-void Runs::sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
-                 std::uint64_t seed) {
+std::uint64_t Runs::sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
+                          std::uint64_t seed) {
     auto *sweep = shared_with_children<Sweep>(), *alone = shared_with_children<Sweep>();
     sweep->until = std::chrono::steady_clock::now() + most;
     alone->until = std::chrono::steady_clock::time_point::max();
@@ -315,6 +315,7 @@ void Runs::sweep(const Way &way, bool others, const std::vector<int> &codes, std
     std::printf("%s, %s: %llu of %zu faults, %llu wrong\n", way.name, others ? "others" : "its own",
                 static_cast<unsigned long long>(sweep->reached), sweep->all, static_cast<unsigned long long>(failures));
     std::fflush(stdout);
+    return sweep->reached;
 }
 
 int run_cases(int argc, char **argv) {

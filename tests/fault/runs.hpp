@@ -34,8 +34,9 @@ class Runs {
     // Every call of a way fails once with each of `codes`, all in one process that keeps the device's context, in an
     // order that `seed` decides, for so long at the most. A fault under which something is wrong is planned once more
     // in a process that knows no other: what is not wrong there has come of the many runs, and is only printed.
-    void sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
-               std::uint64_t seed);
+    // Returns how many have been reached.
+    std::uint64_t sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
+                        std::uint64_t seed);
 
     [[nodiscard]] std::uint64_t failures() const { return failures_; }
 

@@ -2,6 +2,7 @@
 // there), and until they have freed it all (and there).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "program.hpp"
@@ -11,7 +12,7 @@ namespace fault {
 struct Way {
     const char *name;
     const char *policy;  // JSON; %d: a folder of the run's own; "": none
-    void (*run)(Program &);
+    std::function<void(Program &)> run;
 };
 
 std::vector<Way> &ways();
@@ -19,9 +20,9 @@ std::vector<Way> &ways();
 struct AddWay {
     explicit AddWay(const Way &way) { ways().push_back(way); }
 };
-#define WAY(name, policy)                                          \
-    static void name(fault::Program &p);                           \
-    static const fault::AddWay add_##name({#name, policy, &name}); \
+#define WAY(name, policy)                                         \
+    static void name(fault::Program &p);                          \
+    static const fault::AddWay add_##name({#name, policy, name}); \
     static void name(fault::Program &p)
 
 inline constexpr const char *kNoPolicy = "";

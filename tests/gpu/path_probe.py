@@ -82,7 +82,7 @@ class Found:
 
 
 def program(lab: Lab) -> list[str]:
-    return lab.compiled("paths.cpp", "-cudart", "none", "-lcuda")
+    return [str(lab.built("tests/paths"))]
 
 
 def probe(lab: Lab, path: Path, label: str, column: Preload | None) -> Found:

@@ -11,11 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <map>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "cuda_abi.h"
 
@@ -99,70 +96,44 @@ void write_policy(const char *file, int cap) {
     std::rename(aside.c_str(), file);
 }
 
-const std::map<std::string, std::function<int()>> kWays{
-    {"return with all alive",
+// What a program does before it ends.
+enum class Before { nothing, cuda, statics, threads };
+
+struct Way {
+    const char *name;
+    Before before;
+    void (*ends)();
+};
+
+int status = 0;  // of main, where that returns
+
+const Way kWays[] = {
+    {"return with all alive", Before::statics,
      [] {
-         start();
-         use_statics();
          per_thread.block = taken();
          taken();
-         return 3;
+         status = 3;
      }},
-    {"exit",
-     [] {
-         start();
-         use_statics();
-         std::exit(4);
-         return 0;
-     }},
-    {"handlers before and after",
+    {"exit", Before::statics, [] { std::exit(4); }},
+    {"handlers before and after", Before::nothing,
      [] {
          std::atexit(at_exit_before);
          start();
          std::atexit(at_exit_after);
          for (CUdeviceptr &block : of_handlers) block = taken();
          use_statics();
-         return 0;
      }},
-    {"quick_exit",
+    {"quick_exit", Before::statics,
      [] {
-         start();
-         use_statics();
          std::at_quick_exit([] { std::printf("quick\n"), std::fflush(stdout); });
          std::quick_exit(5);
-         return 0;
      }},
-    {"_exit",
+    {"_exit", Before::statics, [] { _exit(6); }},
+    {"abort", Before::statics, [] { std::abort(); }},
+    {"SIGTERM", Before::threads, [] { raise(SIGTERM); }},
+    {"exit from a thread while others allocate", Before::threads, [] { std::thread([] { std::exit(8); }).join(); }},
+    {"pthread_exit from main", Before::cuda,
      [] {
-         start();
-         use_statics();
-         _exit(6);
-         return 0;
-     }},
-    {"abort",
-     [] {
-         start();
-         use_statics();
-         std::abort();
-         return 0;
-     }},
-    {"SIGTERM",
-     [] {
-         start();
-         allocate_for_ever(2);
-         raise(SIGTERM);
-         return 0;
-     }},
-    {"exit from a thread while others allocate",
-     [] {
-         start();
-         allocate_for_ever(3);
-         std::thread([] { std::exit(8); }).join();
-         return 0;
-     }},
-    {"pthread_exit from main",
-     [] {
-         start();
          first.block = taken();
          std::thread([] {
              cuCtxSetCurrent(context);
@@ -170,9 +141,8 @@ const std::map<std::string, std::function<int()>> kWays{
              std::printf("last %d\n", cuMemFree_v2(taken()));
          }).detach();
          pthread_exit(nullptr);
-         return 0;
      }},
-    {"pthread_exit from main before CUDA",
+    {"pthread_exit from main before CUDA", Before::nothing,
      [] {
          std::thread([] {
              std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -180,27 +150,22 @@ const std::map<std::string, std::function<int()>> kWays{
              first.block = taken();
          }).detach();
          pthread_exit(nullptr);
-         return 0;
      }},
-    {"dlclose of a library that uses CUDA",
+    {"dlclose of a library that uses CUDA", Before::nothing,
      [] {
          void *library = dlopen(std::getenv("EXIT_LIBRARY"), RTLD_NOW);
-         if (!library) return 98;
-         std::printf("closed %d\n", dlclose(library));
-         return 0;
+         std::printf("closed %d\n", library ? dlclose(library) : -1);
      }},
-    {"dlclose of libcuda",
+    {"dlclose of libcuda", Before::nothing,
      [] {
          void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
          const auto init = reinterpret_cast<CUresult (*)(unsigned)>(dlsym(cuda, "cuInit"));
          std::printf("init %d\n", init(0));
          std::printf("closed %d\n", dlclose(cuda));
          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-         return 0;
      }},
-    {"exit in a signal handler",
+    {"exit in a signal handler", Before::cuda,
      [] {
-         start();
          signal(SIGALRM, ends_in_handler);
          const itimerval soon{{0, 0}, {0, 1000 + static_cast<suseconds_t>(getpid() % 7) * 300}};
          setitimer(ITIMER_REAL, &soon, nullptr);
@@ -212,84 +177,67 @@ const std::map<std::string, std::function<int()>> kWays{
              std::free(one);
              std::free(other);
          }
-         return 0;
      }},
-    {"exit during a release",
+    {"exit during a release", Before::threads,
      [] {
-         start();
          use_statics();
-         allocate_for_ever(2);
-         if (std::getenv("LD_PRELOAD"))
-             for (int i = 0; i < 20; ++i) raise(SIGUSR1);
-         return 9;
+         for (int i = 0; i < 20 && std::getenv("LD_PRELOAD"); ++i) raise(SIGUSR1);
+         status = 9;
      }},
-    {"exit while a request waits",
+    {"exit while a request waits", Before::statics,
      [] {
-         start();
-         use_statics();
          CUdeviceptr large = 0;
          must(cuMemAlloc_v2(&large, 1000 * kMiB), "cuMemAlloc");
-         std::atomic<bool> begun{false};
-         std::thread([&begun] {
+         static std::atomic<bool> begun{false};
+         std::thread([] {
              cuCtxSetCurrent(context);
              CUdeviceptr block = 0;
              begun = true;
              // Beyond what the cap has left, so that it waits for room; without curb there is room.
-             if (cuMemAlloc_v2(&block, 1000 * kMiB) == CUDA_SUCCESS) pause();
+             cuMemAlloc_v2(&block, 1000 * kMiB);
              pause();
          }).detach();
          while (!begun) std::this_thread::yield();
          std::this_thread::sleep_for(std::chrono::milliseconds(2));
          std::exit(10);
-         return 0;
      }},
-    {"exit during a reload",
+    {"exit during a reload", Before::statics,
      [] {
-         start();
-         use_statics();
          for (int i = 0; i < 5; ++i) write_policy(std::getenv("EXIT_POLICY"), 1000 + i);
-         return 11;
+         status = 11;
      }},
-    {"CUDA for the first time in a static destructor",
+    {"CUDA for the first time in a static destructor", Before::nothing,
      [] {
          first.starts = true;
-         return 12;
+         status = 12;
      }},
-    {"execve from a thread",
+    {"execve from a thread", Before::threads,
      [] {
-         start();
-         allocate_for_ever(2);
          std::thread([] {
              std::string how = "exit";
              char *words[] = {self, how.data(), nullptr};
              execv("/proc/self/exe", words);
          }).join();
-         return 0;
      }},
-    {"an exception that nobody catches",
+    {"an exception that nobody catches", Before::statics,
      [] {
-         start();
          std::set_terminate([] { std::_Exit(13); });
-         use_statics();
          throw 1;
-         return 0;
      }},
-    {"_Exit while threads allocate",
-     [] {
-         start();
-         allocate_for_ever(4);
-         std::_Exit(14);
-         return 0;
-     }},
+    {"_Exit while threads allocate", Before::threads, [] { std::_Exit(14); }},
 };
 
 }  // namespace
 
-int main(int argc, char **argv) {
+int main(int /*argc*/, char **argv) {
     self = argv[0];
-    if (argc == 1) {
-        for (const auto &[name, way] : kWays) std::printf("%s\n", name.c_str());
-        return 0;
+    for (const Way &way : kWays) {
+        if (!argv[1]) std::printf("%s\n", way.name);
+        if (!argv[1] || std::strcmp(argv[1], way.name) != 0) continue;
+        if (way.before != Before::nothing) start();
+        if (way.before == Before::statics) use_statics();
+        if (way.before == Before::threads) allocate_for_ever(3);
+        way.ends();
     }
-    return kWays.at(argv[1])();
+    return status;
 }

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import finish
+from lifetime import outcome
 
 import matrix
 from simulated import Machine
@@ -32,11 +32,8 @@ REMOVES_SOCKET = {"return with all alive", "exit", "handlers before and after", 
 
 def run(machine: Machine, environment: dict[str, str], command: list[str], what: str) -> tuple[tuple[int, bytes, bytes], float]:
     begin = time.monotonic()
-    process = subprocess.Popen(
-        command, env=environment, cwd=machine.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    outcome = finish(process, what)
-    return outcome, time.monotonic() - begin
+    done = outcome(command, environment, what, cwd=machine.folder)
+    return done, time.monotonic() - begin
 
 
 def one_way(machine: Machine, command: list[str], way: str) -> float:
@@ -51,14 +48,14 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
     reloaded = plain | {"CURB_POLICY": str(own_policy)}
     bare = [run(machine, bare_environment, command, f"{way}, without curb") for _ in range(3)]
     expected = bare[0][0]
-    assert all(outcome == expected for outcome, _ in bare), f"{way}: not even without curb is it always the same: {bare}"
+    assert all(one == expected for one, _ in bare), f"{way}: not even without curb is it always the same: {bare}"
     times = []
     for number in range(RUNS):
         environment = reloaded if "reload" in way else (plain, traced)[number % 2]
         if "late" in way:
             environment = environment | {"LD_PRELOAD": f"{machine.preload}:{BUILD}/tests/liblate_threads.so"}
-        outcome, took = run(machine, environment, command, way)
-        assert outcome == expected, f"{way}: {outcome} under curb, {expected} without"
+        done, took = run(machine, environment, command, way)
+        assert done == expected, f"{way}: {done} under curb, {expected} without"
         times.append(took)
         if way in REMOVES_SOCKET:
             assert not machine.sockets(), f"{way}: {machine.sockets()}"

@@ -85,21 +85,13 @@ int cannot_use_cuda() {
     return 20;
 }
 
-pid_t cloned(unsigned long flags) {
-    return static_cast<pid_t>(syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-}
-pid_t cloned3() {
-    clone_args how{};
-    how.exit_signal = SIGCHLD;
-    return static_cast<pid_t>(syscall(SYS_clone3, &how, sizeof how));
-}
 int exec_in_clone(void * /*none*/) {
     execv("/bin/sh", kWords);
     return 98;
 }
 
 // A child by fork, which does this with its standard output a pipe.
-pid_t forked(const std::function<int()> &body, int out) {
+pid_t forked(int out, const std::function<int()> &body) {
     errno = kErrno;
     const pid_t child = fork();
     const int after = errno;
@@ -114,144 +106,112 @@ pid_t forked(const std::function<int()> &body, int out) {
 
 struct Way {
     const char *name;
-    std::function<pid_t(int out)> start;
-    int status;  // as waitpid has it
-    const char *says;
+    std::function<int()> body;  // of the child
+    int status;                 // as waitpid has it
+    const char *says = "";
+    std::function<pid_t(int out, const std::function<int()> &body)> start = {};  // empty: by fork
 };
 
 constexpr int exits(int status) { return status << 8; }
 
+int exec() { return execv("/bin/sh", kWords); }
+
+int says_at_exit() {
+    std::atexit([] { says("exit"); });
+    return 22;
+}
+int says_and_leaves() {
+    says("_exit");
+    _exit(23);
+}
+int leaves_quickly() {
+    std::at_quick_exit([] { says("quick"); });
+    std::quick_exit(24);
+}
+int forks_again() {
+    const pid_t child = fork();
+    if (child == 0) std::exit(cannot_use_cuda() + 5);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+}
+int uses_the_host() {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) threads.emplace_back([] { std::string(100'000, 'x').shrink_to_fit(); });
+    for (std::thread &thread : threads) thread.join();
+    std::FILE *file = std::fopen("/dev/null", "w");
+    std::fputs("text", file);
+    std::fclose(file);
+    return 26;
+}
+
+// With the parent's standard output in place of the child's meanwhile.
+template <class Start>
+pid_t with_output(int out, Start start) {
+    const int before = dup(1);
+    dup2(out, 1);
+    const pid_t child = start();
+    dup2(before, 1);
+    close(before);
+    return child;
+}
+pid_t by_vfork(int out, const std::function<int()> &) {
+    return with_output(out, [] {
+        errno = kErrno;
+        const pid_t child = vfork();
+        if (child == 0) {
+            execv("/bin/sh", kWords);
+            _exit(97);
+        }
+        if (errno != kErrno) fail("vfork", "it has changed errno in the parent", errno);
+        return child;
+    });
+}
+pid_t by_spawn(int out, const std::function<int()> &) {
+    return with_output(out, [] {
+        pid_t child = -1;
+        return posix_spawn(&child, "/bin/sh", nullptr, nullptr, kWords, environ) == 0 ? child : -1;
+    });
+}
+pid_t by_clone_with_memory(int out, const std::function<int()> &) {
+    std::vector<char> stack(256 * 1024);
+    return with_output(out, [&] {
+        return clone(exec_in_clone, stack.data() + stack.size() - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
+    });
+}
+// For those no fork handler runs, so they may call little more than exec and _exit.
+template <pid_t (*make)()>
+pid_t without_handlers(int out, const std::function<int()> &body) {
+    const pid_t child = make();
+    if (child != 0) return child;
+    dup2(out, 1);
+    _exit(body());
+}
+pid_t cloned() { return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
+pid_t cloned3() {
+    clone_args how{};
+    how.exit_signal = SIGCHLD;
+    return static_cast<pid_t>(syscall(SYS_clone3, &how, sizeof how));
+}
+int says_clone() { return says("clone"), 27; }
+int says_fork() { return says("_Fork"), 28; }
+
 const std::vector<Way> kWays{
-    {"allocates", [](int out) { return forked(cannot_use_cuda, out); }, exits(20), ""},
-    {"exec", [](int out) { return forked([] { return execv("/bin/sh", kWords); }, out); }, exits(21), "exec"},
-    {"exit",
-     [](int out) {
-         return forked(
-             [] {
-                 std::atexit([] { says("exit"); });
-                 return 22;
-             },
-             out);
-     },
-     exits(22), "exit"},
-    {"_exit",
-     [](int out) {
-         return forked(
-             [] {
-                 says("_exit"), _exit(23);
-                 return 0;
-             },
-             out);
-     },
-     exits(23), "_exit"},
-    {"quick_exit",
-     [](int out) {
-         return forked(
-             [] {
-                 std::at_quick_exit([] { says("quick"); });
-                 std::quick_exit(24);
-                 return 0;
-             },
-             out);
-     },
-     exits(24), "quick"},
-    {"forks again",
-     [](int out) {
-         return forked(
-             [] {
-                 const pid_t child = fork();
-                 if (child == 0) std::exit(cannot_use_cuda() + 5);
-                 int status = 0;
-                 waitpid(child, &status, 0);
-                 return WEXITSTATUS(status);
-             },
-             out);
-     },
-     exits(25), ""},
-    {"is killed", [](int out) { return forked([] { return raise(SIGKILL); }, out); }, SIGKILL, ""},
-    {"dies of the release signal", [](int out) { return forked([] { return raise(SIGUSR1); }, out); }, SIGUSR1, ""},
-    {"allocates host memory, starts threads",
-     [](int out) {
-         return forked(
-             [] {
-                 std::vector<std::thread> threads;
-                 for (int i = 0; i < 3; ++i) threads.emplace_back([] { std::string(100'000, 'x').shrink_to_fit(); });
-                 for (std::thread &thread : threads) thread.join();
-                 std::FILE *file = std::fopen("/dev/null", "w");
-                 std::fputs("text", file);
-                 std::fclose(file);
-                 return 26;
-             },
-             out);
-     },
-     exits(26), ""},
-    {"vfork",
-     [](int out) {
-         const int before = dup(1);
-         dup2(out, 1);
-         errno = kErrno;
-         const pid_t child = vfork();
-         if (child == 0) {
-             execv("/bin/sh", kWords);
-             _exit(97);
-         }
-         if (errno != kErrno) fail("vfork", "it has changed errno in the parent", errno);
-         dup2(before, 1);
-         close(before);
-         return child;
-     },
-     exits(21), "exec"},
-    {"posix_spawn",
-     [](int out) {
-         posix_spawn_file_actions_t actions;
-         posix_spawn_file_actions_init(&actions);
-         posix_spawn_file_actions_adddup2(&actions, out, 1);
-         pid_t child = -1;
-         if (posix_spawn(&child, "/bin/sh", &actions, nullptr, kWords, environ) != 0) child = -1;
-         posix_spawn_file_actions_destroy(&actions);
-         return child;
-     },
-     exits(21), "exec"},
-    {"clone with CLONE_VM and CLONE_VFORK",
-     [](int out) {
-         std::vector<char> stack(256 * 1024);
-         const int before = dup(1);
-         dup2(out, 1);
-         const pid_t child =
-             clone(exec_in_clone, stack.data() + stack.size() - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
-         dup2(before, 1);
-         close(before);
-         return child;
-     },
-     exits(21), "exec"},
-    // For those no fork handler runs, so they may call little more than exec and _exit.
-    {"clone",
-     [](int out) {
-         const pid_t child = cloned(0);
-         if (child != 0) return child;
-         dup2(out, 1);
-         says("clone");
-         _exit(27);
-     },
-     exits(27), "clone"},
-    {"clone3 and exec",
-     [](int out) {
-         const pid_t child = cloned3();
-         if (child != 0) return child;
-         dup2(out, 1);
-         execv("/bin/sh", kWords);
-         _exit(97);
-     },
-     exits(21), "exec"},
-    {"_Fork",
-     [](int out) {
-         const pid_t child = _Fork();
-         if (child != 0) return child;
-         dup2(out, 1);
-         says("_Fork");
-         _exit(28);
-     },
-     exits(28), "_Fork"},
+    {"allocates", cannot_use_cuda, exits(20)},
+    {"exec", exec, exits(21), "exec"},
+    {"exit", says_at_exit, exits(22), "exit"},
+    {"_exit", says_and_leaves, exits(23), "_exit"},
+    {"quick_exit", leaves_quickly, exits(24), "quick"},
+    {"forks again", forks_again, exits(25)},
+    {"is killed", [] { return raise(SIGKILL); }, SIGKILL},
+    {"dies of the release signal", [] { return raise(SIGUSR1); }, SIGUSR1},
+    {"allocates host memory, starts threads", uses_the_host, exits(26)},
+    {"vfork", {}, exits(21), "exec", by_vfork},
+    {"posix_spawn", {}, exits(21), "exec", by_spawn},
+    {"clone with CLONE_VM and CLONE_VFORK", {}, exits(21), "exec", by_clone_with_memory},
+    {"clone", says_clone, exits(27), "clone", without_handlers<cloned>},
+    {"clone3 and exec", exec, exits(21), "exec", without_handlers<cloned3>},
+    {"_Fork", says_fork, exits(28), "_Fork", without_handlers<_Fork>},
 };
 
 // The child's end, within a time that no child needs; shown and reported if not.
@@ -274,7 +234,7 @@ int status_of(pid_t child, const char *way) {
 void see(const Way &way) {
     int pipe[2];
     if (pipe2(pipe, O_CLOEXEC) != 0) fail(way.name, "pipe2", errno);
-    const pid_t child = way.start(pipe[1]);
+    const pid_t child = way.start ? way.start(pipe[1], way.body) : forked(pipe[1], way.body);
     if (child <= 0) fail(way.name, "no child", errno);
     const int status = status_of(child, way.name);
     close(pipe[1]);
@@ -296,39 +256,29 @@ int uses_cuda() {
     return cuMemFree_v2(block) == CUDA_SUCCESS ? 29 : 42;
 }
 
+// The first thread leaves while another one, which uses CUDA first, goes on.
+int leaves_to_a_thread() {
+    std::thread([] {
+        if (uses_cuda() != 29) _exit(43);
+    }).detach();
+    pthread_exit(nullptr);
+}
+int uses_cuda_and_leaves() {
+    if (uses_cuda() != 29) _exit(44);
+    std::thread([] { usleep(1000); }).detach();
+    pthread_exit(nullptr);
+}
+pid_t by_another_thread(int out, const std::function<int()> &body) {
+    pid_t child = -1;
+    std::thread([&] { child = forked(out, body); }).join();
+    return child;
+}
+
 const std::vector<Way> kAsleep{
-    {"uses CUDA first", [](int out) { return forked(uses_cuda, out); }, exits(29), ""},
-    {"uses CUDA first, and its first thread leaves",
-     [](int out) {
-         return forked(
-             [] {
-                 std::thread([] {
-                     if (uses_cuda() != 29) _exit(43);
-                 }).detach();
-                 pthread_exit(nullptr);
-                 return 0;
-             },
-             out);
-     },
-     0, ""},
-    {"forked by another thread, uses CUDA first, and leaves",
-     [](int out) {
-         pid_t child = -1;
-         std::thread([&] {
-             child = forked(
-                 [] {
-                     if (uses_cuda() != 29) _exit(44);
-                     std::thread([] { usleep(1000); }).detach();
-                     pthread_exit(nullptr);
-                     return 0;
-                 },
-                 out);
-         }).join();
-         return child;
-     },
-     0, ""},
-    {"spawned, without CUDA", [](int out) { return forked([] { return execv("/bin/sh", kWords); }, out); }, exits(21),
-     "exec"},
+    {"uses CUDA first", uses_cuda, exits(29)},
+    {"uses CUDA first, and its first thread leaves", leaves_to_a_thread, 0},
+    {"forked by another thread, uses CUDA first, and leaves", uses_cuda_and_leaves, 0, "", by_another_thread},
+    {"spawned, without CUDA", exec, exits(21), "exec"},
 };
 
 int wait_for_end() {

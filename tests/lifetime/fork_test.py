@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import finish
+from lifetime import finish, outcome, started
 
 import matrix
 from simulated import CONTEXT, PATIENCE_S, Machine
@@ -38,10 +38,7 @@ def policy(machine: Machine) -> dict[str, object]:
 
 
 def children(machine: Machine, environment: dict[str, str], words: list[str]) -> tuple[subprocess.Popen[bytes], list[bytes]]:
-    process = subprocess.Popen(
-        [PROGRAM, *words], env=environment, cwd=machine.folder,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )
+    process = started([PROGRAM, *words], environment, cwd=machine.folder)
     assert process.stdout
     line = process.stdout.readline().split()
     if not line:
@@ -102,11 +99,7 @@ def daemons(machine: Machine) -> int:
         for environment in (machine.bare, machine.under_curb({"gpu": {"*": {"cap": "2GiB"}}})):
             file = machine.folder / "daemon"
             file.unlink(missing_ok=True)
-            process = subprocess.Popen(
-                [DAEMON, when, file], env=environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            assert finish(process, "who starts a daemon") == (0, b"", b"")
+            assert outcome([DAEMON, when, file], environment, "who starts a daemon") == (0, b"", b"")
             deadline = time.monotonic() + PATIENCE_S
             while not file.exists():
                 assert time.monotonic() < deadline, f"{when}: there is no daemon"
@@ -118,10 +111,7 @@ def daemons(machine: Machine) -> int:
                 time.sleep(0.005)
             assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0} errno after fork 77\n", text), f"{when}: it has in its file: {text!r}"
     for _ in range(count):
-        process = subprocess.Popen(
-            [DAEMON, "stays", ""], env=machine.under_curb({}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        status, out, _ = finish(process, "who closes all descriptors")
+        status, out, _ = outcome([DAEMON, "stays", ""], machine.under_curb({}), "who closes all descriptors")
         assert (status, out) == (77, b""), f"errno after fork is {status} in a child of a program that closed all descriptors"
     return 4 * count
 
@@ -155,11 +145,7 @@ def namespaces(machine: Machine) -> int:
         skipped("pid namespaces: only root can make them (unshare --pid)")
         return 0
     command = [unshare, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-I", "-c", IN_NAMESPACE]
-    process = subprocess.Popen(
-        command, env=machine.under_curb(policy(machine)),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )
-    status, out, err = finish(process, "in a pid namespace")
+    status, out, err = outcome(command, machine.under_curb(policy(machine)), "in a pid namespace")
     if err.startswith(b"unshare: "):  # not allowed, or in a chroot, whose root is no mount point
         skipped(f"pid namespaces: {err.decode().strip()}")
         return 0
@@ -169,14 +155,11 @@ def namespaces(machine: Machine) -> int:
 
 def multiprocessing(machine: Machine) -> int:
     count = max(4, COUNT // 250)
-    outcomes = []
-    for environment in (machine.bare, machine.under_curb(policy(machine))):
-        process = subprocess.Popen(
-            [*PYTHON, str(count)], env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        outcomes.append(finish(process, "multiprocessing"))
-    assert outcomes[0][0] == 0 and outcomes[1] == outcomes[0], outcomes
+    bare, curbed = (
+        outcome([*PYTHON, str(count)], environment, "multiprocessing")
+        for environment in (machine.bare, machine.under_curb(policy(machine)))
+    )
+    assert bare[0] == 0 and curbed == bare, (bare, curbed)
     return 3 * (count + 2)
 
 

@@ -1,5 +1,5 @@
 // Lives to be killed: initialises the driver, and for each byte on its standard input makes a context, takes memory of
-// several kinds and gives it back, and destroys the context. "probe": says what an ordinary program finds on the
+// every family and gives it back, and destroys the context. "probe": says what an ordinary program finds on the
 // machine, and ends.
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "families.hpp"
 
 namespace {
 
@@ -35,34 +35,26 @@ int main(int argc, char **argv) {
     std::uint32_t random = static_cast<std::uint32_t>(getpid()) * 2654435761U;
     if (cuInit(0) != CUDA_SUCCESS) return 2;
     if (write(1, "i", 1) != 1) return 3;
+    families::Calls calls;
     for (char byte = 0; read(0, &byte, 1) == 1;) {
         CUcontext context = nullptr;
         if (cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) continue;
-        std::vector<CUdeviceptr> blocks, pooled;
+        const families::Place place = families::make_place(calls, 0);
+        std::vector<families::Block> blocks;
         for (int i = 0; i < 400; ++i) {
             random = random * 1664525U + 1013904223U;
-            CUdeviceptr block = 0;
-            const std::size_t bytes = 1 + (random >> 4) % (32 * kMiB);
-            switch (random >> 30) {
-                case 0:
-                    if (cuMemAlloc_v2(&block, bytes) == CUDA_SUCCESS) blocks.push_back(block);
-                    break;
-                case 1:
-                    if (cuMemAllocAsync(&block, bytes, nullptr) == CUDA_SUCCESS) pooled.push_back(block);
-                    break;
-                case 2:
-                    if (!blocks.empty()) {
-                        cuMemFree_v2(blocks.back());
-                        blocks.pop_back();
-                    }
-                    break;
-                default:
-                    if (!pooled.empty()) {
-                        cuMemFreeAsync(pooled.back(), nullptr);
-                        pooled.pop_back();
-                    }
+            const families::Use use{calls, place, random >> 4};
+            if (random >> 31 && !blocks.empty()) {
+                blocks.back().family->give(use, blocks.back());
+                blocks.pop_back();
+                continue;
             }
+            const families::Family &family = families::families()[(random >> 16) % families::families().size()];
+            families::Block block{.family = &family, .bytes = 1 + (random >> 4) % (32 * kMiB)};
+            if (family.memory.trait != families::Trait::open_capture && family.take(use, block) == CUDA_SUCCESS)
+                blocks.push_back(block);
         }
+        for (const families::Block &block : blocks) block.family->give({calls, place}, block);
         cuCtxDestroy_v2(context);
     }
     return 0;

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import finish
+from lifetime import finish, started
 
 import matrix
 from simulated import CONTEXT, MIB, PATIENCE_S, Machine
@@ -133,10 +133,7 @@ class Kills:
         self.kill_all()
         left = self.machine.sockets()
         self.make_old(left)
-        process = subprocess.Popen(
-            [PROGRAM, "probe"], env=self.machine.under_curb(),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
+        process = started([PROGRAM, "probe"], self.machine.under_curb())
         assert process.stdout
         told = process.stdout.readline().strip()
         books = self.machine.books()[0]

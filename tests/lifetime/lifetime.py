@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 from simulated import PATIENCE_S  # noqa: E402
@@ -39,3 +40,13 @@ def finish(process: subprocess.Popen[bytes], what: str, stdin: bytes | None = No
         process.communicate()
         raise AssertionError(f"{what} has not ended after {PATIENCE_S:g} s:\n{text}") from None
     return process.returncode, out, err
+
+
+def started(command: list[Any], environment: dict[str, str], stdin: int = subprocess.PIPE, **options: Any) -> subprocess.Popen[bytes]:
+    """With pipes for what it says."""
+    return subprocess.Popen(command, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def outcome(command: list[Any], environment: dict[str, str], what: str, **options: Any) -> tuple[int, bytes, bytes]:
+    """Of a process that is told nothing."""
+    return finish(started(command, environment, subprocess.DEVNULL, **options), what)

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from lifetime import finish
+from lifetime import finish, started
 
 import matrix
 from simulated import CONTEXT, MIB, PATIENCE_S, Machine
@@ -31,13 +31,7 @@ IDLE_S = 0.25
 
 def start_all(machine: Machine, environment: dict[str, str], count: int) -> tuple[list[subprocess.Popen[bytes]], float, list[float]]:
     """The processes, how long until the last was up, and how long each took, in ms."""
-    processes = [
-        subprocess.Popen(
-            [PROGRAM], env=environment, cwd=machine.folder,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for _ in range(count)
-    ]
+    processes = [started([PROGRAM], environment, cwd=machine.folder) for _ in range(count)]
     for process in processes:
         assert process.stdout and process.stdout.read(1) == b".", "it did not come to the barrier"
     begin = time.monotonic()
@@ -74,9 +68,7 @@ def system_calls(machine: Machine, environment: dict[str, str]) -> None:
         return
     log = machine.folder / "strace"
     command = [strace, "-f", "-qq", "-e", "trace=connect", "-o", log, PROGRAM]
-    traced = subprocess.Popen(
-        command, env=environment, cwd=machine.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    traced = started(command, environment, cwd=machine.folder)
     assert traced.stdin and traced.stdout
     traced.stdin.write(b"g")
     traced.stdin.flush()

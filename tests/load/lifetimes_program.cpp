@@ -1,4 +1,4 @@
-// One cell of a matrix: a family of memory (families.hpp), and an event in the life of its context, of the process or
+// One cell of a matrix: a family of memory (tests/families), and an event in the life of its context, of the process or
 // of its cap. Several rounds of the cell in one process: memory is taken, the event happens, and then curb's books are
 // the driver's by kind, the cap holds, releases give back all that is unused, and each round ends where the first did.
 //
@@ -23,9 +23,11 @@ namespace {
 namespace control = curb::control;
 namespace policy = curb::policy;
 using namespace load;
+using namespace families;
 
 int wrong = 0;
 std::string where;
+Calls calls;
 void expect(bool right, const std::string &what) {
     if (right) return;
     std::fprintf(stderr, "%s: %s\n", where.c_str(), what.c_str());
@@ -151,7 +153,7 @@ constexpr Event kEvents[] = {
 };
 
 bool is_alive(const Cell &cell, const Family &family) {
-    switch (family.ends_with) {
+    switch (family.memory.ends_with) {
         case EndsWith::its_context: return !cell.ended;
         case EndsWith::primary_context: return !cell.primary_ended;
         case EndsWith::nothing: break;
@@ -175,7 +177,7 @@ void meet_the_cap(const Cell &cell) {
 // Everything of the round goes. What is left is of the device's default pool and of curb.
 void leave(Cell &cell, const Event &event, std::vector<Block> &blocks) {
     for (unsigned i = 0; i < blocks.size(); ++i)
-        if (is_alive(cell, *blocks[i].family)) done(blocks[i].family->give(cell.place, i, blocks[i]), "free");
+        if (is_alive(cell, *blocks[i].family)) done(blocks[i].family->give({calls, cell.place, i}, blocks[i]), "free");
     done(cuCtxSynchronize(), "cuCtxSynchronize");
     CUdeviceptr block = 0;
     done(cuMemAllocAsync(&block, kBlock, nullptr), "cuMemAllocAsync");
@@ -198,8 +200,8 @@ std::string round(Cell &cell, const Family &family, const Event &event) {
     for (unsigned i = 0; i < kBlocks; ++i) {
         Block block;
         block.family = &family;
-        block.bytes = kBlock;
-        done(family.take(cell.place, i, block), "allocation");
+        block.bytes = family.nth(i, kBlock);
+        done(family.take({calls, cell.place, i}, block), "allocation");
         blocks.push_back(block);
     }
     expect_equal("with the memory");
@@ -213,7 +215,7 @@ std::string round(Cell &cell, const Family &family, const Event &event) {
 }
 
 int list() {
-    for (const Family &family : families())
+    for (const Family &family : families::families())
         for (const Event &event : kEvents) std::printf("%s\t%s\n", family.name, event.name);
     return 0;
 }
@@ -222,10 +224,8 @@ int list() {
 
 int main(int argc, char **argv) {
     if (argc == 1) return list();
-    const Family *family = nullptr;
+    const Family *family = argc == 5 ? find(argv[3]) : nullptr;
     const Event *event = nullptr;
-    for (const Family &one : families())
-        if (argc == 5 && std::strcmp(one.name, argv[3]) == 0) family = &one;
     for (const Event &one : kEvents)
         if (argc == 5 && std::strcmp(one.name, argv[4]) == 0) event = &one;
     if (!family || !event) {

@@ -2,8 +2,7 @@
 """Every family of memory across every event in the life of what it is of: lifetimes_test.py BUILD PORTION [RUNTIME]
 
 Runs lifetimes_program for each cell of its matrix, each with or without a cache, with NVML listing the process or not:
-in turn, or nightly in all four ways. PORTION: with sanitizers, which are slow, one cell of so many. RUNTIME: a
-sanitizer's library, preloaded first. CURB_LIFETIMES: only the cells with this in their names.
+in turn, or nightly in all four ways. CURB_LIFETIMES: only the cells with this in their names.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
-import matrix  # noqa: E402
-from simulated import PATIENCE_S, Machine  # noqa: E402
+from processes import BUILD, PORTION, RUNTIME
 
-BUILD = Path(sys.argv[1]).resolve()
-PORTION = int(sys.argv[2])
-RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
+import matrix
+from simulated import PATIENCE_S, Machine
+
 PROGRAM = BUILD / "tests/lifetimes_program"
 CAP_MIB = 3072
 CACHES = {"no cache": "", "cache": ', "cache": { "max": "512MiB", "idle": "10m" }'}
@@ -41,9 +38,10 @@ GREEN_UNSEEN = "without NVML, the 6 MiB of a green context go with the last cont
 CODE_UNSEEN = "code is measured by NVML alone, which does not list the process there"
 LEFT_OUT: dict[frozenset[str], str] = {
     frozenset({"module", "not listed"}): CODE_UNSEEN,
-    frozenset({"launched kernel", "not listed"}): CODE_UNSEEN,
-    frozenset({"green context", "not listed", "context destroyed"}): GREEN_UNSEEN,
-    frozenset({"green context", "not listed", "attached and detached"}): GREEN_UNSEEN,
+    frozenset({"library", "not listed"}): CODE_UNSEEN,
+    frozenset({"launched_kernel", "not listed"}): CODE_UNSEEN,
+    frozenset({"green_context", "not listed", "context destroyed"}): GREEN_UNSEEN,
+    frozenset({"green_context", "not listed", "attached and detached"}): GREEN_UNSEEN,
 }
 
 

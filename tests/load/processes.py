@@ -1,16 +1,41 @@
-"""What the tests of this folder share: traffic_program, and what a process has of the host."""
+"""What the tests of this folder share: NAME_test.py BUILD [PORTION [RUNTIME]]
+
+PORTION: with sanitizers, which are slow, one part of so many. RUNTIME: a sanitizer's library, preloaded first.
+CURB_LOAD_SEED repeats a run.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
-from simulated import Machine, Process  # noqa: E402
+from simulated import PATIENCE_S, Machine, Process  # noqa: E402
+
+BUILD = Path(sys.argv[1]).resolve()
+PORTION = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
+SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
+
+
+def run(program: str, words: list[Any], gpu: dict[str, Any], **more: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of a program of this folder, under a policy with `gpu` for every device."""
+    with Machine(BUILD, sanitizer=RUNTIME) as machine:
+        environment = machine.under_curb({"gpu": {"*": gpu}, "log": {"level": "off"}}, **more)
+        try:
+            done = subprocess.run(
+                [BUILD / "tests" / program, *map(str, words)],
+                env=environment, capture_output=True, text=True, timeout=10 * PATIENCE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            return -1, "", f"not ended after {late.timeout:g} s: {late.stderr!r}"
+    return done.returncode, done.stdout, done.stderr[-3000:]
 
 
 def is_simulated(descriptor: str) -> bool:

@@ -5,13 +5,11 @@
 bad ones, with other caps, growth, a cache and a trace or without, and while `curb cap` is
 typed: as often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds
 more than the highest cap that was in force, and it has as many threads, descriptors and as much host memory as before.
-RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -19,17 +17,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable
 
-from processes import Traffic, of_process
+from processes import BUILD, PORTION, RUNTIME, SEED, Traffic, of_process
 
 import matrix
-from simulated import MIB, Machine
+from simulated import MIB, PATIENCE_S, Machine
 
-BUILD = Path(sys.argv[1]).resolve()
-PORTION = int(sys.argv[2])
-RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
-SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
-# Deadlines, not pauses: a busy machine keeps them.
-PATIENCE_S = 60.0
 LEAST_CAP, MOST_CAP = 1200, 3500  # MiB
 WARM = 100
 BAD = (

@@ -1,26 +1,19 @@
 #!/usr/bin/env python3
 """Release signals to every thread under load: signals_test.py BUILD PORTION [RUNTIME]
 
-Runs signals_program with every kind of handler until the matrix's figure of signals has arrived, divided by
-PORTION. RUNTIME: a sanitizer's library, preloaded first.
+Runs signals_program with every kind of handler until the matrix's figure of signals has arrived, divided by PORTION.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
-import matrix  # noqa: E402
-from simulated import Machine  # noqa: E402
+from processes import PORTION, run
 
-BUILD = Path(sys.argv[1]).resolve()
-PORTION = int(sys.argv[2])
-RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
+import matrix
+
 HANDLERS = ("resethand", "none", "siginfo", "restart", "nodefer", "altstack")
-PATIENCE_S = 300.0
 
 
 def main() -> int:
@@ -30,27 +23,12 @@ def main() -> int:
         # One for a single delivery has to be set again before the next: one signal at a time, and slow.
         share = wanted // 50 if handler == "resethand" else (wanted - arrived) // (len(HANDLERS) - number)
         begin = time.monotonic()
-        with Machine(BUILD, sanitizer=RUNTIME) as machine:
-            gpu = {"cap": "2GiB", "cache": {"max": "128MiB"}}
-            policy = {"gpu": {"*": gpu}, "log": {"level": "off"}}
-            try:
-                done = subprocess.run(
-                    [BUILD / "tests/signals_program", str(share + 1), handler],
-                    env=machine.under_curb(policy),
-                    capture_output=True,
-                    text=True,
-                    timeout=PATIENCE_S,
-                    check=False,
-                )
-                status, said, error = done.returncode, done.stdout, done.stderr
-            except subprocess.TimeoutExpired as late:
-                status, said, error = -1, "", f"not ended after {PATIENCE_S:g} s: {late.stderr!r}"
+        status, said, error = run("signals_program", [share + 1, handler], {"cap": "2GiB", "cache": {"max": "128MiB"}})
         print(f"{handler}: {said.strip() or status}, {time.monotonic() - begin:.1f} s", flush=True)
-        if status == 0:
-            arrived += int(said)
-        else:
-            wrong += 1
-            print(f"WRONG: {handler} ended with {status}: {error[-3000:]}", flush=True)
+        arrived += int(said) if status == 0 else 0
+        wrong += status != 0
+        if status:
+            print(f"WRONG: {handler} ended with {status}: {error}", flush=True)
     matrix.report("signals", arrived)
     return 1 if wrong or arrived < wanted else 0
 

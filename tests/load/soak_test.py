@@ -5,8 +5,7 @@ Programs on two simulated GPUs take and free memory of every family for as many 
 says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release.
 At every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books
 say; sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their
-first quiet point, and not much more of the host's memory. CURB_SOAK_SECONDS and
-CURB_LOAD_SEED set what their names say.
+first quiet point, and not much more of the host's memory. CURB_SOAK_SECONDS sets the time.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from processes import Traffic, of_process
+from processes import BUILD, SEED, Traffic, of_process
 
 import matrix
-from simulated import Machine
+from simulated import PATIENCE_S, Machine
 
-BUILD = Path(sys.argv[1]).resolve()
 SECONDS = float(os.environ.get("CURB_SOAK_SECONDS", "0")) or float(matrix.figure("soak_seconds"))
-SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 LONG_LIVED, SHORT_LIVED = 3, 5
-QUIET_EVERY_S, PATIENCE_S = 6.0, 60.0
+QUIET_EVERY_S = 6.0
 GROWTH_KIB = 24 * 1024
 DISTURBANCES = ("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend")
 POLICIES = (

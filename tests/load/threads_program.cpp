@@ -88,12 +88,12 @@ int main(int argc, char **argv) {
     const std::uint64_t operations = number(1), rounds = number(2), cap = number(4) * load::kMiB;
     const bool pools = std::string_view(argv[5]) != "no-pools", pools_end = std::string_view(argv[5]) == "pools-end";
     const bool nvml = std::getenv("CURB_SIM_NVML") == nullptr;
-    std::vector<load::Kind> without;
-    if (!pools) without.push_back(load::Kind::stream_ordered);
+    std::vector<load::Trait> without;
+    if (!pools) without.push_back(load::Trait::stream_ordered);
     // Its size is known only once it is loaded, and by NVML alone.
-    if (!pools || !nvml) without.push_back(load::Kind::code);
+    if (!pools || !nvml) without.push_back(load::Trait::code);
     // Without NVML its cost is measured by the device's free memory, which other threads change meanwhile.
-    if (!nvml) without.push_back(load::Kind::contexts);
+    if (!nvml) without.push_back(load::Trait::context);
     load::Traffic traffic({.threads = static_cast<unsigned>(number(6)),
                            .blocks = static_cast<unsigned>(number(7)),
                            .devices = 1,

@@ -1,73 +1,83 @@
 #!/usr/bin/env python3
-"""32 threads that take and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
+"""Threads that take and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
 
-Runs threads_program under several policies until the matrix's figure of operations is reached, divided by
-PORTION (sanitizers are slow). RUNTIME: a sanitizer's library, preloaded first. CURB_LOAD_SEED repeats a run.
+Runs threads_program: with 32 threads under several policies until the matrix's figure of operations is reached, divided
+by PORTION (sanitizers are slow), then with 1 to 8 threads as a seed says, with NVML listing the process and not, for as
+many seconds as the matrix says. CURB_SEQUENCE repeats one of the latter, CURB_LOAD_SEED all of the former.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
+import random
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
-import matrix  # noqa: E402
-from simulated import Machine  # noqa: E402
+from processes import PORTION, SEED, run
 
-BUILD = Path(sys.argv[1]).resolve()
-PORTION = int(sys.argv[2])
-RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
-SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
+import matrix
+
 CAP = 3072
 POLICIES: dict[str, dict[str, Any]] = {
-    "no cache": {},
-    "cache": {"cache": {"max": "512MiB", "idle": "50ms"}},
-    "growth": {"growth": {"start": "1GiB", "step": "256MiB", "every": "5ms"}},
+    # Those that wait wake each other with every free, and take ten times as long.
     "waiting, cache": {
         "growth": {"start": "1GiB", "factor": 1.5, "every": "5ms", "wait": "1ms"},
         "cache": {"max": "25%"},
     },
+    "no cache": {},
+    "cache": {"cache": {"max": "512MiB", "idle": "50ms"}},
+    "growth": {"growth": {"start": "1GiB", "step": "256MiB", "every": "5ms"}},
 }
 
 
-def run(name: str, gpu: dict[str, Any], blocks: str, operations: int, seed: int) -> tuple[int, bool]:
+def threads(name: str, blocks: str, operations: int, seed: int) -> tuple[int, bool]:
     """How many operations there were, and whether all was as it must be."""
-    with Machine(BUILD, sanitizer=RUNTIME) as machine:
-        policy = {"gpu": {"*": {"cap": f"{CAP}MiB"} | gpu}, "log": {"level": "off"}}
-        begin = time.monotonic()
-        done = subprocess.run(
-            [BUILD / "tests/threads_program", str(operations), "5", str(seed), str(CAP), blocks, "32", "2048"],
-            env=machine.under_curb(policy),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    counts = [int(word) for word in done.stdout.split()] if done.returncode == 0 else []
-    print(f"{name}, {blocks}: {counts or done.returncode}, {time.monotonic() - begin:.1f} s", flush=True)
+    begin = time.monotonic()
+    words = [operations, 5, seed, CAP, blocks, 32, 2048]
+    status, said, error = run("threads_program", words, {"cap": f"{CAP}MiB"} | POLICIES[name])
+    counts = [int(word) for word in said.split()] if status == 0 else []
+    print(f"{name}, {blocks}: {counts or status}, {time.monotonic() - begin:.1f} s", flush=True)
     # Refusals show that the cap was met.
     right = len(counts) == 4 and counts[1] > counts[0] // 100 and counts[3] > 0
     if not right:
-        print(f"WRONG: ended with {done.returncode}, said {done.stdout!r}\n{done.stderr[-3000:]}", flush=True)
+        print(f"WRONG: CURB_LOAD_SEED={SEED}: ended with {status}, said {said!r}\n{error}", flush=True)
     return (counts[0] if counts else 0), right
 
 
+def sequence(seed: int) -> bool:
+    choose = random.Random(seed)
+    name = choose.choice(list(POLICIES))
+    nvml = choose.choice(({}, {"CURB_SIM_NVML": "nopids"}))
+    # Blocks of a pool that is destroyed are measured by NVML alone.
+    blocks = choose.choice(("pools", "no-pools", "pools" if nvml else "pools-end"))
+    operations, rounds = choose.choice((50, 500, 3000)), choose.randint(1, 5)
+    words = [operations, rounds, choose.randrange(1 << 30), CAP, blocks, choose.randint(1, 8), choose.choice((8, 64, 512))]
+    status, _, error = run("threads_program", words, {"cap": f"{CAP}MiB"} | POLICIES[name], **nvml)
+    if status:
+        print(f"WRONG: CURB_SEQUENCE={seed}: {name}, {nvml or 'listed'}, {words}: ended with {status}\n{error}", flush=True)
+    return status == 0
+
+
 def main() -> int:
-    print(f"CURB_LOAD_SEED={SEED}", flush=True)
+    if only := os.environ.get("CURB_SEQUENCE"):
+        return not sequence(int(only))
     wanted = matrix.figure("operations") // PORTION
-    runs = [(name, gpu, blocks) for name, gpu in POLICIES.items() for blocks in ("pools-end", "no-pools")]
-    runs.sort(key=lambda one: "waiting" not in one[0])
+    runs = [(name, blocks) for name in POLICIES for blocks in ("pools-end", "no-pools")]
     done, wrong = 0, 0
-    for number, (name, gpu, blocks) in enumerate(runs):
-        # Those that wait wake each other with every free, and take ten times as long.
+    for number, (name, blocks) in enumerate(runs):
         share = (wanted - done) // (len(runs) - number) // (8 if "waiting" in name else 1) + 1
-        operations, right = run(name, gpu, blocks, share, SEED + number)
+        operations, right = threads(name, blocks, share, SEED + number)
         done += operations
         wrong += not right
     matrix.report("operations", done)
+    # An everyday run begins with the same sequences each time, so that it fails by a change and not by chance.
+    seed = SEED * 1000 if matrix.NIGHTLY else 0
+    begin = time.monotonic()
+    while (took := time.monotonic() - begin) < matrix.figure("sequence_seconds") / PORTION and wrong < 10:
+        seed += 1
+        wrong += not sequence(seed)
+    matrix.report("sequence_seconds", int(took) * (not wrong))
     return 1 if wrong or done < wanted else 0
 
 

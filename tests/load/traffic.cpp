@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -77,10 +78,24 @@ void Traffic::leave(const std::vector<Place> &places) {
     }
 }
 
+const families::Family &Traffic::drawn(unsigned random) {
+    const auto weight = [&](const families::Family &one) {
+        return std::find(how_.without.begin(), how_.without.end(), one.memory.trait) == how_.without.end() ? one.weight
+                                                                                                           : 0;
+    };
+    unsigned sum = 0;
+    for (const families::Family &one : families::families()) sum += weight(one);
+    const auto *one = families::families().data();
+    for (unsigned at = random % sum; at >= weight(*one); ++one) at -= weight(*one);
+    // Some of their memory stays until the primary context ends, so many would fill the cap for good.
+    const bool stays = one->memory.ends_with == families::EndsWith::primary_context;
+    return stays && --left_that_stay_ < 0 ? families::families().front() : *one;
+}
+
 void Traffic::give(const Block &block, unsigned random, const std::vector<Place> &places) {
     const Place &place = places[static_cast<std::size_t>(block.device)];
     expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
-    expect(block.family->give(place, random, block), "free", block.family->name);
+    expect(block.family->give({calls_, place, random}, block), "free", block.family->name);
     ++counts_.given;
 }
 
@@ -90,7 +105,7 @@ void Traffic::other(Random &random, const Place &place) {
     switch (random() % 5) {
         case 0: return expect(cuStreamSynchronize(place.streams[random() % Place::kStreams]), "cuStreamSynchronize");
         case 1: {
-            const std::unique_lock lock(captures());
+            const std::unique_lock lock(families::captures());
             const CUresult result = cuCtxSynchronize();
             // A capture that is open fails this call, and is broken by it.
             return expect(result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? CUDA_SUCCESS : result, "cuCtxSynchronize");
@@ -113,10 +128,10 @@ void Traffic::step(Random &random, const std::vector<Place> &places) {
     const Place &place = places[random() % places.size()];
     expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
     if (random() % 64 == 0) other(random, place);
-    block = {.family = &family(static_cast<unsigned>(random()), how_.without),
+    block = {.family = &drawn(static_cast<unsigned>(random())),
              .device = place.device,
              .bytes = size(static_cast<unsigned>(random()))};
-    const CUresult result = block.family->take(place, static_cast<unsigned>(random()), block);
+    const CUresult result = block.family->take({calls_, place, static_cast<unsigned>(random())}, block);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         ++counts_.refused;
         return;
@@ -175,7 +190,7 @@ void Traffic::synchronize() {
 
 void Traffic::end_open_captures() {
     for (Slot &slot : slots_) {
-        if (!slot.block.family || slot.block.family->kind != Kind::open_capture) continue;
+        if (!slot.block.family || slot.block.family->memory.trait != Trait::open_capture) continue;
         give(slot.block, 0, shared_);
         slot.block = {};
     }

@@ -14,6 +14,11 @@
 
 namespace load {
 
+using families::Block;
+using families::kKiB, families::kMiB;
+using families::Place;
+using families::Trait;
+
 class Traffic {
   public:
     struct How {
@@ -21,7 +26,7 @@ class Traffic {
         unsigned blocks = 256;  // the most there are at once; half of them are there at the average
         unsigned devices = 1;
         std::uint64_t seed = 1;
-        std::vector<Kind> without{};
+        std::vector<Trait> without{};
         bool pools_end = true;  // those of threads that end, with the blocks that others have of them
         unsigned pause_us = 0;  // of a thread between two operations
     };
@@ -59,15 +64,18 @@ class Traffic {
     void give(const Block &block, unsigned random, const std::vector<Place> &places);
     void other(Random &random, const Place &place);
     void expect(CUresult result, const char *what, const char *family = "");
+    const families::Family &drawn(unsigned random);
     std::vector<Place> own_places(bool pools);
     void leave(const std::vector<Place> &places);
     void end_open_captures();
 
     How how_;
+    families::Calls calls_;
     std::vector<Place> shared_;  // by device: what all threads use
     std::vector<Slot> slots_;
     std::vector<std::thread> seats_;
     std::atomic<std::int64_t> left_{0};
+    std::atomic<int> left_that_stay_{32};
     std::uint64_t rounds_ = 0;
     Counts counts_;
 };

@@ -43,10 +43,10 @@ int main(int argc, char **argv) {
     signal(SIGCHLD, SIG_IGN);
     const auto number = [&](int i) { return static_cast<unsigned>(std::strtoul(argv[i], nullptr, 10)); };
     const std::string families = argv[5];
-    std::vector<load::Kind> without;
+    std::vector<load::Trait> without;
     // Without pools the cap is never exceeded, but by code, whose size is known only once it is loaded.
-    if (families == "no-pools") without = {load::Kind::stream_ordered, load::Kind::code};
-    if (families == "no-managed") without.push_back(load::Kind::managed);
+    if (families == "no-pools") without = {load::Trait::stream_ordered, load::Trait::code};
+    if (families == "no-managed") without.push_back(load::Trait::managed);
     load::Traffic traffic({.threads = number(1),
                            .blocks = number(2),
                            .devices = number(3),

@@ -20,32 +20,6 @@ std::size_t stack_limit() {
 
 }  // namespace
 
-SCENARIO_NAMED(contexts_are_measured_and_take_their_memory_with_them) {
-    CUcontext primary = start();
-    EXPECT_EQ(told_held(), kContext);
-    take(64 * MiB);
-    CUcontext own = nullptr;
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuDevicePrimaryCtxReset_v2(0));
-    EXPECT_EQ(curb_sim_held(0), 0U);
-    MUST(cuCtxCreate_v2(&own, 0, 0));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    take(64 * MiB);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuCtxDestroy_v2(own));
-    EXPECT_EQ(curb_sim_held(0), 0U);
-    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
-    MUST(cuCtxSetCurrent(primary));
-    EXPECT_EQ(told_held(), kContext);
-    take(64 * MiB);
-    // The last release frees; the memory is not charged to the next life of the context.
-    MUST(cuDevicePrimaryCtxRelease_v2(0));
-    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
-    MUST(cuCtxSetCurrent(primary));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    EXPECT_EQ(told_held(), kContext);
-}
-
 SCENARIO_NAMED(arrays_are_charged_as_the_driver_backs_them) {
     start();
     for (const CUDA_ARRAY3D_DESCRIPTOR &description :
@@ -63,10 +37,6 @@ SCENARIO_NAMED(arrays_are_charged_as_the_driver_backs_them) {
         MUST(cuMipmappedArrayDestroy(mipmap));
         EXPECT_EQ(told_held(), kContext);
     }
-    CUarray array = nullptr;
-    const CUDA_ARRAY_DESCRIPTOR flat{4096, 4096, CU_AD_FORMAT_FLOAT, 1};
-    EXPECT_EQ(fill([&] { return cuArrayCreate_v2(&array, &flat); }), 5);  // (1024 - 128 - 518) / 64
-    EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(small_arrays_share_granules_and_stop_at_the_cap) {
@@ -92,32 +62,6 @@ SCENARIO_NAMED(arrays_that_are_mapped_later_are_not_charged) {
         EXPECT_EQ(told_held(), kContext);
         MUST(cuArrayDestroy(array));
     }
-}
-
-SCENARIO_NAMED(graph_memory_stops_at_the_cap_and_comes_back) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    std::vector<AllocatingGraph> graphs;
-    const int served = fill([&] {
-        graphs.emplace_back(64 * MiB);
-        const CUresult result = cuGraphLaunch(graphs.back().executable, stream);
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        return result;
-    });
-    EXPECT_EQ(served, 5);  // (1024 - 128 - 518) / 64
-    // The one that was refused was not launched: it can be as soon as another has gone, and its memory was trimmed.
-    MUST(cuMemFree_v2(graphs.front().block));
-    MUST(cuGraphLaunch(graphs.back().executable, stream));
-    EXPECT(curb_sim_held(0) <= kCap);
-    for (std::size_t i = 1; i < graphs.size(); ++i) MUST(cuMemFreeAsync(graphs[i].block, stream));
-    MUST(cuStreamSynchronize(stream));
-    for (const AllocatingGraph &one : graphs) MUST(cuGraphExecDestroy(one.executable));
-    EXPECT_EQ(told_held(), curb_sim_held(0));  // still reserved
-    EXPECT(curb_sim_held(0) > kContext);
-    MUST(cuMemFree_v2(take(352 * MiB)));  // trimmed before anything is refused
-    EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
@@ -256,48 +200,6 @@ SCENARIO_NAMED(a_heap_that_would_not_fit_is_refused_and_room_is_kept_for_one_tha
     MUST(launch(kernel_of(load_module("curb-sim-module\nkernel alloc malloc\n"), "alloc")));
     EXPECT(curb_sim_held(0) > 900 * MiB);
     EXPECT(curb_sim_held(0) <= kCap);
-}
-
-SCENARIO_NAMED(memory_of_a_green_context_goes_with_the_primary_one) {
-    start();
-    CUdevResource all, some;
-    CUdevResourceDesc resources = nullptr;
-    CUgreenCtx green = nullptr;
-    CUcontext context = nullptr;
-    unsigned groups = 1;
-    MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-    MUST(cuDevSmResourceSplitByCount(&some, &groups, &all, nullptr, 0, 16));
-    MUST(cuDevResourceGenerateDesc(&resources, &some, 1));
-    MUST(cuGreenCtxCreate(&green, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    MUST(cuCtxFromGreenCtx(&context, green));
-    const std::uint64_t code = curb_sim_held(0) - kContext;
-    EXPECT_EQ(told_held(code), curb_sim_held(0));
-    MUST(cuCtxPushCurrent_v2(context));
-    const CUdeviceptr freed = take(64 * MiB);
-    take(64 * MiB);
-    MUST(cuCtxPopCurrent_v2(&context));
-    MUST(cuGreenCtxDestroy(green));
-    EXPECT_EQ(told_held(code), kContext + code + 128 * MiB);
-    MUST(cuMemFree_v2(freed));
-    EXPECT_EQ(told_held(code), curb_sim_held(0));
-    MUST(cuDevicePrimaryCtxRelease_v2(0));
-    EXPECT_EQ(curb_sim_held(0), 0U);
-    start();
-    EXPECT_EQ(told_held(), kContext);
-}
-
-SCENARIO_NAMED(code_that_the_driver_loads_is_counted) {
-    start();
-    CUmodule module = nullptr;
-    const char image[64] = "not a real module";
-    MUST(cuModuleLoadData(&module, image));
-    EXPECT(curb_sim_held(0) > kContext);
-    EXPECT(within(std::chrono::seconds(2), [] { return told_held(2 * MiB) == curb_sim_held(0); }));
-    fill([&] {
-        CUdeviceptr pointer = 0;
-        return cuMemAlloc_v2(&pointer, 2 * MiB);
-    });
-    EXPECT_EQ(curb_sim_held(0), kCap - kept_for_driver(kCap, 2 * MiB));  // what is kept for more code
 }
 
 SCENARIO_NAMED(a_cap_smaller_than_a_context_refuses_the_context) {  // cap: 256 MiB

@@ -4,57 +4,6 @@
 
 using namespace scenario;
 
-SCENARIO_NAMED(plain_memory_stops_at_the_cap_and_comes_back) {
-    start();
-    std::vector<CUdeviceptr> blocks;
-    const int served = fill([&] {
-        CUdeviceptr pointer = 0;
-        const CUresult result = cuMemAlloc_v2(&pointer, 64 * MiB);
-        if (result == CUDA_SUCCESS) blocks.push_back(pointer);
-        return result;
-    });
-    EXPECT_EQ(served, 5);  // (1024 - 128 - 518) / 64
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
-    EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
-    MUST(cuMemFree_v2(take(256 * MiB)));
-}
-
-SCENARIO_NAMED(sizes_that_do_not_fill_their_granule_are_charged_as_the_driver_backs_them) {
-    start();
-    for (const std::uint64_t bytes :
-         {std::uint64_t{1}, 4 * KiB, 1 * MiB, 1 * MiB + 1, 2 * MiB, 2 * MiB + 1, 3 * MiB, 33 * MiB + 5}) {
-        const CUdeviceptr first = take(bytes), second = take(bytes);
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        MUST(cuMemFree_v2(first));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        MUST(cuMemFree_v2(second));
-        EXPECT_EQ(told_held(), kContext);
-    }
-    std::vector<CUdeviceptr> small;
-    for (int i = 0; i < 10'000; ++i) small.push_back(take(4 * KiB));
-    EXPECT_EQ(curb_sim_held(0), kContext + 40 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    for (std::size_t i = 0; i < small.size(); ++i)
-        if (i % 512 != 0) MUST(cuMemFree_v2(small[i]));
-    EXPECT_EQ(told_held(), curb_sim_held(0));  // one block keeps its granule
-    for (std::size_t i = 0; i < small.size(); i += 512) MUST(cuMemFree_v2(small[i]));
-    EXPECT_EQ(told_held(), kContext);
-}
-
-SCENARIO_NAMED(pitched_memory_is_charged_by_the_pitch) {
-    start();
-    CUdeviceptr pointer = 0;
-    std::size_t pitch = 0;
-    MUST(cuMemAllocPitch_v2(&pointer, &pitch, 1000, 5000, 4));
-    EXPECT(pitch >= 1000);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    MUST(cuMemFree_v2(pointer));
-    EXPECT_EQ(told_held(), kContext);
-    fill([&] { return cuMemAllocPitch_v2(&pointer, &pitch, 60'000, 1000, 4); });
-}
-
 SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up) {
     start();
     const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
@@ -74,17 +23,6 @@ SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up
     MUST(cuStreamEndCapture(captured, &graph));
     EXPECT_EQ(cuMemAlloc_v2(&block, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT(curb_sim_held(0) <= kCap);
-}
-
-SCENARIO_NAMED(managed_memory_is_charged_in_full) {
-    start();
-    CUdeviceptr pointer = 0;
-    MUST(cuMemAllocManaged(&pointer, 256 * MiB, CU_MEM_ATTACH_GLOBAL));
-    EXPECT_EQ(told_held(), kContext + 256 * MiB);
-    CUdeviceptr second = 0;
-    EXPECT_EQ(cuMemAllocManaged(&second, 512 * MiB, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
-    MUST(cuMemFree_v2(pointer));
-    EXPECT_EQ(told_held(), kContext);
 }
 
 SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
@@ -129,43 +67,6 @@ SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
-SCENARIO_NAMED(explicit_pools_are_charged_where_they_live) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocFromPoolAsync(&block, 70 * MiB, pool, stream));
-    EXPECT_EQ(told_held(), kContext + 96 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    CUdeviceptr more = 0;
-    fill([&] { return cuMemAllocFromPoolAsync(&more, 70 * MiB, pool, stream); });
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    // Memory of the host's is nobody's device memory.
-    const std::uint64_t before = curb_sim_held(0);
-    const CUmemoryPool host = make_pool(CU_MEM_LOCATION_TYPE_HOST, 0);
-    MUST(cuMemAllocFromPoolAsync(&more, 64 * MiB, host, stream));
-    EXPECT_EQ(curb_sim_held(0), before);
-    EXPECT_EQ(told_held(), before);
-}
-
-SCENARIO_NAMED(a_destroyed_pool_is_held_until_its_last_allocation_is_freed) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    CUdeviceptr block = 0;
-    MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
-    MUST(cuMemPoolDestroy(pool));
-    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));  // it is what the device says, and no pool's
-    EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
-    MUST(cuMemFreeAsync(block, stream));
-    MUST(cuStreamSynchronize(stream));
-    // Nothing told curb that this memory is back; the next request is what finds out.
-    take(352 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-}
-
 SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
     start();
     CUstream stream = nullptr;
@@ -208,24 +109,6 @@ SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
     MUST(cuMemRelease(retained));
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
-    fill([&] { return cuMemCreate(&first, 20 * MiB, &properties, 0); });
-}
-
-SCENARIO_NAMED(imported_memory_is_not_charged_twice) {
-    start();
-    CUmemAllocationProp properties = on_device(0);
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    CUmemGenericAllocationHandle handle = 0, imported = 0;
-    MUST(cuMemCreate(&handle, 64 * MiB, &properties, 0));
-    int fd = -1;
-    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    MUST(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void *>(static_cast<std::intptr_t>(fd)),
-                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuMemRelease(imported));
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuMemRelease(handle));
-    EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
 SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
@@ -250,47 +133,6 @@ SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
     EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 0, 5, 4), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
-}
-
-SCENARIO_NAMED(whatever_is_freed_how_the_books_end_at_what_the_device_says) {
-    start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    const CUdeviceptr plain = take(64 * MiB);
-    CUdeviceptr pooled = 0;
-    MUST(cuMemFreeAsync(plain, stream));
-    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));  // it comes back at the next synchronisation
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuMemFree_v2(take(352 * MiB)));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    EXPECT(cuMemFree_v2(plain) != CUDA_SUCCESS);
-    MUST(cuMemAllocAsync(&pooled, 64 * MiB, stream));
-    MUST(cuMemFree_v2(pooled));
-    EXPECT(cuMemFree_v2(pooled) != CUDA_SUCCESS);
-    EXPECT(cuMemFreeAsync(pooled, stream) != CUDA_SUCCESS);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    // A context with blocks of every kind: its plain memory and arrays go with it, its pools' and mapped memory stays.
-    CUcontext own = nullptr;
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuDevicePrimaryCtxReset_v2(0));
-    MUST(cuCtxCreate_v2(&own, 0, 0));
-    take(32 * MiB);
-    CUarray array = nullptr;
-    const CUDA_ARRAY3D_DESCRIPTOR description = floats(1024, 1024, 8, 0);
-    MUST(cuArray3DCreate_v2(&array, &description));
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    MUST(cuMemAllocFromPoolAsync(&pooled, 32 * MiB, pool, nullptr));
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-    MUST(cuMemCreate(&handle, 32 * MiB, &properties, 0));
-    EXPECT_EQ(told_held(), kContext + 128 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    MUST(cuCtxDestroy_v2(own));
-    MUST(cuCtxCreate_v2(&own, 0, 0));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    MUST(cuMemRelease(handle));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(the_process_ends_with_everything_live) {

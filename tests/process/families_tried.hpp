@@ -1,0 +1,13 @@
+// The families of memory that fit under a cap of 1 GiB beside a context of their own.
+#pragma once
+
+#include <vector>
+
+#include "families.hpp"
+
+inline std::vector<const char *> families_under_a_small_cap() {
+    std::vector<const char *> names;
+    for (const families::Family &family : families::families())
+        if (family.memory.trait != families::Trait::context) names.push_back(family.name);
+    return names;
+}
