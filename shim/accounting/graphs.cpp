@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "allocations.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "pools.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
 

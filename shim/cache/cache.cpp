@@ -11,7 +11,7 @@
 #include "contexts.hpp"
 #include "keep_errno.hpp"
 #include "kept_blocks.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "limits.hpp"
 #include "process_state.hpp"
 #include "trace.hpp"

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <utility>
 
-#include "busy_count.hpp"
 #include "contexts.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::captures {
 namespace {

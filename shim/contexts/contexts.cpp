@@ -4,16 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <list>
 #include <mutex>
 #include <unordered_map>
 
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::contexts {
 
@@ -99,12 +99,6 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-void wait_a_moment() noexcept {
-    constexpr timespec kMoment{0, 50'000};
-    const KeepErrno keep_errno;
-    nanosleep(&kMoment, nullptr);
-}
-
 Id newest() noexcept {
     const std::scoped_lock lock(books().mutex);
     return books().last_id;
@@ -145,7 +139,7 @@ bool detached(CUcontext context) noexcept {
 }
 
 bool ends(CUcontext context, Id id) noexcept {
-    for (;; wait_a_moment()) {
+    for (;; sleep_us(kMomentUs)) {
         const std::scoped_lock lock(books().mutex);
         Record *record = known(context);
         const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
@@ -220,7 +214,7 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
         if (spins < kSpins)
             sched_yield();
         else
-            wait_a_moment();
+            sleep_us(kMomentUs);
     }
 }
 

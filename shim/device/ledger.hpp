@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "activity.hpp"
+#include "lifetime.hpp"
 #include "policy/decide.hpp"
 #include "policy/kinds.hpp"
 #include "policy/size.hpp"
@@ -51,7 +52,7 @@ class Ledger {
     void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
 
     // An operation as long as the scope. Does nothing if `ledger` is null.
-    class Operation {
+    class Operation : NoCopy {
       public:
         explicit Operation(Ledger *ledger) noexcept : ledger_(ledger) {
             if (ledger_) ledger_->begin();
@@ -59,8 +60,6 @@ class Ledger {
         ~Operation() {
             if (ledger_) ledger_->end();
         }
-        Operation(const Operation &) = delete;
-        Operation &operator=(const Operation &) = delete;
 
       private:
         Ledger *ledger_;

@@ -95,14 +95,12 @@ CUresult ask_twice(Ask ask) noexcept {
 // Sets the driver's relaxed capture mode for this thread (12 ns on an H200). Without it even reading a pool's attribute
 // breaks a stream capture in another thread, or a global-mode capture in this one (measured on an H200:
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
-class RelaxedCapture {
+class RelaxedCapture : NoCopy {
   public:
     RelaxedCapture() noexcept : relaxed_(exchange()) {}
     ~RelaxedCapture() {
         if (relaxed_) exchange();
     }
-    RelaxedCapture(const RelaxedCapture &) = delete;
-    RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
     // Does not repeat a call that exchanged the modes but returned an error of earlier work.

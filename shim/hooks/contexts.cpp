@@ -18,6 +18,7 @@
 #include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 namespace {
@@ -68,7 +69,7 @@ class ContextCost {
 
 // Lets one thread at a time create and measure the first context of a device: two at once would each measure both. Does
 // nothing once the cost is known.
-class FirstContextLock {
+class FirstContextLock : NoCopy {
   public:
     explicit FirstContextLock(Device &device) noexcept : device_(device) {
         const auto unknown = [&] {
@@ -87,14 +88,12 @@ class FirstContextLock {
                 taken_ = true;
                 return;
             }
-            contexts::wait_a_moment();
+            sleep_us(contexts::kMomentUs);
         }
     }
     ~FirstContextLock() {
         if (taken_) device_.measuring_context.store(false, std::memory_order_release);
     }
-    FirstContextLock(const FirstContextLock &) = delete;
-    FirstContextLock &operator=(const FirstContextLock &) = delete;
     // True if another thread may have created a context meanwhile.
     [[nodiscard]] bool took_time() const noexcept { return took_time_; }
 

@@ -12,7 +12,7 @@ namespace curb::shim {
 namespace {
 
 // Opens a ledger operation on each device whose memory is mapped.
-class UnmapOperations {
+class UnmapOperations : NoCopy {
   public:
     explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
         for (const auto &[address, mapping] : mappings) {
@@ -26,8 +26,6 @@ class UnmapOperations {
         for (int ordinal = 0; devices_.any() && ordinal < devices::count(); ++ordinal)
             if (devices_[static_cast<std::size_t>(ordinal)]) devices::at(ordinal).ledger.end();
     }
-    UnmapOperations(const UnmapOperations &) = delete;
-    UnmapOperations &operator=(const UnmapOperations &) = delete;
 
   private:
     std::bitset<devices::kMost> devices_;

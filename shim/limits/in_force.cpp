@@ -5,7 +5,7 @@
 
 #include "clock.hpp"
 #include "devices.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/live_caps.hpp"
 
 namespace curb::shim {

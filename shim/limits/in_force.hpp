@@ -16,6 +16,7 @@
 #include "allowance.hpp"
 #include "config/load.hpp"
 #include "control/messages.hpp"
+#include "lifetime.hpp"
 #include "policy/policy.hpp"
 #include "readers.hpp"
 
@@ -64,10 +65,8 @@ extern constinit std::atomic<bool> limited, caches;
 // A reference to the snapshot in force, or a part of it, that keeps it from being freed. Used by one thread. Do not
 // hold one while a request waits: replaced snapshots stay in memory until then.
 template <class Part>
-class InUse {
+class InUse : NoCopy {
   public:
-    InUse(const InUse &) = delete;
-    InUse &operator=(const InUse &) = delete;
     ~InUse() { reader_.leave(before_); }
     const Part &operator*() const noexcept { return *part_; }
     const Part *operator->() const noexcept { return part_; }

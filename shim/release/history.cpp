@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "shortened.hpp"
 
 namespace curb::shim::release {

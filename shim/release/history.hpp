@@ -4,16 +4,15 @@
 #include <vector>
 
 #include "control/status.hpp"
+#include "lifetime.hpp"
 
 namespace curb::shim::release {
 
 // Marks a release as running while it lives.
-class RunningGuard {
+class RunningGuard : NoCopy {
   public:
     RunningGuard() noexcept;
     ~RunningGuard();
-    RunningGuard(const RunningGuard &) = delete;
-    RunningGuard &operator=(const RunningGuard &) = delete;
 };
 bool is_running() noexcept;
 

@@ -6,7 +6,7 @@
 #include "clock.hpp"
 #include "devices.hpp"
 #include "in_force.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "worker_signal.hpp"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <new>
 #include <optional>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "signals.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
+#include "waiting.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -73,8 +73,7 @@ policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config:
         if (loaded || tries == kTries || config::is_for_want_of_memory(loaded.error()) ||
             std::none_of(loaded.error().begin(), loaded.error().end(), [](const auto &one) { return one.unread; }))
             return loaded;
-        const timespec moment{0, 5'000'000};
-        nanosleep(&moment, nullptr);
+        sleep_ms(5);
     }
 }
 

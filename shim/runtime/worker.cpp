@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <ctime>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,7 +15,7 @@
 #include "caller_match.hpp"
 #include "devices.hpp"
 #include "last_thread.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "own_thread.hpp"
 #include "periodic.hpp"
@@ -24,6 +23,7 @@
 #include "policy/names.hpp"
 #include "process.hpp"
 #include "reconcile.hpp"
+#include "waiting.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::worker {
@@ -101,10 +101,8 @@ void run_releases() {
         try {
             goes_on = run_once(waiting);
         } catch (...) {
-            // Out of host memory: try again later.
             end_work();
-            constexpr timespec kPause{0, 50'000'000};
-            nanosleep(&kPause, nullptr);
+            sleep_ms(50);  // out of host memory: try again later
         }
     }
 }

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <new>
 
@@ -23,6 +22,7 @@
 #include "signals.hpp"
 #include "trace.hpp"
 #include "unwinder.hpp"
+#include "waiting.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -99,9 +99,7 @@ bool activate() noexcept {
             }
         } catch (...) {
         }
-        // Out of host memory, perhaps only for a moment.
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
+        sleep_ms(1);  // out of host memory, perhaps only for a moment
     }
     if (unwinder::load())
         log::write(policy::LogLevel::error,

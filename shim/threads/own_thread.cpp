@@ -6,12 +6,12 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
-#include <ctime>
 #include <string>
 #include <thread>
 
 #include "last_thread.hpp"
 #include "log.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::own_thread {
 namespace {
@@ -37,10 +37,7 @@ constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a for
 void wait_until_all_sleep() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
     ending.store(true, std::memory_order_seq_cst);
-    for (int polls = 0; polls < 200 && awake.load(std::memory_order_seq_cst) > 0; ++polls) {
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
-    }
+    poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
 }
 
 void begin() noexcept {
@@ -76,8 +73,7 @@ bool start(void (*body)(), const char *name) noexcept {
             thread.detach();
             started = true;
         } catch (...) {
-            const timespec moment{0, 1'000'000};
-            nanosleep(&moment, nullptr);
+            sleep_ms(1);
         }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -1,6 +1,8 @@
 // Starts curb's own threads inside the program.
 #pragma once
 
+#include "lifetime.hpp"
+
 namespace curb::shim::own_thread {
 
 // Runs `body` in a detached thread with all signals blocked. Logs and returns false if no thread can be started.
@@ -9,21 +11,17 @@ bool start(void (*body)(), const char *name) noexcept;
 // Marks the time in which such a thread works. exit() waits up to 0.2 s for that to end before it runs the destructors
 // of other libraries: these may be preloads that wrap functions we call here. After that, the constructor never
 // returns. Does not nest.
-class Awake {
+class Awake : NoCopy {
   public:
     Awake() noexcept;
     ~Awake();
-    Awake(const Awake &) = delete;
-    Awake &operator=(const Awake &) = delete;
 };
 
 // Marks a wait within an Awake.
-class Asleep {
+class Asleep : NoCopy {
   public:
     Asleep() noexcept;
     ~Asleep();
-    Asleep(const Asleep &) = delete;
-    Asleep &operator=(const Asleep &) = delete;
 };
 
 }  // namespace curb::shim::own_thread

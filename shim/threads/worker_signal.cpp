@@ -3,11 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <ctime>
 
-#include "futex_event.hpp"
-#include "keep_errno.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::worker {
 namespace {
@@ -43,16 +40,8 @@ void end_work() noexcept { busy.store(false, std::memory_order_seq_cst); }
 
 void stop_at_exit() noexcept {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    const KeepErrno keep_errno;
     exiting.store(true, std::memory_order_seq_cst);
-    // Not by sleep_for, which starts again after each signal: many of them would keep us here. And not by the clock
-    // alone, which another preload may replace.
-    using Clock = std::chrono::steady_clock;
-    const auto until = Clock::now() + std::chrono::milliseconds(200);
-    for (int polls = 0; polls < 200 && busy.load(std::memory_order_seq_cst) && Clock::now() < until; ++polls) {
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
-    }
+    poll_until([] { return !busy.load(std::memory_order_seq_cst); }, 200);
 }
 
 }  // namespace curb::shim::worker

@@ -2,15 +2,15 @@
 
 #include <unistd.h>
 
-#include <ctime>
 #include <memory>
 
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "record.hpp"
 #include "state.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 #include "writer.hpp"
 
 namespace curb::shim::trace {
@@ -26,17 +26,14 @@ bool put_mark(Record::Mark mark, std::uint64_t number, const std::string &text) 
     record.mark = mark;
     record.bytes = static_cast<std::int64_t>(number);
     record.text = owned.get();
-    for (int tries = 0; tries < 1000; ++tries) {
+    const auto put = [&] {
         record.ns = detail::now_ns();
-        if (try_put(record, nullptr)) {
-            static_cast<void>(owned.release());
-            writer::wake();
-            return true;
-        }
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
-    }
-    return false;
+        return try_put(record, nullptr);
+    };
+    if (!poll_until(put, 1000)) return false;
+    static_cast<void>(owned.release());
+    writer::wake();
+    return true;
 }
 
 // Replaces %p by the pid and makes the path absolute, from the current directory.

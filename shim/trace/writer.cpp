@@ -12,12 +12,12 @@
 
 #include "devices.hpp"
 #include "file.hpp"
-#include "futex_event.hpp"
 #include "lines.hpp"
 #include "own_thread.hpp"
 #include "policy/words.hpp"
 #include "state.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::trace::writer {
@@ -256,13 +256,7 @@ bool flush() noexcept {
     if (runs == 0 || runs != getpid()) return false;
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     wake();
-    const auto until = Clock::now() + std::chrono::milliseconds(500);
-    // Count the rounds, too: another preload may shift the clock.
-    for (int polls = 0; polls < 5000 && flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until;
-         ++polls) {
-        const timespec moment{0, 100'000};
-        nanosleep(&moment, nullptr);
-    }
+    poll_until([=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; }, 500, 100);
     return true;
 }
 

@@ -158,7 +158,7 @@ void note_answers(const std::string &asked) noexcept {
 }
 
 // Retains a device's active primary context and makes it current while it lives.
-class PrimaryContextGuard {
+class PrimaryContextGuard : NoCopy {
   public:
     explicit PrimaryContextGuard(CUdevice device) noexcept : device_(device) {
         CUcontext context = nullptr;
@@ -170,8 +170,6 @@ class PrimaryContextGuard {
         current_.reset();
         driver().cuDevicePrimaryCtxRelease_v2(device_);
     }
-    PrimaryContextGuard(const PrimaryContextGuard &) = delete;
-    PrimaryContextGuard &operator=(const PrimaryContextGuard &) = delete;
 
   private:
     CUdevice device_;
