@@ -29,8 +29,8 @@ constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 // Returns the context that the stream ends with. The query breaks no capture (the contract suite tests it).
 CUcontext owner_of(CUstream stream) noexcept {
     CUcontext context = nullptr;
-    const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
-    return ask_twice(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+    return ask_twice<&Driver::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS ? contexts::owner_of(context)
+                                                                                : owner_of_memory();
 }
 
 bool same(const Origin &a, const Origin &b) noexcept {

@@ -306,8 +306,9 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
 std::optional<bool> primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
-    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
-    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+    return ask_twice<&Driver::cuDevicePrimaryCtxGetState>(device.ordinal, &flags, &active) == CUDA_SUCCESS
+               ? std::optional(active != 0)
+               : std::nullopt;
 }
 
 CUcontext primary_of(const Device &device) noexcept {
@@ -317,8 +318,7 @@ CUcontext primary_of(const Device &device) noexcept {
     // A green context created it. Do not repeat a failed release: that could destroy the context under the program. At
     // worst a reference is left.
     const KeepErrno keep_errno;
-    if (ask_twice([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
-        return nullptr;
+    if (ask_twice<&Driver::cuDevicePrimaryCtxRetain>(&context, device.ordinal) != CUDA_SUCCESS) return nullptr;
     driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
 }
@@ -373,7 +373,7 @@ namespace curb::shim {
 
 CUcontext current_context() noexcept {
     CUcontext context = nullptr;
-    ask_twice([&] { return driver().cuCtxGetCurrent(&context); });
+    ask_twice<&Driver::cuCtxGetCurrent>(&context);
     return context;
 }
 

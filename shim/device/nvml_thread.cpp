@@ -101,9 +101,9 @@ void retry_until_in_time(Meter &meter, Figure figure) noexcept {
 // False if no thread has asked.
 bool answer_all() noexcept {
     bool any = false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Meter &meter = devices::at(ordinal).meter;
+    for (Device &device : devices::all()) {
         for (std::size_t i = 0; i < kFigures; ++i) {
+            Meter &meter = device.meter;
             const auto figure = static_cast<Figure>(i);
             if (!meter.question(figure).wanted.exchange(false, std::memory_order_seq_cst)) continue;
             any = true;

@@ -50,10 +50,9 @@ int note(dl_phdr_info *info, std::size_t, void *into) {
 // True if most of the program's memory is outside pools.
 bool is_outside_pools() noexcept {
     Bytes outside = 0, pools = 0;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Ledger &ledger = devices::at(ordinal).ledger;
-        outside += ledger.of(Kind::plain) + ledger.of(Kind::vmm);
-        pools += ledger.of(Kind::pools);
+    for (const Device &device : devices::all()) {
+        outside += device.ledger.of(Kind::plain) + device.ledger.of(Kind::vmm);
+        pools += device.ledger.of(Kind::pools);
     }
     return outside > pools;
 }

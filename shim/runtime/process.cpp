@@ -15,8 +15,8 @@
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy_watcher.hpp"
-#include "queue.hpp"
 #include "reconcile.hpp"
+#include "release.hpp"
 #include "reports.hpp"
 #include "signals.hpp"
 #include "trace.hpp"
@@ -51,9 +51,9 @@ const std::string &file_in_force() noexcept {
 void trace_limits(const std::string &by) {
     if (!trace::on()) return;
     const auto now = snapshot();
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = now->of(ordinal);
-        trace::policy(devices::at(ordinal), gpu.terms.cap, gpu.allowance.bytes(), by);
+    for (const Device &device : devices::all()) {
+        const Snapshot::Gpu &gpu = now->of(device.ordinal);
+        trace::policy(device, gpu.terms.cap, gpu.allowance.bytes(), by);
     }
 }
 
@@ -97,10 +97,8 @@ void log_changes(const config::Loaded &now, const Changed &changed) {
 // it.
 void react_to_new_limits() {
     wait_queue::changed();
-    bool over = false;
-    for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
-        over = limits::exceeds_cap(devices::at(ordinal));
-    const bool asked = over && release::ask({kLowered});
+    const auto all = devices::all();
+    const bool asked = std::any_of(all.begin(), all.end(), limits::exceeds_cap) && release::ask({kLowered});
     worker::apply_with_driver(!asked);
 }
 
@@ -225,8 +223,7 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
 void apply_with_driver(bool measure_if_stale) noexcept try {
     cache::enforce();
     if (!measure_if_stale) return;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (!limits::cap(device)) continue;
         reconcile(device);
         if (limits::exceeds_cap(device)) {

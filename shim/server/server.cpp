@@ -28,7 +28,7 @@
 #include "own_thread.hpp"
 #include "policy_watcher.hpp"
 #include "process.hpp"
-#include "queue.hpp"
+#include "release.hpp"
 #include "socket_file.hpp"
 #include "status.hpp"
 #include "waiting.hpp"

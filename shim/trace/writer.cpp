@@ -15,7 +15,6 @@
 #include "lines.hpp"
 #include "own_thread.hpp"
 #include "policy/words.hpp"
-#include "state.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"
@@ -94,9 +93,9 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
     header.version = CURB_VERSION;
     header.unix_ns = wall.tv_sec * 1'000'000'000 + wall.tv_nsec - ago;
     header.command = policy::one_line(command);
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
-        header.gpus.push_back({ordinal, device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
+    for (const Device &device : devices::all()) {
+        header.gpus.push_back({device.ordinal,
+                               device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
                                policy::one_line(device.model.data()), device.total});
     }
     return header;
@@ -143,10 +142,9 @@ bool Current::finish_pass() {
 // Missing events leave figures out of date, so record the held bytes again, as at the start of a trace.
 bool Current::record_held() noexcept {
     bool all = true;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
+    for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(ordinal)[kind])
+            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
                 all = detail::say_held(device, static_cast<Kind>(kind)) && all;
     }
     if (all) unwritten_ = false;

@@ -17,8 +17,8 @@
 #include "devices.hpp"
 #include "framework_rows.hpp"
 #include "in_force.hpp"
-#include "plan.hpp"
 #include "python.hpp"
+#include "release.hpp"
 
 namespace curb::shim::release {
 namespace {
