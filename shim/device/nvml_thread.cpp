@@ -13,7 +13,6 @@
 #include "nvml.hpp"
 #include "own_thread.hpp"
 #include "waiting.hpp"
-#include "worker_signal.hpp"
 
 namespace curb::shim::nvml_thread {
 namespace {
@@ -57,7 +56,7 @@ std::uint64_t wait_slice(std::atomic<std::uint32_t> &word, std::uint32_t value) 
 // NVML's exit handlers must not run during a call. Waits up to 200 ms, because NVML may hang.
 void at_exit() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    worker::stop_at_exit();  // what it measures must be answered
+    own_thread::stop_at_exit();  // what the worker measures must be answered
     ending.store(true, std::memory_order_seq_cst);
     poll_until([] { return !in_call.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst); }, 200);
 }

@@ -1,7 +1,5 @@
 #include "worker.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -111,30 +109,27 @@ Next do_periodic_work() noexcept {
     return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
 }
 
-// Runs the queued work, or sleeps until there is some. False if the process is ending.
-bool run_once(std::vector<release::Request> &waiting) {
-    if (!begin_work()) return false;
+// Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more.
+Next work(std::vector<release::Request> &waiting) {
+    const own_thread::Awake awake;
     take_requests(waiting);
     if (!waiting.empty()) {
         release::run(waiting, take_requests);
-        return true;
+        return 0;
     }
-    if (do_what_is_due()) return true;
-    const auto next = do_periodic_work();
-    end_work();
-    last_thread::end_if_alone();
-    sleep_for(next);
-    return true;
+    return do_what_is_due() ? Next(0) : do_periodic_work();
 }
 
 void run_releases() {
     caller_match::inspect_libraries();  // growth steps need it before the first release
     std::vector<release::Request> waiting;
-    for (bool goes_on = true; goes_on;) {
+    for (;;) {
         try {
-            goes_on = run_once(waiting);
+            const Next next = work(waiting);
+            if (next == Next(0)) continue;
+            last_thread::end_if_alone();
+            sleep_for(next);
         } catch (...) {
-            end_work();
             sleep_ms(50);  // out of host memory: try again later
         }
     }
@@ -143,13 +138,9 @@ void run_releases() {
 }  // namespace
 
 void start() noexcept {
-    set_process(getpid());
-    atexit(stop_at_exit);
     cache::on_first_kept(wake_up);
     own_thread::start(run_releases, "curb-worker");
 }
-
-void in_fork_child() noexcept { set_process(0); }
 
 void apply_with_driver(bool measure_if_stale) noexcept {
     {

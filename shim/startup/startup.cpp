@@ -16,6 +16,7 @@
 #include "last_thread.hpp"
 #include "log.hpp"
 #include "log_file.hpp"
+#include "own_thread.hpp"
 #include "policy_watcher.hpp"
 #include "process.hpp"
 #include "process_state.hpp"
@@ -66,7 +67,7 @@ __attribute__((constructor)) void at_load() {
 void in_fork_child() {
     const KeepErrno keep_errno;  // of fork; closing a descriptor here may fail
     state.store(State::passing, std::memory_order_relaxed);
-    worker::in_fork_child();
+    own_thread::in_fork_child();
     server::in_fork_child();
     trace::in_fork_child();
     signals::restore_program_action();
