@@ -5,7 +5,6 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "allocations.hpp"
 #include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "pools.hpp"

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <utility>
 
 #include "contexts.hpp"
 #include "lifetime.hpp"

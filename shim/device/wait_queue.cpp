@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "clock.hpp"
-#include "devices.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::wait_queue {

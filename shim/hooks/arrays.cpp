@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "admission.hpp"
-#include "allocations.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
 #include "policy/granule.hpp"

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -68,7 +67,6 @@ class Current {
 
   private:
     void write_out();
-    bool append(std::string_view text);
     void trouble(const std::string &error, bool ended);
     bool record_held() noexcept;
 

@@ -3,16 +3,12 @@
 // Only frameworks that are already imported, and never during a graph capture: the graph may use the cached memory
 // (CuPy), or the framework frees nothing then (PyTorch).
 
-#include <array>
-#include <atomic>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "caller_match.hpp"
 #include "captures.hpp"
-#include "clock.hpp"
 #include "contexts.hpp"
 #include "devices.hpp"
 #include "framework_rows.hpp"
