@@ -98,7 +98,7 @@ CUresult allocate_async(const StreamCalls &calls, CUdeviceptr *pointer, Bytes by
     Device *device = device_of(calls, stream);
     CUmemoryPool handle = nullptr;
     if (!device) return call();
-    if (ask_twice<&Driver::cuDeviceGetMemPool>(&handle, device->ordinal) != CUDA_SUCCESS) {
+    if (ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
         // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
         const bool could_serve = query_device(calls, stream) != nullptr;
         return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
@@ -126,23 +126,26 @@ CUresult allocate_from_pool(const StreamCalls &calls, CUdeviceptr *pointer, Byte
 using namespace curb::shim;
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate_async(kLegacy, pointer, bytes, stream, to_driver<&Driver::cuMemAllocAsync>(pointer, bytes, stream));
+    return allocate_async(kLegacy, pointer, bytes, stream,
+                          [&] { return driver().cuMemAllocAsync(pointer, bytes, stream); });
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
     return allocate_async(kPerThread, pointer, bytes, stream,
-                          to_driver<&Driver::cuMemAllocAsync_ptsz>(pointer, bytes, stream));
+                          [&] { return driver().cuMemAllocAsync_ptsz(pointer, bytes, stream); });
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
     return allocate_from_pool(kLegacy, pointer, bytes, pool, stream,
-                              to_driver<&Driver::cuMemAllocFromPoolAsync>(pointer, bytes, pool, stream));
+                              [&] { return driver().cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); });
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
     return allocate_from_pool(kPerThread, pointer, bytes, pool, stream,
-                              to_driver<&Driver::cuMemAllocFromPoolAsync_ptsz>(pointer, bytes, pool, stream));
+                              [&] { return driver().cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(pointer, to_driver<&Driver::cuMemFreeAsync>(pointer, stream), true);
+    return free_by_pointer(
+        pointer, [&] { return driver().cuMemFreeAsync(pointer, stream); }, true);
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(pointer, to_driver<&Driver::cuMemFreeAsync_ptsz>(pointer, stream), true);
+    return free_by_pointer(
+        pointer, [&] { return driver().cuMemFreeAsync_ptsz(pointer, stream); }, true);
 }
