@@ -45,7 +45,8 @@ void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
 }  // namespace
 
 void stop_at_exit() noexcept {
-    if (runs_in.load(std::memory_order_relaxed) != getpid() || ending.exchange(true, std::memory_order_seq_cst)) return;
+    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    ending.store(true, std::memory_order_seq_cst);
     poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
 }
 
