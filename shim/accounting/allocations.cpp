@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "reusing_map.hpp"
 #include "trace.hpp"

@@ -3,7 +3,6 @@
 // Thread-safe, in shards with a lock each. Holds no lock while calling the driver.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "devices.hpp"

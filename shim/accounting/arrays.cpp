@@ -3,7 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::arrays {

@@ -5,8 +5,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "allocations.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "pools.hpp"
 
@@ -48,10 +47,9 @@ struct Range {
 
 void collect(CUgraph graph, std::vector<Range> &ranges, std::vector<CUdeviceptr> &frees) {
     std::size_t count = 0;
-    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nullptr, &count); }) != CUDA_SUCCESS || count == 0)
-        return;
+    if (ask_twice<&Driver::cuGraphGetNodes>(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
     std::vector<CUgraphNode> nodes(count);
-    if (ask_twice([&] { return driver().cuGraphGetNodes(graph, nodes.data(), &count); }) != CUDA_SUCCESS) return;
+    if (ask_twice<&Driver::cuGraphGetNodes>(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
     nodes.resize(std::min(count, nodes.size()));
     for (CUgraphNode node : nodes) {
         CUgraphNodeType type{};

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
 
@@ -43,15 +43,15 @@ std::optional<Bytes> reserved(const Pool &pool) noexcept {
         return pool.kind == Kind::graphs
                    ? driver().cuDeviceGetGraphMemAttribute(pool.device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
                                                            &value)
-                   : driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+                   : driver().cuMemPoolGetAttribute(pool.handle.load(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
     };
     return ask_twice(ask) == CUDA_SUCCESS ? std::optional<Bytes>(value) : std::nullopt;
 }
 
 CUresult trim(const Pool &pool) noexcept {
-    if (pool.kind != Kind::graphs) return ask_twice([&] { return driver().cuMemPoolTrimTo(pool.handle, 0); });
+    if (pool.kind != Kind::graphs) return ask_twice<&Driver::cuMemPoolTrimTo>(pool.handle.load(), 0);
     graphs_trimmed();
-    return ask_twice([&] { return driver().cuDeviceGraphMemTrim(pool.device->ordinal); });
+    return ask_twice<&Driver::cuDeviceGraphMemTrim>(pool.device->ordinal);
 }
 
 // Returns the entry of `known` for this key, and makes it if needed. The caller holds the lock.
@@ -233,15 +233,15 @@ void Threshold::lower(CUmemoryPool pool) noexcept {
     // it.
     setting_.wait();
     std::uint64_t before = 0, none = 0;
-    const auto ask = [&] { return driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before); };
-    const bool has_value = ask_twice(ask) == CUDA_SUCCESS;
+    const bool has_value =
+        ask_twice<&Driver::cuMemPoolGetAttribute>(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before) == CUDA_SUCCESS;
     {
         const std::scoped_lock lock(mutex_);
         if (has_value && !program_) program_ = before;
     }
     if (!has_value) return restore(pool);  // to the value that the program has set meanwhile, if any
     // From here on get() returns the program's own value.
-    ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none); });
+    ask_twice<&Driver::cuMemPoolSetAttribute>(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
 }
 
 void Threshold::restore(CUmemoryPool pool) noexcept {
@@ -256,7 +256,7 @@ void Threshold::restore(CUmemoryPool pool) noexcept {
             set = program_;
         }
         std::uint64_t value = *set;
-        ask_twice([&] { return driver().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value); });
+        ask_twice<&Driver::cuMemPoolSetAttribute>(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
     }
 }
 
@@ -423,10 +423,8 @@ Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
     // Add the claim before asking the driver, so that later requests see it.
     const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
     const Bytes all = reserved(pool).value_or(0);
-    const bool has_value =
-        ask_twice([&] {
-            return driver().cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-        }) == CUDA_SUCCESS;
+    const bool has_value = ask_twice<&Driver::cuMemPoolGetAttribute>(
+                               pool.handle.load(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS;
     if (has_value && used <= all && claimed <= all - used)
         bytes_ = bytes;
     else

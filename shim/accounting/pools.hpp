@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
-#include "busy_count.hpp"
 #include "devices.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::pools {
 
@@ -114,13 +114,11 @@ inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
 }
 // Guards the free of a block. If it is a managed pool's, removes its record before the driver frees it, because
 // afterwards another thread may get the same pointer.
-class FreedBlock {
+class FreedBlock : NoCopy {
   public:
     explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
         if (detail::any_blocks.load(std::memory_order_acquire)) find();
     }
-    FreedBlock(const FreedBlock &) = delete;
-    FreedBlock &operator=(const FreedBlock &) = delete;
     ~FreedBlock() {  // restores the record unless freed() was called
         if (pool_) put_back();
     }
@@ -151,12 +149,10 @@ std::vector<Bytes> charges(const Device &device);
 Bytes charged(const Device &device) noexcept;
 // Claims idle bytes of the pool for one request during its lifetime. If two requests counted on the same bytes, the
 // pool would grow.
-class Claim {
+class Claim : NoCopy {
   public:
     Claim(Pool &pool, Bytes bytes) noexcept;
     ~Claim();
-    Claim(const Claim &) = delete;
-    Claim &operator=(const Claim &) = delete;
     explicit operator bool() const noexcept { return bytes_ != 0; }  // true if the pool had that many idle bytes
 
   private:

@@ -3,15 +3,13 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::vmm {
 
-struct Memory {
+struct Memory : NoCopy {
     Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
-    Memory(const Memory &) = delete;
-    Memory &operator=(const Memory &) = delete;
     ~Memory() {
         if (!device) return;
         device->ledger.credit(Kind::vmm, bytes);

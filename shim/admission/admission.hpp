@@ -40,11 +40,9 @@ struct Request {
 
 // Bytes that admission::reserve has reserved for one driver call. The destructor credits the bytes that were not kept
 // and ends the ledger's operation.
-class Charge {
+class Charge : NoCopy {
   public:
     Charge(Device &device, Kind kind, Bytes bytes) noexcept : device_(device), kind_(kind), bytes_(bytes) {}
-    Charge(const Charge &) = delete;
-    Charge &operator=(const Charge &) = delete;
     ~Charge() {
         if (bytes_ != 0) device_.ledger.credit(kind_, bytes_);
         device_.ledger.end();

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "clock.hpp"
-#include "range.hpp"
+#include "libraries.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::caller_match {
@@ -92,11 +92,10 @@ bool is(const File &file, const char *path) noexcept {
            std::string_view(path).find(file.folder) != std::string_view::npos;
 }
 
-int note_library(dl_phdr_info *info, std::size_t, void *into) {
-    auto &now = *static_cast<Loaded *>(into);
-    const Range range = range_of(*info);
+void note_library(const dl_phdr_info &info, Loaded &now) noexcept {
+    const Range range = range_of(info);
     if (range.has(reinterpret_cast<std::uintptr_t>(&note_library))) now.self = range;
-    const std::string_view name = file_name(info->dlpi_name);
+    const std::string_view name = file_name(info.dlpi_name);
     if (name.starts_with(kRuntime))
         for (Range &runtime : now.runtimes)
             if (runtime.end == 0) {
@@ -104,30 +103,22 @@ int note_library(dl_phdr_info *info, std::size_t, void *into) {
                 break;
             }
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
-        if (is(kRows[i].library, info->dlpi_name)) now.rows[i].range = range;
-        if (is(kRows[i].bindings, info->dlpi_name)) now.rows[i].bindings = range;
+        if (is(kRows[i].library, info.dlpi_name)) now.rows[i].range = range;
+        if (is(kRows[i].bindings, info.dlpi_name)) now.rows[i].bindings = range;
     }
-    return 0;
 }
 
 // Returns the counter's address. nullptr if no loaded library exports it. Keeps the library loaded, so that the address
 // stays valid.
-struct Search {
-    const Counter &counter;
-    const char *path;
-};
-int find_path(dl_phdr_info *info, std::size_t, void *into) {
-    auto &search = *static_cast<Search *>(into);
-    if (!file_name(info->dlpi_name).starts_with(search.counter.library)) return 0;
-    search.path = info->dlpi_name;
-    return 1;
-}
 const Count *address_of(const Counter &counter) noexcept {
     // The counter may be in the executable, by a copy relocation.
     if (void *symbol = real::dlsym()(RTLD_DEFAULT, counter.symbol)) return static_cast<const Count *>(symbol);
-    Search search{counter, nullptr};
-    dl_iterate_phdr(find_path, &search);
-    void *library = search.path ? dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    const char *path = nullptr;
+    any_library([&](const dl_phdr_info &info) {
+        if (file_name(info.dlpi_name).starts_with(counter.library)) path = info.dlpi_name;
+        return path != nullptr;
+    });
+    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     void *symbol = library ? real::dlsym()(library, counter.symbol) : nullptr;
     if (!symbol) dlerror();
     return static_cast<const Count *>(symbol);
@@ -175,7 +166,10 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
 Known inspect_libraries() noexcept {
     auto *now = new (std::nothrow) Loaded;
     if (!now) return {{}, "out of host memory"};
-    dl_iterate_phdr(note_library, now);
+    any_library([&](const dl_phdr_info &info) {
+        note_library(info, *now);
+        return false;
+    });
     Known known;
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
         Loaded::Library &library = now->rows[i];

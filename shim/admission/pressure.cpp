@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string>
 
 #include "captures.hpp"
 #include "clock.hpp"

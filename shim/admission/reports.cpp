@@ -2,14 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <mutex>
 
 #include "clock.hpp"
 #include "keep_errno.hpp"
 #include "limits.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
-#include "refusals.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::reports {
@@ -87,6 +89,19 @@ Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
     return {"the device is full; others use the rest of it", in_file(R"(set "wait" (how long requests may wait))")};
 }
 
+constexpr std::size_t kKept = 16;
+constinit std::mutex mutex;
+constinit std::array<control::Refusal, kKept> last_refused{};
+constinit std::size_t refused_so_far = 0;
+
+// Counts a refusal and keeps it for `curb ps`. `limit`: as in control::Refusal.
+void note_refusal(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes limit) noexcept {
+    device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+    const control::UnixMs at = control::unix_now();
+    const std::scoped_lock lock(mutex);
+    last_refused[refused_so_far++ % kKept] = {at, device.ordinal, bytes, why, held, limit};
+}
+
 constinit std::atomic<bool> logged_refusal{false}, logged_long_wait{false};
 
 // Logs a line, unless there is no host memory for it.
@@ -110,7 +125,7 @@ void report(std::atomic<bool> &once, Line line) noexcept {
 void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     if (bytes > device.total) return;
-    refusals::note(device, bytes, hit.why, hit.held, limit_of(gpu, hit.why));
+    note_refusal(device, bytes, hit.why, hit.held, limit_of(gpu, hit.why));
     if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
     report(logged_refusal, [&] {
         const Words why = words(gpu, hit);
@@ -120,20 +135,29 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     });
 }
 
+std::vector<control::Refusal> last_refusals() {
+    std::vector<control::Refusal> out;
+    out.reserve(kKept);  // before the lock, which the program's requests take
+    const std::scoped_lock lock(mutex);
+    for (std::size_t i = refused_so_far - std::min(refused_so_far, kKept); i < refused_so_far; ++i)
+        out.push_back(last_refused[i % kKept]);
+    return out;
+}
+
 void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
 }
 
 void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
     trace::refused(device, kind, bytes, {policy::Obstacle::device, 0});
-    if (bytes <= device.total) refusals::note(device, bytes, policy::Obstacle::device, device.ledger.held(), 0);
+    if (bytes <= device.total) note_refusal(device, bytes, policy::Obstacle::device, device.ledger.held(), 0);
 }
 
 void context_refused(Device &device, Bytes cost) noexcept {
     const auto gpu = limits::in_force(device);
     const auto limit = gpu->terms.cap;
     if (!limit) return;
-    refusals::note(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
+    note_refusal(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
     report(logged_refusal, [&] {
         return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +

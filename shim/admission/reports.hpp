@@ -5,8 +5,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "control/messages.hpp"
+#include "control/status.hpp"
 #include "devices.hpp"
 #include "in_force.hpp"
 #include "policy/obstacle.hpp"
@@ -23,9 +25,11 @@ struct LimitHit {
 };
 
 // Records a refusal: which limit, and the remedy. bytes = 0 means code loading. Logs the first as a warning, the others
-// at level info, and counts it (refusals.hpp). A size larger than the device is only traced: programs probe for free
+// at level info, and counts it. A size larger than the device is only traced: programs probe for free
 // memory with such sizes, and no policy could serve them.
 void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
+// Returns the last 16 refusals, the newest last. Throws std::bad_alloc.
+std::vector<control::Refusal> last_refusals();
 // Records the refusal of a context that alone takes more than the cap.
 void context_refused(Device &device, Bytes cost) noexcept;
 // Records an out-of-memory error of the driver itself, which the program gets unchanged. Only counts and traces it.

@@ -7,9 +7,11 @@
 
 #include <cerrno>
 
+#include "lifetime.hpp"
+
 namespace curb::shim {
 
-class KeepErrno {
+class KeepErrno : NoCopy {
   public:
     KeepErrno() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation_); }
     ~KeepErrno() {
@@ -17,8 +19,6 @@ class KeepErrno {
         pthread_setcancelstate(cancellation_, &previous);
         errno = saved_;
     }
-    KeepErrno(const KeepErrno &) = delete;
-    KeepErrno &operator=(const KeepErrno &) = delete;
 
   private:
     int saved_ = errno;

@@ -4,14 +4,13 @@
 #include <array>
 #include <cstddef>
 
-#include "activity.hpp"
 #include "allocations.hpp"
 #include "captures.hpp"
 #include "clock.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
 #include "kept_blocks.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "limits.hpp"
 #include "process_state.hpp"
 #include "trace.hpp"
@@ -196,8 +195,7 @@ bool keep(CUdeviceptr pointer) noexcept {
 
 bool detail::free_kept(CUdeviceptr pointer) noexcept {
     const KeepErrno keep_errno;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
         KeptBlocks::Pin pin;
         const auto block = kept_blocks_of(device).take_at(pointer, pin);
@@ -220,8 +218,7 @@ Bytes detail::free_kept(Device &device, Bytes wanted) noexcept {
 
 void drop_context(CUcontext context) noexcept {
     if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         kept_blocks_of(device).take_all_of(context, [&](const Block &block) {
             count(device, false);
             allocations::use_again(block.pointer, block.allocation);
@@ -244,7 +241,7 @@ void share(CUdeviceptr address) noexcept {
 
 void enforce() noexcept {
     if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) trim(devices::at(ordinal));
+    for (Device &device : devices::all()) trim(device);
     // A shorter idle time may make blocks due earlier.
     if (auto *wake = wake_worker.load(std::memory_order_seq_cst)) wake();
 }
@@ -253,8 +250,7 @@ std::optional<std::uint64_t> sweep() noexcept {
     const RelaxedCapture relaxed;
     for (;;) {
         std::optional<std::uint64_t> next;
-        for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-            Device &device = devices::at(ordinal);
+        for (Device &device : devices::all()) {
             if (device.kept.load(std::memory_order_seq_cst) == 0) continue;
             const auto idle = static_cast<std::uint64_t>(terms(device).idle.count());
             const std::uint64_t now = now_ms();

@@ -7,11 +7,10 @@
 
 #include <atomic>
 #include <mutex>
-#include <utility>
 
-#include "busy_count.hpp"
 #include "contexts.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::captures {
 namespace {
@@ -29,8 +28,8 @@ constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 // Returns the context that the stream ends with. The query breaks no capture (the contract suite tests it).
 CUcontext owner_of(CUstream stream) noexcept {
     CUcontext context = nullptr;
-    const auto ask = [&] { return driver().cuStreamGetCtx(stream, &context); };
-    return ask_twice(ask) == CUDA_SUCCESS ? contexts::owner_of(context) : owner_of_memory();
+    return ask_twice<&Driver::cuStreamGetCtx>(stream, &context) == CUDA_SUCCESS ? contexts::owner_of(context)
+                                                                                : owner_of_memory();
 }
 
 bool same(const Origin &a, const Origin &b) noexcept {

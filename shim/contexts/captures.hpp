@@ -30,12 +30,10 @@ void has_ended(const Origin &origin) noexcept;
 
 // Guards cuStreamDestroy, which ends the captures that began in the stream. Removes their records before the call,
 // because afterwards the driver may return the same handle to another thread. They count as captures until done().
-class Destroying {
+class Destroying : NoCopy {
   public:
     explicit Destroying(CUstream stream) noexcept;
     ~Destroying();
-    Destroying(const Destroying &) = delete;
-    Destroying &operator=(const Destroying &) = delete;
     // Call it when the driver has destroyed the stream. Without it the destructor restores the records.
     void done() noexcept;
 

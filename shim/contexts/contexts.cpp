@@ -4,16 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <list>
 #include <mutex>
 #include <unordered_map>
 
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::contexts {
 
@@ -99,12 +99,6 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-void wait_a_moment() noexcept {
-    constexpr timespec kMoment{0, 50'000};
-    const KeepErrno keep_errno;
-    nanosleep(&kMoment, nullptr);
-}
-
 Id newest() noexcept {
     const std::scoped_lock lock(books().mutex);
     return books().last_id;
@@ -145,7 +139,7 @@ bool detached(CUcontext context) noexcept {
 }
 
 bool ends(CUcontext context, Id id) noexcept {
-    for (;; wait_a_moment()) {
+    for (;; sleep_us(kMomentUs)) {
         const std::scoped_lock lock(books().mutex);
         Record *record = known(context);
         const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
@@ -220,7 +214,7 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
         if (spins < kSpins)
             sched_yield();
         else
-            wait_a_moment();
+            sleep_us(kMomentUs);
     }
 }
 
@@ -312,8 +306,9 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept {
 std::optional<bool> primary_is_active(const Device &device) noexcept {
     unsigned flags = 0;
     int active = 0;
-    const auto ask = [&] { return driver().cuDevicePrimaryCtxGetState(device.ordinal, &flags, &active); };
-    return ask_twice(ask) == CUDA_SUCCESS ? std::optional(active != 0) : std::nullopt;
+    return ask_twice<&Driver::cuDevicePrimaryCtxGetState>(device.ordinal, &flags, &active) == CUDA_SUCCESS
+               ? std::optional(active != 0)
+               : std::nullopt;
 }
 
 CUcontext primary_of(const Device &device) noexcept {
@@ -323,8 +318,7 @@ CUcontext primary_of(const Device &device) noexcept {
     // A green context created it. Do not repeat a failed release: that could destroy the context under the program. At
     // worst a reference is left.
     const KeepErrno keep_errno;
-    if (ask_twice([&] { return driver().cuDevicePrimaryCtxRetain(&context, device.ordinal); }) != CUDA_SUCCESS)
-        return nullptr;
+    if (ask_twice<&Driver::cuDevicePrimaryCtxRetain>(&context, device.ordinal) != CUDA_SUCCESS) return nullptr;
     driver().cuDevicePrimaryCtxRelease_v2(device.ordinal);
     return context;
 }
@@ -379,7 +373,7 @@ namespace curb::shim {
 
 CUcontext current_context() noexcept {
     CUcontext context = nullptr;
-    ask_twice([&] { return driver().cuCtxGetCurrent(&context); });
+    ask_twice<&Driver::cuCtxGetCurrent>(&context);
     return context;
 }
 

@@ -18,8 +18,8 @@ namespace curb::shim::contexts {
 using Id = std::uint64_t;
 struct Record;
 
-// Sleeps 50 us, while another thread creates or credits a context.
-void wait_a_moment() noexcept;
+// Time between two checks while another thread creates or credits a context.
+inline constexpr std::uint64_t kMomentUs = 50;
 
 // Returns the Id of the newest recorded context.
 Id newest() noexcept;
@@ -52,12 +52,10 @@ bool gone(CUcontext context) noexcept;
 
 // Keeps other threads from destroying a context during the guard's lifetime. Hold it briefly, or for one driver call.
 // Empty if the context is unknown or about to be destroyed.
-class Pin {
+class Pin : NoCopy {
   public:
     explicit Pin(CUcontext context) noexcept;
     ~Pin();
-    Pin(const Pin &) = delete;
-    Pin &operator=(const Pin &) = delete;
     explicit operator bool() const noexcept { return id_ != 0; }
     [[nodiscard]] Id id() const noexcept { return id_; }
 
@@ -69,12 +67,10 @@ class Pin {
 // Guards a call that may destroy a context. Waits until no thread pins it and prevents new pins. Afterwards threads can
 // pin it again if it still exists. With a null context it does nothing and takes no lock: in a fork child a thread that
 // no longer exists may hold the lock.
-class DestroyGuard {
+class DestroyGuard : NoCopy {
   public:
     explicit DestroyGuard(CUcontext context) noexcept;
     ~DestroyGuard();
-    DestroyGuard(const DestroyGuard &) = delete;
-    DestroyGuard &operator=(const DestroyGuard &) = delete;
     [[nodiscard]] Id id() const noexcept { return id_; }  // 0 if the context is unknown
 
   private:
@@ -83,12 +79,10 @@ class DestroyGuard {
 };
 
 // Makes a context current in this thread during the guard's lifetime. Empty if that fails.
-class Current {
+class Current : NoCopy {
   public:
     explicit Current(CUcontext context) noexcept;
     ~Current();
-    Current(const Current &) = delete;
-    Current &operator=(const Current &) = delete;
     explicit operator bool() const noexcept { return current_; }
 
   private:

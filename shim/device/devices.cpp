@@ -1,5 +1,7 @@
 #include "devices.hpp"
 
+#include <algorithm>
+
 #include "clock.hpp"
 #include "process_state.hpp"
 #include "worker_signal.hpp"
@@ -8,41 +10,36 @@ namespace curb::shim::devices {
 namespace {
 
 // Never destroyed: threads may call the driver while the process exits.
-constinit std::array<Device, kMost> all{};
+constinit std::array<Device, kMost> records{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
-    const auto ask = [&] { return driver().cuDeviceGetAttribute(&value, which, device); };
-    return ask_twice(ask) == CUDA_SUCCESS ? value : 0;
+    return ask_twice<&Driver::cuDeviceGetAttribute>(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
 }  // namespace
 
 void discover() noexcept {
     find_clock();
-    const Driver &cuda = driver();
     int count = 0;
-    if (ask_twice([&] { return cuda.cuDeviceGetCount(&count); }) != CUDA_SUCCESS) return;
+    if (ask_twice<&Driver::cuDeviceGetCount>(&count) != CUDA_SUCCESS) return;
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
-        Device &device = all[static_cast<std::size_t>(ordinal)];
+        Device &device = records[static_cast<std::size_t>(ordinal)];
         device.ordinal = ordinal;
         std::size_t total = 0;
-        ask_twice([&] { return cuda.cuDeviceTotalMem_v2(&total, ordinal); });
+        ask_twice<&Driver::cuDeviceTotalMem_v2>(&total, ordinal);
         device.total = total;
-        ask_twice(
-            [&] { return cuda.cuDeviceGetPCIBusId(device.pci.data(), static_cast<int>(device.pci.size()), ordinal); });
-        ask_twice([&] {
-            return cuda.cuDeviceGetName(device.model.data(), static_cast<int>(device.model.size()) - 1, ordinal);
-        });
+        ask_twice<&Driver::cuDeviceGetPCIBusId>(device.pci.data(), static_cast<int>(device.pci.size()), ordinal);
+        ask_twice<&Driver::cuDeviceGetName>(device.model.data(), static_cast<int>(device.model.size()) - 1, ordinal);
         device.resident_threads =
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal)) *
             static_cast<Bytes>(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal));
         // _v2 returns the UUID of a MIG instance, the older form always that of the GPU.
         CUuuid gpu{}, own{};
-        ask_twice([&] { return cuda.cuDeviceGetUuid(&gpu, ordinal); });
-        if (ask_twice([&] { return cuda.cuDeviceGetUuid_v2(&own, ordinal); }) != CUDA_SUCCESS) own = gpu;
+        ask_twice<&Driver::cuDeviceGetUuid>(&gpu, ordinal);
+        if (ask_twice<&Driver::cuDeviceGetUuid_v2>(&own, ordinal) != CUDA_SUCCESS) own = gpu;
         device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
         known = ordinal + 1;
     }
@@ -50,7 +47,9 @@ void discover() noexcept {
 
 int count() noexcept { return known; }
 
-Device &at(int ordinal) noexcept { return all[static_cast<std::size_t>(ordinal)]; }
+Device &at(int ordinal) noexcept { return records[static_cast<std::size_t>(ordinal)]; }
+
+std::span<Device> all() noexcept { return {records.data(), static_cast<std::size_t>(known)}; }
 
 Device *find(CUdevice device) noexcept {
     return process::active() && device >= 0 && device < known ? &at(device) : nullptr;
@@ -59,7 +58,7 @@ Device *find(CUdevice device) noexcept {
 Device *current() noexcept {
     CUdevice device = -1;
     if (!process::active()) return nullptr;
-    return ask_twice([&] { return driver().cuCtxGetDevice(&device); }) == CUDA_SUCCESS ? find(device) : nullptr;
+    return ask_twice<&Driver::cuCtxGetDevice>(&device) == CUDA_SUCCESS ? find(device) : nullptr;
 }
 
 bool in_use(const Device &device) noexcept {
@@ -68,10 +67,9 @@ bool in_use(const Device &device) noexcept {
 
 bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
-    for (int ordinal = 0; ordinal < known; ++ordinal)
-        if (in_use(at(ordinal)) && now_ms() - at(ordinal).measured_ms.load(std::memory_order_relaxed) >= kOldMs)
-            return true;
-    return false;
+    return std::any_of(all().begin(), all().end(), [](const Device &device) {
+        return in_use(device) && now_ms() - device.measured_ms.load(std::memory_order_relaxed) >= kOldMs;
+    });
 }
 
 void measure_soon(Device &device) noexcept {

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "control/status.hpp"
@@ -38,7 +39,7 @@ struct Device {
     std::atomic<std::size_t> kept{0};  // number of kept blocks
     std::atomic<bool> limited{false};  // by the policy in force (in_force.hpp)
     std::atomic<bool> peers{false};    // a context of another device may access its memory
-    // Counters that clients read, since process start: refused requests by limit (refusals.hpp), requests that waited,
+    // Counters that clients read, since process start: refused requests by limit, requests that waited,
     // and bytes that releases freed, by step.
     std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
     std::atomic<std::uint64_t> waited{0};
@@ -58,6 +59,7 @@ inline constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machine
 void discover() noexcept;
 [[nodiscard]] int count() noexcept;
 Device &at(int ordinal) noexcept;
+std::span<Device> all() noexcept;
 
 // Returns the device of the thread's current context. Null if no context is current (the driver then returns the error)
 // or curb is not active. Calls the driver.

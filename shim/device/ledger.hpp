@@ -11,17 +11,57 @@
 #include <mutex>
 #include <optional>
 
-#include "activity.hpp"
+#include "lifetime.hpp"
 #include "policy/decide.hpp"
 #include "policy/kinds.hpp"
 #include "policy/size.hpp"
-#include "returned_at_sync.hpp"
 
 namespace curb::shim {
 
 using policy::Bytes;
-
 using policy::Kind;
+
+namespace activity {
+
+// Set when the program allocates, frees or launches; `release.idle` polls and clears it.
+inline constinit std::atomic<bool> used{false};
+
+// Usually costs one load.
+inline void note() noexcept {
+    if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace activity
+
+// Bytes that the program freed in streams and the ledger has credited, on a device where NVML cannot show when the
+// driver returns them. It returns them at a synchronisation, so until curb has synchronised no request may use them.
+class ReturnedAtSync {
+  public:
+    // True if add() was ever called, for any device.
+    static bool ever() noexcept { return ever_.load(std::memory_order_acquire); }
+
+    // Call it after the free and before the credit.
+    void add(Bytes bytes) noexcept {
+        ever_.store(true, std::memory_order_release);
+        added_.fetch_add(bytes, std::memory_order_acq_rel);
+    }
+    [[nodiscard]] Bytes now() const noexcept {
+        // In this order, an addition in between makes the result too high but never wraps it.
+        const Bytes synchronised = synchronised_.load(std::memory_order_acquire);
+        return added_.load(std::memory_order_acquire) - synchronised;
+    }
+    // Returns a mark for all bytes added so far. Pass it to synchronised() after a synchronisation that began later.
+    [[nodiscard]] Bytes mark() const noexcept { return added_.load(std::memory_order_acquire); }
+    void synchronised(Bytes mark) noexcept {
+        Bytes before = synchronised_.load(std::memory_order_acquire);
+        while (before < mark && !synchronised_.compare_exchange_weak(before, mark, std::memory_order_acq_rel)) {
+        }
+    }
+
+  private:
+    static inline constinit std::atomic<bool> ever_{false};
+    std::atomic<Bytes> added_{0}, synchronised_{0};
+};
 
 class Ledger {
   public:
@@ -51,7 +91,7 @@ class Ledger {
     void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
 
     // An operation as long as the scope. Does nothing if `ledger` is null.
-    class Operation {
+    class Operation : NoCopy {
       public:
         explicit Operation(Ledger *ledger) noexcept : ledger_(ledger) {
             if (ledger_) ledger_->begin();
@@ -59,8 +99,6 @@ class Ledger {
         ~Operation() {
             if (ledger_) ledger_->end();
         }
-        Operation(const Operation &) = delete;
-        Operation &operator=(const Operation &) = delete;
 
       private:
         Ledger *ledger_;

@@ -4,18 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
-#include <ctime>
 
 #include "clock.hpp"
 #include "devices.hpp"
-#include "futex_event.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "nvml.hpp"
 #include "own_thread.hpp"
-#include "worker_signal.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::nvml_thread {
 namespace {
@@ -49,12 +46,6 @@ constinit std::atomic<bool> ending{false};
 constinit std::atomic<bool> has_warned{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process with the thread: a fork child has none
 
-void sleep_for(std::uint64_t milliseconds) noexcept {
-    const timespec time{static_cast<std::time_t>(milliseconds / 1000),
-                        static_cast<long>(milliseconds % 1000) * 1'000'000};
-    nanosleep(&time, nullptr);
-}
-
 // Waits for a change of a futex, at most one slice. Returns the milliseconds to count.
 std::uint64_t wait_slice(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
     const std::uint64_t before = now_ms();
@@ -65,13 +56,9 @@ std::uint64_t wait_slice(std::atomic<std::uint32_t> &word, std::uint32_t value) 
 // NVML's exit handlers must not run during a call. Waits up to 200 ms, because NVML may hang.
 void at_exit() {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    worker::stop_at_exit();  // what it measures must be answered
-    const KeepErrno keep_errno;
+    own_thread::stop_at_exit();  // what the worker measures must be answered
     ending.store(true, std::memory_order_seq_cst);
-    for (int polls = 0; polls < 200; ++polls) {
-        if (!in_call.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst)) return;
-        sleep_for(1);
-    }
+    poll_until([] { return !in_call.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst); }, 200);
 }
 
 // Calls NVML. Returns the milliseconds that the call took.
@@ -89,7 +76,7 @@ std::uint64_t answer(Meter &meter, Figure figure) noexcept {
     question.answer.store(value.value_or(Question::kNone), std::memory_order_relaxed);
     in_call.store(false, std::memory_order_seq_cst);
     question.done.store(number, std::memory_order_seq_cst);
-    if (question.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(question.done, INT_MAX);
+    if (question.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(question.done);
     if (!has_answered.exchange(true, std::memory_order_relaxed)) {
         // Registered after NVML was loaded, so it runs before NVML's own exit handlers.
         static const int registered = atexit(at_exit);
@@ -102,7 +89,7 @@ std::uint64_t answer(Meter &meter, Figure figure) noexcept {
 void retry_until_in_time(Meter &meter, Figure figure) noexcept {
     std::uint64_t pause_ms = kFirstPauseMs, took_ms = 0;
     do {
-        sleep_for(pause_ms);
+        sleep_ms(pause_ms);
         pause_ms = std::min(2 * pause_ms, kLongestPauseMs);
         took_ms = answer(meter, figure);
     } while (took_ms >= kTimeoutMs);
@@ -113,9 +100,9 @@ void retry_until_in_time(Meter &meter, Figure figure) noexcept {
 // False if no thread has asked.
 bool answer_all() noexcept {
     bool any = false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Meter &meter = devices::at(ordinal).meter;
+    for (Device &device : devices::all()) {
         for (std::size_t i = 0; i < kFigures; ++i) {
+            Meter &meter = device.meter;
             const auto figure = static_cast<Figure>(i);
             if (!meter.question(figure).wanted.exchange(false, std::memory_order_seq_cst)) continue;
             any = true;
@@ -130,7 +117,7 @@ void serve() {
     constexpr std::uint64_t kLongest = 86'400'000;
     nvml::wait_for_loader();
     stage.store(ready, std::memory_order_seq_cst);
-    futex_wake(stage, INT_MAX);
+    futex_wake(stage);
     for (int idle = 0;;) {
         if (answer_all()) {
             idle = 0;

@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <mutex>
 
 #include "clock.hpp"
-#include "devices.hpp"
-#include "futex_event.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::wait_queue {
 
@@ -41,7 +39,7 @@ constinit std::atomic<std::uint32_t> changes{0};
 void changed() noexcept {
     if (listening.load(std::memory_order_seq_cst) == 0) return;
     changes.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(changes, INT_MAX);
+    futex_wake(changes);
 }
 
 Wait::~Wait() {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "lifetime.hpp"
 #include "policy/duration.hpp"
 #include "policy/kinds.hpp"
 #include "policy/obstacle.hpp"
@@ -39,12 +40,10 @@ struct Entry {
 };
 
 // The wait of one request, over all its attempts. Used by one thread. Costs nothing until it waits.
-class Wait {
+class Wait : NoCopy {
   public:
     Wait() noexcept = default;
     ~Wait();
-    Wait(const Wait &) = delete;
-    Wait &operator=(const Wait &) = delete;
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;

@@ -1,10 +1,9 @@
 // We compare the bound address of every relocation with the driver's addresses; names do not matter. A lazy slot that
 // has not been used yet points into its own library and is not reported.
 //
-// dl_iterate_phdr calls back under a loader lock. The program's allocator may wait for that lock (to unwind, to load)
-// while it holds its own, so the callbacks must not allocate. One call visits one library, so that other threads wait
-// for one library at most. References are read directly. Other memory of a library is read through /proc/self/mem,
-// which returns an error if the program has unmapped or protected it.
+// One pass over the loaded libraries inspects one, so that other threads wait for the loader's lock for one library at
+// most. References are read directly. Other memory of a library is read through /proc/self/mem, which returns an error
+// if the program has unmapped or protected it.
 #include "bypass.hpp"
 
 #include <fcntl.h>
@@ -23,7 +22,7 @@
 
 #include "control/descriptor.hpp"
 #include "driver.hpp"
-#include "range.hpp"
+#include "libraries.hpp"
 #include "real_libc.hpp"
 
 // The loader may bind slots while we read them, and there may be red zones between variables.
@@ -59,14 +58,6 @@ struct Object {
     std::array<Range, 8> variables{};
 };
 
-struct Inspection {
-    const Targets &targets;
-    std::size_t index;  // of the library to inspect
-    std::size_t at = 0;
-    unsigned long long unloaded = 0;
-    Object *object;
-};
-
 // Returns the readable segment that contains the whole range; empty if none does.
 Range segment_of(const dl_phdr_info &info, Address begin, Address size) noexcept {
     for (int i = 0; i < info.dlpi_phnum; ++i) {
@@ -90,10 +81,7 @@ struct Tables {
 };
 
 Tables tables_of(const dl_phdr_info &info) noexcept {
-    const ElfW(Dyn) *entry = nullptr;
-    for (int i = 0; i < info.dlpi_phnum; ++i)
-        if (info.dlpi_phdr[i].p_type == PT_DYNAMIC)
-            entry = reinterpret_cast<const ElfW(Dyn) *>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+    const ElfW(Dyn) *entry = dynamic_of(info);
     if (!entry || !is_mapped(info, reinterpret_cast<Address>(entry), sizeof *entry)) return {};
     Address data = 0, data_size = 0, relative = 0, calls = 0, calls_size = 0, calls_type = DT_RELA;
     for (; entry->d_tag != DT_NULL; ++entry) {
@@ -146,37 +134,20 @@ CURB_NO_SANITIZE void compare(const Relocations &relocations, const dl_phdr_info
     }
 }
 
-int inspect(dl_phdr_info *info, std::size_t, void *into) {
-    auto &now = *static_cast<Inspection *>(into);
-    if (now.at++ != now.index) return 0;
-    now.unloaded = info->dlpi_subs;
-    Object &object = *now.object;
+void inspect(const dl_phdr_info &info, const Targets &targets, Object &object) noexcept {
     object = {};
-    if (range_of(*info).begin == now.targets.driver.begin) return 1;  // libcuda may refer to its own functions
-    std::strncpy(object.path.data(), info->dlpi_name, object.path.size() - 1);
-    const Tables tables = tables_of(*info);
-    compare(tables.calls, *info, now.targets, object);
-    compare(tables.data, *info, now.targets, object);
+    if (range_of(info).begin == targets.driver.begin) return;  // libcuda may refer to its own functions
+    std::strncpy(object.path.data(), info.dlpi_name, object.path.size() - 1);
+    const Tables tables = tables_of(info);
+    compare(tables.calls, info, targets, object);
+    compare(tables.data, info, targets, object);
     std::size_t count = 0;
-    for (int i = 0; i < info->dlpi_phnum && count < object.variables.size(); ++i) {
-        const auto &segment = info->dlpi_phdr[i];
+    for (int i = 0; i < info.dlpi_phnum && count < object.variables.size(); ++i) {
+        const auto &segment = info.dlpi_phdr[i];
         if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) == 0) continue;
-        const Address begin = info->dlpi_addr + segment.p_vaddr;
+        const Address begin = info.dlpi_addr + segment.p_vaddr;
         object.variables[count++] = {begin, begin + segment.p_memsz};
     }
-    return 1;
-}
-
-struct DriverSearch {
-    Address inside;
-    Range found;
-};
-int find_driver_object(dl_phdr_info *info, std::size_t, void *into) {
-    auto &search = *static_cast<DriverSearch *>(into);
-    const Range whole = range_of(*info);
-    if (!whole.has(search.inside)) return 0;
-    search.found = whole;
-    return 1;
 }
 
 // Reads a file of /proc. Uses pread only: if the program reused the descriptor number, pread fails on a socket or pipe
@@ -231,10 +202,17 @@ bool inspect_objects(const Targets &targets, std::vector<control::Passed> &out) 
     const auto object = std::make_unique<Object>();
     unsigned long long unloaded = 0;
     for (std::size_t index = 0; index < kMaxObjects; ++index) {
-        Inspection now{targets, index, 0, 0, object.get()};
-        if (dl_iterate_phdr(inspect, &now) == 0) return true;
-        if (index > 0 && now.unloaded != unloaded) return false;
-        unloaded = now.unloaded;
+        std::size_t at = 0;
+        unsigned long long unloaded_so_far = 0;
+        const bool found = any_library([&](const dl_phdr_info &info) {
+            if (at++ != index) return false;
+            unloaded_so_far = info.dlpi_subs;
+            inspect(info, targets, *object);
+            return true;
+        });
+        if (!found) return true;
+        if (index > 0 && unloaded_so_far != unloaded) return false;
+        unloaded = unloaded_so_far;
         if (object->bound) {
             out.push_back({path_of(*object), "its references to " + more_than_one(object->bound, object->count) +
                                                  " are bound to the driver itself"});
@@ -291,9 +269,9 @@ void find_other_drivers(const Targets &targets, std::vector<control::Passed> &ou
 std::vector<control::Passed> passed() {
     std::vector<control::Passed> out;
     if (!driver_loaded()) return out;
-    DriverSearch search{reinterpret_cast<Address>(driver().cuInit.address.load(std::memory_order_acquire)), {}};
-    if (dl_iterate_phdr(find_driver_object, &search) == 0) return out;
-    const Targets targets{search.found, real::glibcs("dlsym"), real::glibcs("dlvsym")};
+    const auto inside = reinterpret_cast<Address>(driver().cuInit.address.load(std::memory_order_acquire));
+    const Targets targets{library_around(inside), real::glibcs("dlsym"), real::glibcs("dlvsym")};
+    if (targets.driver.end == 0) return out;
     constexpr int kTries = 3;  // if the program keeps unloading libraries, report those seen so far
     for (int i = 0; i < kTries; ++i) {
         out.clear();

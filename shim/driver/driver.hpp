@@ -84,6 +84,12 @@ void *nvml_wrapper_named(const char *symbol) noexcept;
 // symbol of the best row for (name, version, flags), that row's slot takes the address. Otherwise returns null.
 void *adopt(const char *name, int version, std::uint64_t flags, void *driver_address) noexcept;
 
+// Returns the call of a driver function with these arguments, to be made later: to_driver<&Driver::cuInit>(flags).
+template <auto Function, class... Args>
+auto to_driver(Args... args) noexcept {
+    return [=] { return (driver().*Function)(args...); };
+}
+
 // Calls the driver, and once more if it fails: most calls may return an error of earlier work instead of their own.
 // The failed call may still have done its work, so use this only for calls that may run twice: no free, release or pop.
 template <class Ask>
@@ -91,18 +97,20 @@ CUresult ask_twice(Ask ask) noexcept {
     const CUresult result = ask();
     return result == CUDA_SUCCESS ? result : ask();
 }
+template <auto Function, class... Args>
+CUresult ask_twice(Args... args) noexcept {
+    return ask_twice(to_driver<Function>(args...));
+}
 
 // Sets the driver's relaxed capture mode for this thread (12 ns on an H200). Without it even reading a pool's attribute
 // breaks a stream capture in another thread, or a global-mode capture in this one (measured on an H200:
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED).
-class RelaxedCapture {
+class RelaxedCapture : NoCopy {
   public:
     RelaxedCapture() noexcept : relaxed_(exchange()) {}
     ~RelaxedCapture() {
         if (relaxed_) exchange();
     }
-    RelaxedCapture(const RelaxedCapture &) = delete;
-    RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
   private:
     // Does not repeat a call that exchanged the modes but returned an error of earlier work.

@@ -16,13 +16,17 @@ namespace {
 
 constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
+// Returns null if it cannot be opened, and then leaves no error in dlerror().
+void *opened(int how) noexcept {
+    void *library = dlopen(kLibrary, RTLD_LAZY | how);
+    if (!library) dlerror();
+    return library;
+}
+
 bool find(Functions &functions) noexcept {
-    void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);
-    if (!library) library = dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL);  // the first may have lacked memory
-    if (!library) {
-        dlerror();
-        return false;
-    }
+    void *library = opened(RTLD_LOCAL);
+    if (!library) library = opened(RTLD_LOCAL);  // the first may have lacked memory
+    if (!library) return false;
     const auto look_up = [&](auto &slot, const char *name) {
         slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(real::dlsym()(library, name));
     };
@@ -74,10 +78,7 @@ bool ensure_loaded() noexcept {
 }
 
 void wait_for_loader() noexcept {
-    if (void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD))
-        dlclose(library);
-    else
-        dlerror();
+    if (void *library = opened(RTLD_NOLOAD)) dlclose(library);
 }
 
 const Functions *functions() noexcept {
@@ -91,17 +92,12 @@ const Functions *functions() noexcept {
     return &the_functions;
 }
 
-void load() noexcept {
-    if (!dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL)) dlerror();
-}
+void load() noexcept { opened(RTLD_LOCAL); }
 
 void *loaded(const char *symbol) noexcept {
     const KeepErrno keep_errno;
-    void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) {
-        dlerror();
-        return nullptr;
-    }
+    void *library = opened(RTLD_NOLOAD);
+    if (!library) return nullptr;
     void *found = real::dlsym()(library, symbol);
     if (!found) dlerror();
     dlclose(library);  // drop the reference taken above

@@ -4,6 +4,8 @@
 // path, an absolute path), fails as without curb, and finds curb's wrapper by dlsym.
 #pragma once
 
+#include "lifetime.hpp"
+
 namespace curb::shim::stubs {
 
 // Returns the function that code at `caller` would reach as `symbol` if curb did not export it as `own`. Searches the
@@ -20,12 +22,10 @@ const void *caller() noexcept;
 
 // Guards one call of a stub on this thread. It detects a stub that calls curb again without having loaded libcuda,
 // which would recurse for ever.
-class Call {
+class Call : NoCopy {
   public:
     explicit Call(const void *function) noexcept;
     ~Call();
-    Call(const Call &) = delete;
-    Call &operator=(const Call &) = delete;
 
     [[nodiscard]] bool is_nested() const noexcept;
 

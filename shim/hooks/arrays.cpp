@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "admission.hpp"
-#include "allocations.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
 #include "policy/granule.hpp"
@@ -142,7 +141,7 @@ CUresult destroy(const void *handle, Call call) {
 using namespace curb::shim;
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description) {
-    const auto call = [&] { return driver().cuArrayCreate_v2(array, description); };
+    const auto call = to_driver<&Driver::cuArrayCreate_v2>(array, description);
     if (!description) return call();
     const CUDA_ARRAY3D_DESCRIPTOR same{description->Width,  description->Height,      0,
                                        description->Format, description->NumChannels, 0};
@@ -152,19 +151,17 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descripti
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {
-    const auto call = [&] { return driver().cuArray3DCreate_v2(array, description); };
+    const auto call = to_driver<&Driver::cuArray3DCreate_v2>(array, description);
     Device *device = device_for(array, description);
     if (!device) return call();
     return create(*device, size_of(ask_array(*description, device->ordinal), least_bytes(*description)), array, call,
                   undo);
 }
 
-CUresult cuArrayDestroy(CUarray array) {
-    return destroy(array, [&] { return driver().cuArrayDestroy(array); });
-}
+CUresult cuArrayDestroy(CUarray array) { return destroy(array, to_driver<&Driver::cuArrayDestroy>(array)); }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned levels) {
-    const auto call = [&] { return driver().cuMipmappedArrayCreate(array, description, levels); };
+    const auto call = to_driver<&Driver::cuMipmappedArrayCreate>(array, description, levels);
     Device *device = device_for(array, description);
     if (!device) return call();
     const Bytes reported = ask_mipmap(*description, levels, device->ordinal);
@@ -172,5 +169,5 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    return destroy(array, [&] { return driver().cuMipmappedArrayDestroy(array); });
+    return destroy(array, to_driver<&Driver::cuMipmappedArrayDestroy>(array));
 }

@@ -49,37 +49,36 @@ CUresult destroy_stream(CUstream stream, Destroy call) {
 using namespace curb::shim;
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-    return begin_capture(stream, [&] { return driver().cuStreamBeginCapture(stream); });
+    return begin_capture(stream, to_driver<&Driver::cuStreamBeginCapture>(stream));
 }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-    return begin_capture(of_thread(stream), [&] { return driver().cuStreamBeginCapture_ptsz(stream); });
+    return begin_capture(of_thread(stream), to_driver<&Driver::cuStreamBeginCapture_ptsz>(stream));
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    return begin_capture(stream, [&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
+    return begin_capture(stream, to_driver<&Driver::cuStreamBeginCapture_v2>(stream, mode));
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-    return begin_capture(of_thread(stream), [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+    return begin_capture(of_thread(stream), to_driver<&Driver::cuStreamBeginCapture_v2_ptsz>(stream, mode));
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                      const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
-    return begin_capture(
-        stream, [&] { return driver().cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode); });
+    return begin_capture(stream,
+                         to_driver<&Driver::cuStreamBeginCaptureToGraph>(stream, graph, nodes, edges, count, mode));
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *nodes,
                                           const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
-    return begin_capture(of_thread(stream), [&] {
-        return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
-    });
+    return begin_capture(of_thread(stream), to_driver<&Driver::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, nodes,
+                                                                                                 edges, count, mode));
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    return end_capture(stream, [&] { return driver().cuStreamEndCapture(stream, graph); });
+    return end_capture(stream, to_driver<&Driver::cuStreamEndCapture>(stream, graph));
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    return end_capture(of_thread(stream), [&] { return driver().cuStreamEndCapture_ptsz(stream, graph); });
+    return end_capture(of_thread(stream), to_driver<&Driver::cuStreamEndCapture_ptsz>(stream, graph));
 }
 CUresult cuStreamDestroy(CUstream stream) {
-    return destroy_stream(stream, [&] { return driver().cuStreamDestroy(stream); });
+    return destroy_stream(stream, to_driver<&Driver::cuStreamDestroy>(stream));
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-    return destroy_stream(stream, [&] { return driver().cuStreamDestroy_v2(stream); });
+    return destroy_stream(stream, to_driver<&Driver::cuStreamDestroy_v2>(stream));
 }

@@ -18,6 +18,7 @@
 #include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 namespace {
@@ -68,7 +69,7 @@ class ContextCost {
 
 // Lets one thread at a time create and measure the first context of a device: two at once would each measure both. Does
 // nothing once the cost is known.
-class FirstContextLock {
+class FirstContextLock : NoCopy {
   public:
     explicit FirstContextLock(Device &device) noexcept : device_(device) {
         const auto unknown = [&] {
@@ -87,14 +88,12 @@ class FirstContextLock {
                 taken_ = true;
                 return;
             }
-            contexts::wait_a_moment();
+            sleep_us(contexts::kMomentUs);
         }
     }
     ~FirstContextLock() {
         if (taken_) device_.measuring_context.store(false, std::memory_order_release);
     }
-    FirstContextLock(const FirstContextLock &) = delete;
-    FirstContextLock &operator=(const FirstContextLock &) = delete;
     // True if another thread may have created a context meanwhile.
     [[nodiscard]] bool took_time() const noexcept { return took_time_; }
 
@@ -294,7 +293,7 @@ CUresult destroy(CUcontext context, bool detaches, Call call) {
 using namespace curb::shim;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    const auto call = [&] { return driver().cuDevicePrimaryCtxRetain(context, ordinal); };
+    const auto call = to_driver<&Driver::cuDevicePrimaryCtxRetain>(context, ordinal);
     const CUresult result = create_primary(
         ordinal, call, [&](const Device &) { return call(); }, [&](const Device &) { return *context; },
         [&] {
@@ -306,36 +305,33 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-    return end_primary(ordinal, Ends::perhaps, [&] { return driver().cuDevicePrimaryCtxRelease(ordinal); });
+    return end_primary(ordinal, Ends::perhaps, to_driver<&Driver::cuDevicePrimaryCtxRelease>(ordinal));
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-    return end_primary(ordinal, Ends::perhaps, [&] { return driver().cuDevicePrimaryCtxRelease_v2(ordinal); });
+    return end_primary(ordinal, Ends::perhaps, to_driver<&Driver::cuDevicePrimaryCtxRelease_v2>(ordinal));
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-    return end_primary(ordinal, Ends::surely, [&] { return driver().cuDevicePrimaryCtxReset(ordinal); });
+    return end_primary(ordinal, Ends::surely, to_driver<&Driver::cuDevicePrimaryCtxReset>(ordinal));
 }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-    return end_primary(ordinal, Ends::surely, [&] { return driver().cuDevicePrimaryCtxReset_v2(ordinal); });
+    return end_primary(ordinal, Ends::surely, to_driver<&Driver::cuDevicePrimaryCtxReset_v2>(ordinal));
 }
 CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    return create_own(context, ordinal, [&] { return driver().cuCtxCreate(context, flags, ordinal); });
+    return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate>(context, flags, ordinal));
 }
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    return create_own(context, ordinal, [&] { return driver().cuCtxCreate_v2(context, flags, ordinal); });
+    return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate_v2>(context, flags, ordinal));
 }
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
                         CUdevice ordinal) {
-    return create_own(context, ordinal,
-                      [&] { return driver().cuCtxCreate_v3(context, affinity, count, flags, ordinal); });
+    return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate_v3>(context, affinity, count, flags, ordinal));
 }
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice ordinal) {
-    return create_own(context, ordinal, [&] { return driver().cuCtxCreate_v4(context, parameters, flags, ordinal); });
+    return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate_v4>(context, parameters, flags, ordinal));
 }
-CUresult cuCtxDestroy(CUcontext context) {
-    return destroy(context, false, [&] { return driver().cuCtxDestroy(context); });
-}
+CUresult cuCtxDestroy(CUcontext context) { return destroy(context, false, to_driver<&Driver::cuCtxDestroy>(context)); }
 CUresult cuCtxDestroy_v2(CUcontext context) {
-    return destroy(context, false, [&] { return driver().cuCtxDestroy_v2(context); });
+    return destroy(context, false, to_driver<&Driver::cuCtxDestroy_v2>(context));
 }
 // cuCtxDetach destroys a context with its last reference, and only cuCtxAttach adds one, to the current context.
 // Counted before the driver's call, so that no other thread takes its reference for the last.
@@ -346,12 +342,10 @@ CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     if (current && result != CUDA_SUCCESS) contexts::detached(current);
     return result;
 }
-CUresult cuCtxDetach(CUcontext context) {
-    return destroy(context, true, [&] { return driver().cuCtxDetach(context); });
-}
+CUresult cuCtxDetach(CUcontext context) { return destroy(context, true, to_driver<&Driver::cuCtxDetach>(context)); }
 // A green context uses some multiprocessors of the primary context, which the call creates if it does not exist.
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
-    const auto call = [&] { return driver().cuGreenCtxCreate(context, resources, ordinal, flags); };
+    const auto call = to_driver<&Driver::cuGreenCtxCreate>(context, resources, ordinal, flags);
     const CUresult result = create_primary(
         ordinal, call, [&](Device &device) { return create_green(device, call); }, contexts::primary_of,
         [&] {
@@ -367,7 +361,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
 // A green context holds a reference to the primary context and may be the last to do so.
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     const contexts::Green known = process::active() ? contexts::green_gone(context) : contexts::Green();
-    const auto call = [&] { return driver().cuGreenCtxDestroy(context); };
+    const auto call = to_driver<&Driver::cuGreenCtxDestroy>(context);
     const CUresult result = known.device ? end_primary(known.device->ordinal, Ends::perhaps, call) : call();
     if (result != CUDA_SUCCESS && (known.device || known.context)) contexts::green_made(context, known);
     if (known.device) devices::measure_returned_soon(*known.device);

@@ -1,7 +1,6 @@
 // The common body of all hooks that free memory by its pointer.
 #pragma once
 
-#include "activity.hpp"
 #include "allocations.hpp"
 #include "cache.hpp"
 #include "graphs.hpp"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "activity.hpp"
 #include "admission.hpp"
 #include "cache.hpp"
 #include "captures.hpp"
@@ -128,42 +127,41 @@ using namespace curb::shim;
 
 CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log, size_t log_bytes) {
     return instantiate(executable, graph,
-                       [=] { return driver().cuGraphInstantiate(executable, graph, error, log, log_bytes); });
+                       to_driver<&Driver::cuGraphInstantiate>(executable, graph, error, log, log_bytes));
 }
 CUresult cuGraphInstantiate_v2(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log,
                                size_t log_bytes) {
     return instantiate(executable, graph,
-                       [=] { return driver().cuGraphInstantiate_v2(executable, graph, error, log, log_bytes); });
+                       to_driver<&Driver::cuGraphInstantiate_v2>(executable, graph, error, log, log_bytes));
 }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags) {
-    return instantiate(executable, graph,
-                       [=] { return driver().cuGraphInstantiateWithFlags(executable, graph, flags); });
+    return instantiate(executable, graph, to_driver<&Driver::cuGraphInstantiateWithFlags>(executable, graph, flags));
 }
 CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
     return instantiate(executable, graph, parameters,
-                       [=] { return driver().cuGraphInstantiateWithParams(executable, graph, parameters); });
+                       to_driver<&Driver::cuGraphInstantiateWithParams>(executable, graph, parameters));
 }
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
     return instantiate(executable, graph, parameters,
-                       [=] { return driver().cuGraphInstantiateWithParams_ptsz(executable, graph, parameters); });
+                       to_driver<&Driver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters));
 }
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {
     return upload(executable, driver().cuStreamIsCapturing, stream,
-                  [=] { return driver().cuGraphUpload(executable, stream); });
+                  to_driver<&Driver::cuGraphUpload>(executable, stream));
 }
 CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream) {
     return upload(executable, driver().cuStreamIsCapturing_ptsz, stream,
-                  [=] { return driver().cuGraphUpload_ptsz(executable, stream); });
+                  to_driver<&Driver::cuGraphUpload_ptsz>(executable, stream));
 }
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     return launch(executable, driver().cuStreamIsCapturing, stream,
-                  [=] { return driver().cuGraphLaunch(executable, stream); });
+                  to_driver<&Driver::cuGraphLaunch>(executable, stream));
 }
 CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
     return launch(executable, driver().cuStreamIsCapturing_ptsz, stream,
-                  [=] { return driver().cuGraphLaunch_ptsz(executable, stream); });
+                  to_driver<&Driver::cuGraphLaunch_ptsz>(executable, stream));
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forget it first: after the call the driver may reuse the handle for another thread's graph.

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdlib>
 
-#include "activity.hpp"
 #include "admission.hpp"
 #include "cache.hpp"
 #include "contexts.hpp"
@@ -65,8 +64,7 @@ std::uintptr_t key_of(const void *handle) noexcept {
 
 Bytes stack_limit() noexcept {
     std::size_t limit = 0;
-    const auto ask = [&] { return driver().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE); };
-    return ask_twice(ask) == CUDA_SUCCESS ? limit : 0;
+    return ask_twice<&Driver::cuCtxGetLimit>(&limit, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS ? limit : 0;
 }
 
 // Returns a kernel's local memory per thread. 0 if it needs none or the driver cannot tell.
@@ -135,7 +133,7 @@ CUresult launch(CUfunction function, Call call) {
 CUresult set_stack_limit(Device &device, std::size_t limit) {
     const Bytes before = stack_limit();
     const CUresult result =
-        change_stack(device, limit, before, [&] { return driver().cuCtxSetLimit(CU_LIMIT_STACK_SIZE, limit); });
+        change_stack(device, limit, before, to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_STACK_SIZE, limit));
     if (result == CUDA_SUCCESS && limit < before) kernels::forget();
     devices::measure_before_decision(device);
     return result;
@@ -145,7 +143,7 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
 // then, and keeps the bytes free for it.
 CUresult set_heap_limit(Device &device, std::size_t limit) {
     constexpr Bytes kByDefault = 8 * policy::MiB;
-    const auto call = [&] { return driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, limit); };
+    const auto call = to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_MALLOC_HEAP_SIZE, limit);
     const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
     const auto keep_room = [&] { device.heap.store(more, std::memory_order_relaxed); };
     if (more > kept) {
@@ -276,35 +274,29 @@ CURB_LAUNCH(_ptsz)
 #undef CURB_LAUNCH
 
 CUresult cuModuleLoad(CUmodule *module, const char *file) {
-    return load(module, [=] { return driver().cuModuleLoad(module, file); });
+    return load(module, to_driver<&Driver::cuModuleLoad>(module, file));
 }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    return load(module, [=] { return driver().cuModuleLoadData(module, image); });
+    return load(module, to_driver<&Driver::cuModuleLoadData>(module, image));
 }
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values) {
-    return load(module, [=] { return driver().cuModuleLoadDataEx(module, image, count, options, values); });
+    return load(module, to_driver<&Driver::cuModuleLoadDataEx>(module, image, count, options, values));
 }
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    return load(module, [=] { return driver().cuModuleLoadFatBinary(module, image); });
+    return load(module, to_driver<&Driver::cuModuleLoadFatBinary>(module, image));
 }
-CUresult cuModuleUnload(CUmodule module) {
-    return unload([=] { return driver().cuModuleUnload(module); });
-}
-CUresult cuLibraryUnload(CUlibrary library) {
-    return unload([=] { return driver().cuLibraryUnload(library); });
-}
+CUresult cuModuleUnload(CUmodule module) { return unload(to_driver<&Driver::cuModuleUnload>(module)); }
+CUresult cuLibraryUnload(CUlibrary library) { return unload(to_driver<&Driver::cuLibraryUnload>(library)); }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    return load_kernel(nullptr, [=] { return driver().cuModuleGetFunction(function, module, name); });
+    return load_kernel(nullptr, to_driver<&Driver::cuModuleGetFunction>(function, module, name));
 }
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    return load_globals(library, [=] { return driver().cuLibraryGetModule(module, library); });
+    return load_globals(library, to_driver<&Driver::cuLibraryGetModule>(module, library));
 }
 CUresult cuLibraryGetGlobal(CUdeviceptr *start, size_t *bytes, CUlibrary library, const char *name) {
-    return load_globals(library, [=] { return driver().cuLibraryGetGlobal(start, bytes, library, name); });
+    return load_globals(library, to_driver<&Driver::cuLibraryGetGlobal>(start, bytes, library, name));
 }
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    return load_kernel(kernel, [=] { return driver().cuKernelGetFunction(function, kernel); });
+    return load_kernel(kernel, to_driver<&Driver::cuKernelGetFunction>(function, kernel));
 }
-CUresult cuFuncLoad(CUfunction function) {
-    return load_kernel(function, [=] { return driver().cuFuncLoad(function); });
-}
+CUresult cuFuncLoad(CUfunction function) { return load_kernel(function, to_driver<&Driver::cuFuncLoad>(function)); }

@@ -43,8 +43,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     Device *device = pointer && bytes ? devices::current() : nullptr;
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
     const Request request(*device, Kind::plain, bytes, round_up(bytes, kGranule), Way::runtime, Reuse::into(pointer));
-    return allocate(
-        request, pointer, [&] { return driver().cuMemAlloc_v2(pointer, bytes); }, [&] { return bytes; });
+    return allocate(request, pointer, to_driver<&Driver::cuMemAlloc_v2>(pointer, bytes), [&] { return bytes; });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
@@ -58,20 +57,19 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};
     const Request request(*device, Kind::plain, least, round_up(worst, kGranule), Way::none, Reuse::none());
-    return allocate(
-        request, pointer, [&] { return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element); },
-        [&] { return *pitch * height; });
+    return allocate(request, pointer, to_driver<&Driver::cuMemAllocPitch_v2>(pointer, pitch, width, height, element),
+                    [&] { return *pitch * height; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     Device *device = pointer && bytes ? devices::current() : nullptr;
     if (!device) return driver().cuMemAllocManaged(pointer, bytes, flags);
     const Request request(*device, Kind::managed, bytes, round_up(bytes, kGranule), Way::none, Reuse::none());
-    return allocate(
-        request, pointer, [&] { return driver().cuMemAllocManaged(pointer, bytes, flags); }, [&] { return bytes; });
+    return allocate(request, pointer, to_driver<&Driver::cuMemAllocManaged>(pointer, bytes, flags),
+                    [&] { return bytes; });
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (cache::keep(pointer)) return CUDA_SUCCESS;
-    return free_by_pointer(pointer, [&] { return driver().cuMemFree_v2(pointer); });
+    return free_by_pointer(pointer, to_driver<&Driver::cuMemFree_v2>(pointer));
 }

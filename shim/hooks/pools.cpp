@@ -80,14 +80,14 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    const auto call = [=] { return driver().cuMemPoolSetAttribute(pool, attribute, value); };
+    const auto call = to_driver<&Driver::cuMemPoolSetAttribute>(pool, attribute, value);
     if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
     pools::Pool *known = pools::known(pool);
     return known ? known->threshold.set(*static_cast<std::uint64_t *>(value), call) : call();
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    const auto call = [=] { return driver().cuMemPoolGetAttribute(pool, attribute, value); };
+    const auto call = to_driver<&Driver::cuMemPoolGetAttribute>(pool, attribute, value);
     if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
     pools::Pool *known = pools::known(pool);
     return known ? known->threshold.get(*static_cast<std::uint64_t *>(value), call) : call();

@@ -54,8 +54,8 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
 // Returns the device of an NVML handle. nullptr if this process does not use it or curb is not active.
 Device *device_of(nvmlDevice_t handle) noexcept {
     if (!process::active()) return nullptr;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::at(ordinal).meter.device() == handle) return &devices::at(ordinal);
+    for (Device &device : devices::all())
+        if (device.meter.device() == handle) return &device;
     return nullptr;
 }
 

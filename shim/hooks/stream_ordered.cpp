@@ -1,7 +1,6 @@
 // Stream-ordered memory. curb charges the bytes that the pool has reserved on the device, not the bytes requested.
 
 #include "admission.hpp"
-#include "allocations.hpp"
 #include "captures.hpp"
 #include "free_by_pointer.hpp"
 #include "limits.hpp"

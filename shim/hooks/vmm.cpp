@@ -12,7 +12,7 @@ namespace curb::shim {
 namespace {
 
 // Opens a ledger operation on each device whose memory is mapped.
-class UnmapOperations {
+class UnmapOperations : NoCopy {
   public:
     explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
         for (const auto &[address, mapping] : mappings) {
@@ -26,8 +26,6 @@ class UnmapOperations {
         for (int ordinal = 0; devices_.any() && ordinal < devices::count(); ++ordinal)
             if (devices_[static_cast<std::size_t>(ordinal)]) devices::at(ordinal).ledger.end();
     }
-    UnmapOperations(const UnmapOperations &) = delete;
-    UnmapOperations &operator=(const UnmapOperations &) = delete;
 
   private:
     std::bitset<devices::kMost> devices_;
@@ -40,7 +38,7 @@ using namespace curb::shim;
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                      unsigned long long flags) {
-    const auto create = [&] { return driver().cuMemCreate(handle, bytes, properties, flags); };
+    const auto create = to_driver<&Driver::cuMemCreate>(handle, bytes, properties, flags);
     Device *device = handle && bytes && properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
                          ? devices::find(properties->location.id)
                          : nullptr;
@@ -72,7 +70,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
                   unsigned long long flags) {
     const CUresult result = driver().cuMemMap(address, bytes, offset, handle, flags);
     if (result != CUDA_SUCCESS || !process::active() || vmm::mapped(address, bytes, handle)) return result;
-    ask_twice([&] { return driver().cuMemUnmap(address, bytes); });
+    ask_twice<&Driver::cuMemUnmap>(address, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

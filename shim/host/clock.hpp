@@ -1,16 +1,32 @@
 // The kernel's monotonic clock, read through libc's own function: another preload may show the program a false clock.
+// Thread-safe. Takes no lock.
 #pragma once
 
 #include <cstdint>
+#include <ctime>
+
+#include "real_libc.hpp"
 
 namespace curb::shim {
 
-// Looks up libc's clock_gettime. Call it once, before the first now_ms().
-void find_clock() noexcept;
+namespace detail {
+inline constinit real::ClockGettime *clock_gettime = nullptr;  // cached: every request reads the clock
+}
 
-// Returns milliseconds, up to 4 ms coarse. Thread-safe. Takes no lock.
-std::uint64_t now_ms() noexcept;
-// Returns exact microseconds of the same clock. Thread-safe. Takes no lock.
-std::uint64_t now_us() noexcept;
+// Looks up libc's clock_gettime. Call it once, before the first now_ms().
+inline void find_clock() noexcept { detail::clock_gettime = real::clock_gettime(); }
+
+// Returns milliseconds, up to 4 ms coarse.
+inline std::uint64_t now_ms() noexcept {
+    timespec now{};
+    detail::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
+}
+// Returns exact microseconds of the same clock.
+inline std::uint64_t now_us() noexcept {
+    timespec now{};
+    detail::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
 
 }  // namespace curb::shim

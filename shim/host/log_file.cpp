@@ -13,6 +13,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "lifetime.hpp"
+
 namespace curb::shim::log {
 namespace {
 
@@ -21,7 +23,7 @@ constexpr int kPipeWaitMs = 100;  // the longest wait for the reader of a full p
 constinit std::atomic<bool> has_stderr{true};
 
 // Blocks SIGPIPE and SIGXFSZ and removes those that curb's own write raised, so that the program gets only its own.
-class BlockWriteSignals {
+class BlockWriteSignals : NoCopy {
   public:
     BlockWriteSignals() noexcept {
         sigset_t signals, pending;
@@ -40,8 +42,6 @@ class BlockWriteSignals {
         }
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
-    BlockWriteSignals(const BlockWriteSignals &) = delete;
-    BlockWriteSignals &operator=(const BlockWriteSignals &) = delete;
     // Call it with the errno of a failed write.
     void note(int error) noexcept { raised_ |= error == EPIPE || error == EFBIG; }
 

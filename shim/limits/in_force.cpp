@@ -1,17 +1,40 @@
 #include "in_force.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include "clock.hpp"
 #include "devices.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "policy/live_caps.hpp"
 
 namespace curb::shim {
 
 constinit std::atomic<const Snapshot *> detail::snapshot{nullptr};
 constinit std::atomic<bool> detail::limited{false}, detail::caches{false};
+
+void Allowance::begin(Bytes bytes, std::uint64_t last_step_ms) noexcept {
+    bytes_.store(bytes, std::memory_order_relaxed);
+    stepped_ms_.store(last_step_ms, std::memory_order_relaxed);
+}
+
+bool Allowance::step(const policy::Growth &growth, std::uint64_t now_ms) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (policy::until_step(growth, now_ms, last_step_ms()) != 0) return false;
+    stepped_ms_.store(now_ms, std::memory_order_release);
+    bytes_.store(policy::after_step(growth, bytes()), std::memory_order_release);
+    return true;
+}
+
+bool Allowance::fall_back(const policy::Growth &growth, Bytes held, std::uint64_t now_ms) noexcept {
+    const std::scoped_lock lock(mutex_);
+    const Bytes before = bytes(), after = policy::fallen_back(growth, before, held);
+    if (after == before) return false;
+    stepped_ms_.store(now_ms, std::memory_order_release);
+    bytes_.store(after, std::memory_order_release);
+    return true;
+}
 
 namespace {
 
@@ -43,9 +66,9 @@ void free_replaced() noexcept {
 void put_in_force(std::unique_ptr<const Snapshot> next) {
     replaced().waiting.reserve(replaced().waiting.size() + 1);
     bool some_limited = false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const bool limited = next->of(ordinal).limited();
-        devices::at(ordinal).limited.store(limited, std::memory_order_relaxed);
+    for (Device &device : devices::all()) {
+        const bool limited = next->of(device.ordinal).limited();
+        device.limited.store(limited, std::memory_order_relaxed);
         some_limited |= limited;
     }
     detail::limited.store(some_limited, std::memory_order_relaxed);
@@ -58,10 +81,9 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
 // nvidia-smi's index is included only where it is already known.
 std::vector<policy::GpuIdentity> identities() {
     std::vector<policy::GpuIdentity> gpus;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
-        gpus.push_back(
-            {ordinal, device.meter.known_index(), device.pci.data(), device.meter.gpu_uuid(), device.meter.mig_uuid()});
+    for (const Device &device : devices::all()) {
+        gpus.push_back({device.ordinal, device.meter.known_index(), device.pci.data(), device.meter.gpu_uuid(),
+                        device.meter.mig_uuid()});
     }
     return gpus;
 }
@@ -169,23 +191,21 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
 
 bool needs_indexes(const policy::GpuKey &key) noexcept {
     if (key.kind != policy::GpuKey::Kind::nvml) return false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (!devices::at(ordinal).meter.known_index()) return true;
-    return false;
+    const auto all = devices::all();
+    return std::any_of(all.begin(), all.end(), [](const Device &device) { return !device.meter.known_index(); });
 }
 
 void find_indexes() noexcept {
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) devices::at(ordinal).meter.index();
+    for (Device &device : devices::all()) device.meter.index();
 }
 
 std::vector<int> fall_back() {
     std::vector<int> out;
     const std::scoped_lock lock(publishing);  // so that the snapshot is not replaced meanwhile
     const auto now = process::snapshot();
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = now->of(ordinal);
-        if (gpu.allowance.fall_back(gpu.terms.growth, devices::at(ordinal).ledger.held(), now_ms()))
-            out.push_back(ordinal);
+    for (const Device &device : devices::all()) {
+        const Snapshot::Gpu &gpu = now->of(device.ordinal);
+        if (gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) out.push_back(device.ordinal);
     }
     return out;
 }

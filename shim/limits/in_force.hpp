@@ -8,18 +8,43 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "allowance.hpp"
 #include "config/load.hpp"
 #include "control/messages.hpp"
+#include "lifetime.hpp"
+#include "policy/growth.hpp"
 #include "policy/policy.hpp"
 #include "readers.hpp"
 
 namespace curb::shim {
+
+using policy::Bytes;
+
+// The allowance of one device under one policy: the bytes that the process may hold before the next growth step. The
+// rules are in policy/growth.hpp; this is the shared state. Thread-safe.
+class Allowance {
+  public:
+    // Called before other threads can see it.
+    void begin(Bytes bytes, std::uint64_t last_step_ms) noexcept;
+
+    [[nodiscard]] Bytes bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
+    [[nodiscard]] std::uint64_t last_step_ms() const noexcept { return stepped_ms_.load(std::memory_order_acquire); }
+
+    // Takes the growth step that is due. False if another thread has just taken it.
+    bool step(const policy::Growth &growth, std::uint64_t now_ms) noexcept;
+    // Lowers the allowance to `held` after a release and restarts the time to the next step. False if nothing changed.
+    bool fall_back(const policy::Growth &growth, Bytes held, std::uint64_t now_ms) noexcept;
+
+  private:
+    std::mutex mutex_;  // held by writers
+    std::atomic<Bytes> bytes_{policy::kUnbounded};
+    std::atomic<std::uint64_t> stepped_ms_{0};
+};
 
 // One version of the policy. Freed with the last snapshot that uses it.
 struct Version {
@@ -64,10 +89,8 @@ extern constinit std::atomic<bool> limited, caches;
 // A reference to the snapshot in force, or a part of it, that keeps it from being freed. Used by one thread. Do not
 // hold one while a request waits: replaced snapshots stay in memory until then.
 template <class Part>
-class InUse {
+class InUse : NoCopy {
   public:
-    InUse(const InUse &) = delete;
-    InUse &operator=(const InUse &) = delete;
     ~InUse() { reader_.leave(before_); }
     const Part &operator*() const noexcept { return *part_; }
     const Part *operator->() const noexcept { return part_; }

@@ -1,6 +1,5 @@
 #include "allocators.hpp"
 
-#include <link.h>
 #include <strings.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <string_view>
 
 #include "devices.hpp"
+#include "libraries.hpp"
 
 namespace curb::shim::allocators {
 namespace {
@@ -33,27 +33,12 @@ constexpr const char *kOthers[] = {"/libc10_cuda.so", "/cupy/cuda/"};
 
 constinit std::atomic<unsigned> returning{0};  // rows whose allocator returns memory, a bit each
 
-struct Loaded {
-    unsigned rows = 0;  // a bit each
-    bool others = false;
-};
-
-int note(dl_phdr_info *info, std::size_t, void *into) {
-    auto &loaded = *static_cast<Loaded *>(into);
-    const std::string_view path = info->dlpi_name ? info->dlpi_name : "";
-    for (unsigned row = 0; row < std::size(kRows); ++row)
-        if (path.find(kRows[row].library) != std::string_view::npos) loaded.rows |= 1U << row;
-    for (const char *other : kOthers) loaded.others |= path.find(other) != std::string_view::npos;
-    return 0;
-}
-
 // True if most of the program's memory is outside pools.
 bool is_outside_pools() noexcept {
     Bytes outside = 0, pools = 0;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Ledger &ledger = devices::at(ordinal).ledger;
-        outside += ledger.of(Kind::plain) + ledger.of(Kind::vmm);
-        pools += ledger.of(Kind::pools);
+    for (const Device &device : devices::all()) {
+        outside += device.ledger.of(Kind::plain) + device.ledger.of(Kind::vmm);
+        pools += device.ledger.of(Kind::pools);
     }
     return outside > pools;
 }
@@ -75,10 +60,16 @@ void read_environment() noexcept {
 std::vector<std::string> returning_nothing() {
     std::vector<std::string> out;
     if (!is_outside_pools()) return out;
-    Loaded loaded;
-    dl_iterate_phdr(note, &loaded);
-    if (loaded.others) return out;
-    const unsigned rows = loaded.rows & ~returning.load(std::memory_order_acquire);
+    unsigned rows = 0;  // loaded ones, a bit each
+    const bool others = any_library([&](const dl_phdr_info &info) {
+        const std::string_view path = info.dlpi_name ? info.dlpi_name : "";
+        const auto is_in_path = [&](const char *part) { return path.find(part) != std::string_view::npos; };
+        for (unsigned row = 0; row < std::size(kRows); ++row)
+            if (is_in_path(kRows[row].library)) rows |= 1U << row;
+        return std::any_of(std::begin(kOthers), std::end(kOthers), is_in_path);
+    });
+    if (others) return out;
+    rows &= ~returning.load(std::memory_order_acquire);
     for (unsigned row = 0; row < std::size(kRows); ++row)
         if ((rows & 1U << row) != 0) out.emplace_back(kRows[row].framework);
     return out;

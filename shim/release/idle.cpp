@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
-#include "activity.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
 #include "in_force.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"
-#include "queue.hpp"
+#include "release.hpp"
 
 namespace curb::shim::idle {
 namespace {
@@ -23,8 +22,7 @@ constexpr std::uint64_t kNvmlLagMs = 1500;
 // (MIG, another pid namespace). Only NVML shows a kernel that runs for minutes.
 std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
     std::optional<std::uint64_t> last;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (!devices::in_use(device)) continue;
         const auto age = device.meter.last_run(now_ms() - since_ms);
         if (!age) continue;

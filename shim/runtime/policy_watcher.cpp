@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <ctime>
 #include <map>
 #include <mutex>
 #include <new>
@@ -13,12 +12,13 @@
 #include <vector>
 
 #include "config/watch.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
 #include "process.hpp"
 #include "shortened.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::policy_watcher {
 namespace {
@@ -218,9 +218,7 @@ void run() {
         try {
             follow_files();
         } catch (...) {
-            // Out of host memory: a new watch will read the files again.
-            constexpr timespec kPause{0, 500'000'000};
-            nanosleep(&kPause, nullptr);
+            sleep_ms(500);  // out of host memory: a new watch will read the files again
         }
     }
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <new>
 #include <optional>
 #include <vector>
@@ -16,12 +15,13 @@
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy_watcher.hpp"
-#include "queue.hpp"
 #include "reconcile.hpp"
+#include "release.hpp"
 #include "reports.hpp"
 #include "signals.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
+#include "waiting.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::process {
@@ -51,9 +51,9 @@ const std::string &file_in_force() noexcept {
 void trace_limits(const std::string &by) {
     if (!trace::on()) return;
     const auto now = snapshot();
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Snapshot::Gpu &gpu = now->of(ordinal);
-        trace::policy(devices::at(ordinal), gpu.terms.cap, gpu.allowance.bytes(), by);
+    for (const Device &device : devices::all()) {
+        const Snapshot::Gpu &gpu = now->of(device.ordinal);
+        trace::policy(device, gpu.terms.cap, gpu.allowance.bytes(), by);
     }
 }
 
@@ -73,8 +73,7 @@ policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config:
         if (loaded || tries == kTries || config::is_for_want_of_memory(loaded.error()) ||
             std::none_of(loaded.error().begin(), loaded.error().end(), [](const auto &one) { return one.unread; }))
             return loaded;
-        const timespec moment{0, 5'000'000};
-        nanosleep(&moment, nullptr);
+        sleep_ms(5);
     }
 }
 
@@ -98,10 +97,8 @@ void log_changes(const config::Loaded &now, const Changed &changed) {
 // it.
 void react_to_new_limits() {
     wait_queue::changed();
-    bool over = false;
-    for (int ordinal = 0; ordinal < devices::count() && !over; ++ordinal)
-        over = limits::exceeds_cap(devices::at(ordinal));
-    const bool asked = over && release::ask({kLowered});
+    const auto all = devices::all();
+    const bool asked = std::any_of(all.begin(), all.end(), limits::exceeds_cap) && release::ask({kLowered});
     worker::apply_with_driver(!asked);
 }
 
@@ -226,8 +223,7 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
 void apply_with_driver(bool measure_if_stale) noexcept try {
     cache::enforce();
     if (!measure_if_stale) return;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (!limits::cap(device)) continue;
         reconcile(device);
         if (limits::exceeds_cap(device)) {

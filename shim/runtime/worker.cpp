@@ -1,11 +1,8 @@
 #include "worker.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cstdint>
-#include <ctime>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,28 +12,35 @@
 #include "cache.hpp"
 #include "caller_match.hpp"
 #include "devices.hpp"
+#include "idle.hpp"
 #include "last_thread.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
+#include "limits.hpp"
 #include "log.hpp"
 #include "own_thread.hpp"
-#include "periodic.hpp"
-#include "plan.hpp"
 #include "policy/names.hpp"
+#include "pools.hpp"
 #include "process.hpp"
 #include "reconcile.hpp"
+#include "release.hpp"
+#include "signals.hpp"
+#include "trace.hpp"
+#include "waiting.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
-// Work queued by other threads. Never destroyed: they may queue until the process ends.
-struct Asked {
-    std::mutex mutex;
+using Next = std::optional<std::uint64_t>;  // milliseconds until the next check; nullopt: none is due
+
+// Work queued by other threads, who may queue until the process ends.
+struct Work {
     std::vector<std::string> lines;  // for the log
     bool apply_with_driver = false, measure_if_stale = false;
     void (*measured)() noexcept = nullptr;  // called once the devices are reconciled; null: not requested
 };
-Asked &asked() noexcept { return leaked<Asked>(); }
+constinit std::mutex mutex;
+Work &queued() noexcept { return leaked<Work>(); }
 
 // Adds the newly requested releases; any number of signals is one request. Throws std::bad_alloc before it takes any.
 void take_requests(std::vector<release::Request> &out) {
@@ -49,62 +53,83 @@ void take_requests(std::vector<release::Request> &out) {
 }
 
 // Sleeps until the worker is woken, or for this long.
-void sleep_for(std::optional<std::uint64_t> milliseconds) noexcept {
+void sleep_for(Next milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
     sleep(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
 // Runs the work that other threads have queued. False if there was none.
 bool do_what_is_due() {
-    std::vector<std::string> lines;
-    bool apply_with_driver = false, measure_if_stale = false;
-    void (*measured)() noexcept = nullptr;
+    Work work;
     {
-        const std::scoped_lock lock(asked().mutex);
-        lines.swap(asked().lines);
-        apply_with_driver = std::exchange(asked().apply_with_driver, false);
-        measure_if_stale = std::exchange(asked().measure_if_stale, false);
-        measured = std::exchange(asked().measured, nullptr);
+        const std::scoped_lock lock(mutex);
+        std::swap(work, queued());
     }
-    for (const std::string &line : lines) log::write(policy::LogLevel::info, line);
-    if (apply_with_driver) process::apply_with_driver(measure_if_stale);
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
+    if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
+    for (Device &device : devices::all()) {
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
-        if ((!measured && !soon) || !devices::in_use(device)) continue;
+        if ((!work.measured && !soon) || !devices::in_use(device)) continue;
         reconcile(device);
     }
-    if (measured) measured();
-    return apply_with_driver || measured || !lines.empty();
+    if (work.measured) work.measured();
+    return work.apply_with_driver || work.measured || !work.lines.empty();
 }
 
-// Runs the queued work, or sleeps until there is some. False if the process is ending.
-bool run_once(std::vector<release::Request> &waiting) {
-    if (!begin_work()) return false;
+// While the process holds more than it may, lowers the pools' release thresholds, so that they return all unused memory
+// at the program's next synchronisation. Then restores the program's thresholds.
+Next adjust_thresholds() noexcept {
+    constexpr std::uint64_t kPollMs = 100;
+    static std::array<bool, devices::kMost> lowered{};
+    bool any = false;
+    for (Device &device : devices::all()) {
+        bool &is_lowered = lowered[static_cast<std::size_t>(device.ordinal)];
+        if (is_lowered) reconcile(device);  // to see the memory returned at a synchronisation
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::must_shrink(device, *process::snapshot());
+        if (beyond) pools::lower_thresholds(device);
+        if (is_lowered && !beyond) pools::restore_thresholds(device);
+        is_lowered = beyond;
+        any = any || beyond;
+    }
+    return any ? Next(kPollMs) : std::nullopt;
+}
+
+Next sooner(Next a, Next b) noexcept {
+    if (!a || !b) return a ? a : b;
+    return std::min(*a, *b);
+}
+
+// Does the periodic work that is due: frees blocks kept too long, requests a release of an idle process, has pools
+// return more memory while the process is above its limit. Returns the milliseconds until the next call. nullopt: only
+// after wake_up().
+Next do_periodic_work() noexcept {
+    trace::log_error();
+    if (signals::program_has_set()) process::check_signal();
+    return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
+}
+
+// Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more.
+Next work(std::vector<release::Request> &waiting) {
+    const own_thread::Awake awake;
     take_requests(waiting);
     if (!waiting.empty()) {
         release::run(waiting, take_requests);
-        return true;
+        return 0;
     }
-    if (do_what_is_due()) return true;
-    const auto next = periodic::run();
-    end_work();
-    last_thread::end_if_alone();
-    sleep_for(next);
-    return true;
+    return do_what_is_due() ? Next(0) : do_periodic_work();
 }
 
 void run_releases() {
     caller_match::inspect_libraries();  // growth steps need it before the first release
     std::vector<release::Request> waiting;
-    for (bool goes_on = true; goes_on;) {
+    for (;;) {
         try {
-            goes_on = run_once(waiting);
+            const Next next = work(waiting);
+            if (next == Next(0)) continue;
+            last_thread::end_if_alone();
+            sleep_for(next);
         } catch (...) {
-            // Out of host memory: try again later.
-            end_work();
-            constexpr timespec kPause{0, 50'000'000};
-            nanosleep(&kPause, nullptr);
+            sleep_ms(50);  // out of host memory: try again later
         }
     }
 }
@@ -112,27 +137,23 @@ void run_releases() {
 }  // namespace
 
 void start() noexcept {
-    set_process(getpid());
-    atexit(stop_at_exit);
     cache::on_first_kept(wake_up);
     own_thread::start(run_releases, "curb-worker");
 }
 
-void in_fork_child() noexcept { set_process(0); }
-
 void apply_with_driver(bool measure_if_stale) noexcept {
     {
-        const std::scoped_lock lock(asked().mutex);
-        asked().apply_with_driver = true;
-        asked().measure_if_stale |= measure_if_stale;
+        const std::scoped_lock lock(mutex);
+        queued().apply_with_driver = true;
+        queued().measure_if_stale |= measure_if_stale;
     }
     wake_up();
 }
 
 void measure(void (*done)() noexcept) noexcept {
     {
-        const std::scoped_lock lock(asked().mutex);
-        asked().measured = done;
+        const std::scoped_lock lock(mutex);
+        queued().measured = done;
     }
     wake_up();
 }
@@ -140,9 +161,9 @@ void measure(void (*done)() noexcept) noexcept {
 void log_later(std::string line) noexcept try {
     constexpr std::size_t kMost = 64;  // while a release occupies the worker
     {
-        const std::scoped_lock lock(asked().mutex);
-        if (asked().lines.size() == kMost) asked().lines.erase(asked().lines.begin());
-        asked().lines.push_back(std::move(line));
+        const std::scoped_lock lock(mutex);
+        if (queued().lines.size() == kMost) queued().lines.erase(queued().lines.begin());
+        queued().lines.push_back(std::move(line));
     }
     wake_up();
 } catch (...) {

@@ -9,9 +9,6 @@ namespace curb::shim::worker {
 // Starts the thread. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// Called in a fork child, which has no such thread. Async-signal-safe.
-void in_fork_child() noexcept;
-
 // Has the worker apply the parts of a new policy or cap that need driver calls (process::apply_with_driver).
 void apply_with_driver(bool measure_if_stale) noexcept;
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <list>
 #include <memory>
@@ -23,15 +22,16 @@
 #include "control/runtime_dir.hpp"
 #include "devices.hpp"
 #include "keep_errno.hpp"
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
 #include "policy_watcher.hpp"
 #include "process.hpp"
-#include "queue.hpp"
+#include "release.hpp"
 #include "socket_file.hpp"
 #include "status.hpp"
+#include "waiting.hpp"
 #include "worker.hpp"
 
 namespace curb::shim::server {
@@ -196,7 +196,7 @@ void Server::run() {
         } catch (...) {
             deferred_.clear();
             clients_.clear();  // out of host memory: clients may try again
-            usleep(10'000);
+            sleep_ms(10);
         }
     }
 }
@@ -241,7 +241,7 @@ void Server::wait() {
         return poll(polled.data(), 2 + clients_.size(), timeout);
     };
     if (wait_for_any() < 0) {
-        if (errno != EINTR) usleep(1000);  // the kernel has no memory: do not loop without a pause
+        if (errno != EINTR) sleep_ms(1);  // the kernel has no memory: do not loop without a pause
         return;
     }
     const Clock::time_point then = Clock::now();
@@ -406,8 +406,7 @@ void serve() {
             log::write(LogLevel::info, "out of host memory: no control socket");
             break;
         }
-        constexpr timespec kMoment{0, 50'000'000};
-        nanosleep(&kMoment, nullptr);
+        sleep_ms(50);
     }
     server.run();
 }

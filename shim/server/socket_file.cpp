@@ -12,7 +12,7 @@
 #include <mutex>
 #include <utility>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 
 namespace curb::shim::socket_file {
 namespace {

@@ -8,11 +8,11 @@
 #include "bypass.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
-#include "history.hpp"
 #include "policy_watcher.hpp"
 #include "pools.hpp"
 #include "process.hpp"
-#include "refusals.hpp"
+#include "release.hpp"
+#include "reports.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
 
@@ -100,12 +100,11 @@ control::Status now(const control::StatusRequest &asked) {
     out.signal_trouble = process::signal_trouble();
     out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
     out.policy = of_policy(in_force.version);
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        out.gpus.push_back(of_device(devices::at(ordinal), in_force.of(ordinal)));
+    for (const Device &device : devices::all()) out.gpus.push_back(of_device(device, in_force.of(device.ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();
     out.releasing = release::is_running();
-    out.refusals = refusals::last();
+    out.refusals = reports::last_refusals();
     out.releases = release::past();
     if (asked.detail) {
         out.passed = passed();

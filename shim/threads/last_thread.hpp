@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "lifetime.hpp"
+
 namespace curb::shim::last_thread {
 
 // Watches for pthread_exit of the main thread. Has an effect only if the main thread calls it. Allocates nothing.
@@ -17,12 +19,10 @@ std::optional<std::uint64_t> poll() noexcept;
 void end_if_alone() noexcept;
 
 // Counts the calling thread as one of curb's during the guard's lifetime.
-class OwnThreadGuard {
+class OwnThreadGuard : NoCopy {
   public:
     OwnThreadGuard() noexcept;
     ~OwnThreadGuard();
-    OwnThreadGuard(const OwnThreadGuard &) = delete;
-    OwnThreadGuard &operator=(const OwnThreadGuard &) = delete;
 };
 
 }  // namespace curb::shim::last_thread

@@ -6,12 +6,12 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
-#include <ctime>
 #include <string>
 #include <thread>
 
 #include "last_thread.hpp"
 #include "log.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim::own_thread {
 namespace {
@@ -33,16 +33,6 @@ constinit std::atomic<int> awake{0};
 constinit std::atomic<bool> ending{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a fork child inherits only their count
 
-// Bounded to 200 ms: a thread may wait for a lock that the exiting thread holds.
-void wait_until_all_sleep() {
-    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    ending.store(true, std::memory_order_seq_cst);
-    for (int polls = 0; polls < 200 && awake.load(std::memory_order_seq_cst) > 0; ++polls) {
-        const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);
-    }
-}
-
 void begin() noexcept {
     awake.fetch_add(1, std::memory_order_seq_cst);
     if (!ending.load(std::memory_order_seq_cst)) return;
@@ -54,13 +44,21 @@ void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
 
 }  // namespace
 
+void stop_at_exit() noexcept {
+    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    ending.store(true, std::memory_order_seq_cst);
+    poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
+}
+
+void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
+
 Awake::Awake() noexcept { begin(); }
 Awake::~Awake() { end(); }
 Asleep::Asleep() noexcept { end(); }
 Asleep::~Asleep() { begin(); }
 
 bool start(void (*body)(), const char *name) noexcept {
-    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(wait_until_all_sleep);
+    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(stop_at_exit);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -76,8 +74,7 @@ bool start(void (*body)(), const char *name) noexcept {
             thread.detach();
             started = true;
         } catch (...) {
-            const timespec moment{0, 1'000'000};
-            nanosleep(&moment, nullptr);
+            sleep_ms(1);
         }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -1,29 +1,33 @@
 // Starts curb's own threads inside the program.
 #pragma once
 
+#include "lifetime.hpp"
+
 namespace curb::shim::own_thread {
 
 // Runs `body` in a detached thread with all signals blocked. Logs and returns false if no thread can be started.
 bool start(void (*body)(), const char *name) noexcept;
 
+// Waits until no such thread works, as exit() does. For an exit function that must run after that.
+void stop_at_exit() noexcept;
+// In a fork child, which has no such threads. Async-signal-safe.
+void in_fork_child() noexcept;
+
 // Marks the time in which such a thread works. exit() waits up to 0.2 s for that to end before it runs the destructors
-// of other libraries: these may be preloads that wrap functions we call here. After that, the constructor never
-// returns. Does not nest.
-class Awake {
+// of the program and of other libraries: a release must not run during these, and preloads may wrap functions that we
+// call here. Not longer, because the thread may wait for a lock that the exiting thread holds. After that, the
+// constructor never returns. Does not nest.
+class Awake : NoCopy {
   public:
     Awake() noexcept;
     ~Awake();
-    Awake(const Awake &) = delete;
-    Awake &operator=(const Awake &) = delete;
 };
 
 // Marks a wait within an Awake.
-class Asleep {
+class Asleep : NoCopy {
   public:
     Asleep() noexcept;
     ~Asleep();
-    Asleep(const Asleep &) = delete;
-    Asleep &operator=(const Asleep &) = delete;
 };
 
 }  // namespace curb::shim::own_thread

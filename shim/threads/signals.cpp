@@ -3,15 +3,13 @@
 
 #include "signals.hpp"
 
-#include <linux/futex.h>
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 
-#include "keep_errno.hpp"
 #include "real_libc.hpp"
+#include "waiting.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::signals {
@@ -39,25 +37,21 @@ constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (s
 // A lock for changing the program's action and the kernel's together. All signals are blocked meanwhile, so a handler
 // never waits for the thread it interrupted. Waiters sleep on a futex: a real-time thread that yields would keep a
 // thread of lower priority from running.
-constinit std::atomic<int> changing{0};  // 0: unlocked, 1: locked, 2: locked and threads wait
-class ChangeLock {
+constinit std::atomic<std::uint32_t> changing{0};  // 0: unlocked, 1: locked, 2: locked and threads wait
+class ChangeLock : NoCopy {
   public:
     ChangeLock() noexcept {
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before_);
-        int unlocked = 0;
+        std::uint32_t unlocked = 0;
         if (changing.compare_exchange_strong(unlocked, 1, std::memory_order_acquire)) return;
-        const KeepErrno keep_errno;
-        while (changing.exchange(2, std::memory_order_acquire) != 0) syscall(SYS_futex, &changing, FUTEX_WAIT, 2, 0);
+        while (changing.exchange(2, std::memory_order_acquire) != 0) futex_wait(changing, 2, std::nullopt);
     }
     ~ChangeLock() {
-        const KeepErrno keep_errno;
-        if (changing.exchange(0, std::memory_order_release) == 2) syscall(SYS_futex, &changing, FUTEX_WAKE, 1);
+        if (changing.exchange(0, std::memory_order_release) == 2) futex_wake(changing, 1);
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
-    ChangeLock(const ChangeLock &) = delete;
-    ChangeLock &operator=(const ChangeLock &) = delete;
 
   private:
     sigset_t before_;

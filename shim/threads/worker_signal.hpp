@@ -1,31 +1,32 @@
-// Wakes the worker (runtime/worker), which sleeps until something is due.
+// Wakes the worker (runtime/worker), which sleeps until something is due. Async-signal-safe, except sleep(). Keeps
+// errno.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+
+#include "waiting.hpp"
 
 namespace curb::shim::worker {
 
-// Wakes the worker because the release signal came. Async-signal-safe. Keeps errno.
-void wake() noexcept;
-// Wakes the worker to check what is due. Async-signal-safe. Keeps errno.
-void wake_up() noexcept;
+namespace detail {
+inline constinit FutexEvent woken;
+inline constinit std::atomic<bool> signalled{false};
+}  // namespace detail
+
+// Wakes the worker to check what is due.
+inline void wake_up() noexcept { detail::woken.post(); }
+// Wakes the worker because the release signal came.
+inline void wake() noexcept {
+    detail::signalled.store(true, std::memory_order_seq_cst);
+    wake_up();
+}
 
 // The rest is for the worker. Sleeps until it is woken, at most `milliseconds`.
-void sleep(std::uint64_t milliseconds) noexcept;
+inline void sleep(std::uint64_t milliseconds) noexcept { detail::woken.wait(milliseconds); }
 // True if the release signal came since the last signal_served().
-bool signal_came() noexcept;
+inline bool signal_came() noexcept { return detail::signalled.load(std::memory_order_seq_cst); }
 // The same, and marks it as served.
-bool signal_served() noexcept;
-
-// For the worker. The process whose worker runs; 0 in a fork child, which has none. Async-signal-safe.
-void set_process(int pid) noexcept;
-// For the worker. Marks it busy until end_work(). False if the process is ending.
-bool begin_work() noexcept;
-void end_work() noexcept;
-
-// For exit functions. A release must not run during the program's static destructors, nor NVML's: the worker starts
-// nothing more, and a running release gets 200 ms to finish. Not longer, because it may wait for a lock that the
-// exiting thread holds. Returns at once in a fork child. Leaves errno.
-void stop_at_exit() noexcept;
+inline bool signal_served() noexcept { return detail::signalled.exchange(false, std::memory_order_seq_cst); }
 
 }  // namespace curb::shim::worker

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -12,12 +11,11 @@
 
 #include "devices.hpp"
 #include "file.hpp"
-#include "futex_event.hpp"
 #include "lines.hpp"
 #include "own_thread.hpp"
 #include "policy/words.hpp"
-#include "state.hpp"
 #include "trace.hpp"
+#include "waiting.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::trace::writer {
@@ -69,7 +67,6 @@ class Current {
 
   private:
     void write_out();
-    bool append(std::string_view text);
     void trouble(const std::string &error, bool ended);
     bool record_held() noexcept;
 
@@ -94,9 +91,9 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
     header.version = CURB_VERSION;
     header.unix_ns = wall.tv_sec * 1'000'000'000 + wall.tv_nsec - ago;
     header.command = policy::one_line(command);
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
-        header.gpus.push_back({ordinal, device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
+    for (const Device &device : devices::all()) {
+        header.gpus.push_back({device.ordinal,
+                               device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
                                policy::one_line(device.model.data()), device.total});
     }
     return header;
@@ -143,10 +140,9 @@ bool Current::finish_pass() {
 // Missing events leave figures out of date, so record the held bytes again, as at the start of a trace.
 bool Current::record_held() noexcept {
     bool all = true;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        const Device &device = devices::at(ordinal);
+    for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(ordinal)[kind])
+            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
                 all = detail::say_held(device, static_cast<Kind>(kind)) && all;
     }
     if (all) unwritten_ = false;
@@ -256,13 +252,7 @@ bool flush() noexcept {
     if (runs == 0 || runs != getpid()) return false;
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     wake();
-    const auto until = Clock::now() + std::chrono::milliseconds(500);
-    // Count the rounds, too: another preload may shift the clock.
-    for (int polls = 0; polls < 5000 && flushes_done.load(std::memory_order_seq_cst) < asked && Clock::now() < until;
-         ++polls) {
-        const timespec moment{0, 100'000};
-        nanosleep(&moment, nullptr);
-    }
+    poll_until([=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; }, 500, 100);
     return true;
 }
 

@@ -2,9 +2,33 @@
 // blocked. It polls the ring every 20 ms, and is woken sooner if the ring fills.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
 #include "record.hpp"
 
-namespace curb::shim::trace::writer {
+namespace curb::shim::trace {
+
+// The state of the trace, shared by the policy watcher, the writer thread and the status reply.
+struct State {
+    std::mutex mutex;
+    std::string asked;        // trace.file as in the policy; empty if it names none
+    std::string file;         // the same, absolute and with the pid
+    std::string error;        // why events are not written; empty if they are
+    bool ended = false;       // true if that error ended the trace
+    bool unsaid = false;      // true until the error is logged
+    std::uint64_t begun = 0;  // number of traces so far
+
+    // Of the current trace; not under the lock.
+    std::atomic<std::uint64_t> events{0};
+    std::atomic<std::uint64_t> dropped{0};
+};
+// Never destroyed: curb-trace uses it until the process is gone.
+State &state() noexcept;
+
+namespace writer {
 
 // Starts the thread if needed. False if that fails.
 bool start() noexcept;
@@ -15,4 +39,5 @@ bool flush() noexcept;
 // Notes that a fork child has no such thread. Async-signal-safe.
 void in_fork_child() noexcept;
 
-}  // namespace curb::shim::trace::writer
+}  // namespace writer
+}  // namespace curb::shim::trace

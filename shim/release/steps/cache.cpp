@@ -2,14 +2,13 @@
 
 #include "cache.hpp"
 
-#include "plan.hpp"
+#include "release.hpp"
 
 namespace curb::shim::release::step {
 
 std::string cache() {
     bool any = false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (device.kept.load(std::memory_order_relaxed) == 0) continue;
         any = true;
         shim::cache::free_kept(device);

@@ -3,22 +3,18 @@
 // Only frameworks that are already imported, and never during a graph capture: the graph may use the cached memory
 // (CuPy), or the framework frees nothing then (PyTorch).
 
-#include <array>
-#include <atomic>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "caller_match.hpp"
 #include "captures.hpp"
-#include "clock.hpp"
 #include "contexts.hpp"
 #include "devices.hpp"
 #include "framework_rows.hpp"
 #include "in_force.hpp"
-#include "plan.hpp"
 #include "python.hpp"
+#include "release.hpp"
 
 namespace curb::shim::release {
 namespace {
@@ -158,7 +154,7 @@ void note_answers(const std::string &asked) noexcept {
 }
 
 // Retains a device's active primary context and makes it current while it lives.
-class PrimaryContextGuard {
+class PrimaryContextGuard : NoCopy {
   public:
     explicit PrimaryContextGuard(CUdevice device) noexcept : device_(device) {
         CUcontext context = nullptr;
@@ -170,8 +166,6 @@ class PrimaryContextGuard {
         current_.reset();
         driver().cuDevicePrimaryCtxRelease_v2(device_);
     }
-    PrimaryContextGuard(const PrimaryContextGuard &) = delete;
-    PrimaryContextGuard &operator=(const PrimaryContextGuard &) = delete;
 
   private:
     CUdevice device_;

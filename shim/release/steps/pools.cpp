@@ -8,7 +8,7 @@
 
 #include "captures.hpp"
 #include "contexts.hpp"
-#include "plan.hpp"
+#include "release.hpp"
 
 namespace curb::shim::release::step {
 namespace {
@@ -34,8 +34,7 @@ bool finish_work(const Device &device) noexcept {
 std::string pools() {
     const RelaxedCapture relaxed;
     bool any = false, finished = true;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         shim::pools::reconcile(device);
         if (shim::pools::charged(device) == 0) continue;
         any = true;

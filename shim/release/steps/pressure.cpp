@@ -9,7 +9,7 @@
 #include "captures.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
-#include "plan.hpp"
+#include "release.hpp"
 
 namespace curb::shim::release::step {
 
@@ -29,8 +29,7 @@ std::string pressure() {
     if (captures::any()) return kCapture;
     if (!left) return asked + (asked.find(' ') == std::string::npos ? " has" : " have") + " just been asked";
     bool armed = false;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal) {
-        Device &device = devices::at(ordinal);
+    for (Device &device : devices::all()) {
         if (device.contexts.load(std::memory_order_relaxed) > 0) armed |= Pressure::of(device).arm(now_ms());
     }
     return armed ? "waits for the program's next large allocation" : "an allocation was refused just now";

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "leaked.hpp"
+#include "lifetime.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::release {
@@ -64,12 +64,10 @@ class Handshake {
 };
 
 // Calls Handshake::end() also when the thread is unwound.
-class EndGuard {
+class EndGuard : NoCopy {
   public:
     explicit EndGuard(std::shared_ptr<Handshake> handshake) : handshake_(std::move(handshake)) {}
     ~EndGuard() { handshake_->end(done_); }
-    EndGuard(const EndGuard &) = delete;
-    EndGuard &operator=(const EndGuard &) = delete;
     bool begin() { return handshake_->begin(); }
     void done() noexcept { done_ = true; }
 

@@ -1,27 +1,64 @@
-#include "plan.hpp"
+#include "release.hpp"
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "admission.hpp"
 #include "allocators.hpp"
 #include "captures.hpp"
-#include "control/release_report.hpp"
 #include "devices.hpp"
-#include "history.hpp"
 #include "idle.hpp"
 #include "in_force.hpp"
 #include "keep_errno.hpp"
+#include "lifetime.hpp"
 #include "log.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
+#include "shortened.hpp"
 #include "trace.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::release {
 namespace {
+
+// Used by threads until the process is gone.
+struct Shared {
+    std::mutex mutex;
+    std::vector<Request> queued;
+    std::vector<control::PastRelease> past;
+};
+Shared &shared() noexcept { return leaked<Shared>(); }
+
+constinit std::atomic<bool> running{false};
+
+// Marks a release as running while it lives.
+class RunningGuard : NoCopy {
+  public:
+    RunningGuard() noexcept { running.store(true, std::memory_order_release); }
+    ~RunningGuard() { running.store(false, std::memory_order_release); }
+};
+
+constexpr std::size_t kKept = 8;
+constexpr std::size_t kSteps = 16;    // per release: a request may name a step many times
+constexpr std::size_t kReason = 200;  // bytes; the text of a framework's exception can be of any length
+
+void remember(const control::ReleaseReport &report) noexcept try {
+    control::PastRelease one{control::unix_now(), report};
+    if (one.report.steps.size() > kSteps) one.report.steps.resize(kSteps);
+    for (auto &step : one.report.steps) step.reason = shortened(std::move(step.reason), kReason);
+    const std::scoped_lock lock(shared().mutex);
+    auto &releases = shared().past;
+    releases.reserve(kKept);
+    if (releases.size() == kKept) releases.erase(releases.begin());
+    releases.push_back(std::move(one));
+} catch (...) {
+    // Out of host memory: the release is only in the log.
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -29,27 +66,12 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-using Figures = std::array<std::int64_t, devices::kMost>;
-
-// Returns the devices of which the process may hold memory.
-std::vector<int> in_use() {
-    std::vector<int> out;
-    for (int ordinal = 0; ordinal < devices::count(); ++ordinal)
-        if (devices::in_use(devices::at(ordinal))) out.push_back(ordinal);
-    return out;
-}
-
-// Returns the bytes that this process holds of each device, by NVML. If NVML does not see the process, the bytes that
+// Returns the bytes that this process holds of the device, by NVML. If NVML does not see the process, the bytes that
 // all processes hold.
-Figures held_on(const std::vector<int> &ordinals) {
-    Figures out{};
-    for (const int ordinal : ordinals) {
-        Device &device = devices::at(ordinal);
-        auto figure = device.meter.held_by_process();
-        if (!figure) figure = device.meter.used_by_all();
-        out[static_cast<std::size_t>(ordinal)] = static_cast<std::int64_t>(figure.value_or(0));
-    }
-    return out;
+std::int64_t held_on(Device &device) {
+    auto figure = device.meter.held_by_process();
+    if (!figure) figure = device.meter.used_by_all();
+    return static_cast<std::int64_t>(figure.value_or(0));
 }
 
 std::string run_body(policy::Step step) {
@@ -64,18 +86,18 @@ std::string run_body(policy::Step step) {
 // Runs a step and measures the bytes that it freed. A device whose use grew meanwhile counts as negative.
 control::StepReport run_measured(policy::Step step) {
     const auto start = Clock::now();
-    const std::vector<int> ordinals = in_use();
-    const Figures before = held_on(ordinals);
+    std::vector<std::pair<Device *, std::int64_t>> before;
+    for (Device &device : devices::all())
+        if (devices::in_use(device)) before.emplace_back(&device, held_on(device));
     control::StepReport report;
     report.step = step;
     report.reason = run_body(step);
-    const Figures after = held_on(ordinals);
-    for (const int ordinal : ordinals) {
-        const std::int64_t freed = before[static_cast<std::size_t>(ordinal)] - after[static_cast<std::size_t>(ordinal)];
+    for (const auto &[device, held] : before) {
+        const std::int64_t freed = held - held_on(*device);
         report.freed += freed;
         if (freed > 0)
-            devices::at(ordinal).released[static_cast<std::size_t>(step)].fetch_add(static_cast<Bytes>(freed),
-                                                                                    std::memory_order_relaxed);
+            device->released[static_cast<std::size_t>(step)].fetch_add(static_cast<Bytes>(freed),
+                                                                       std::memory_order_relaxed);
     }
     report.milliseconds = milliseconds_since(start);
     return report;
@@ -109,6 +131,38 @@ void postpone(const std::vector<control::StepReport> &steps_run) noexcept {
 
 }  // namespace
 
+bool ask(Request request) noexcept try {
+    {
+        const std::scoped_lock lock(shared().mutex);
+        auto &waiting = shared().queued;
+        const auto same = [&](const Request &one) {
+            return !one.done && one.trigger == request.trigger && one.what == request.what;
+        };
+        if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
+        waiting.push_back(std::move(request));
+    }
+    worker::wake_up();
+    return true;
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: a requested release is dropped");
+    return false;
+}
+
+void take_queued(std::vector<Request> &out) {
+    const std::scoped_lock lock(shared().mutex);
+    auto &requests = shared().queued;
+    out.reserve(out.size() + requests.size());
+    out.insert(out.end(), std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end()));
+    requests.clear();
+}
+
+bool is_running() noexcept { return running.load(std::memory_order_acquire); }
+
+std::vector<control::PastRelease> past() {
+    const std::scoped_lock lock(shared().mutex);
+    return shared().past;
+}
+
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
     std::optional<RunningGuard> is_running(std::in_place);
     policy::ReleasePlan plan(*process::snapshot()->policy.release.steps);
@@ -132,14 +186,16 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
         trace::step(report.steps.back(), report.trigger);
     }
     report.milliseconds = milliseconds_since(start);
-    for (const int ordinal : in_use()) reconcile(devices::at(ordinal));
+    for (Device &device : devices::all())
+        if (devices::in_use(device)) reconcile(device);
     report.returns_nothing = allocators::returning_nothing();
     postpone(report.steps);
     admission::fall_back();
     idle::released();
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));
-    for (const int ordinal : in_use()) log::write(policy::LogLevel::info, reports::books_text(devices::at(ordinal)));
+    for (Device &device : devices::all())
+        if (devices::in_use(device)) log::write(policy::LogLevel::info, reports::books_text(device));
     is_running.reset();  // a client that gets the result must not read "running" in the status
     for (const Request &request : requests)
         if (request.done) request.done(report);

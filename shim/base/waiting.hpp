@@ -1,0 +1,114 @@
+// The ways in which a thread waits: for a time, for a condition, on a futex, for an event, for other threads to leave a
+// section.
+//
+// A futex needs no descriptor, which the program could close or reuse (docs/decisions/0023). Timeouts are durations,
+// never points in time: another preload may shift the clocks or run them backwards (libfaketime), so a point in time
+// may never come. No function here is a cancellation point, and all keep errno.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+#include <optional>
+
+#include "keep_errno.hpp"
+
+namespace curb::shim {
+
+// Sleeps for this long; a signal may end the sleep early.
+inline void sleep_us(std::uint64_t microseconds) noexcept {
+    const KeepErrno keep_errno;
+    const timespec time{static_cast<std::time_t>(microseconds / 1'000'000),
+                        static_cast<long>(microseconds % 1'000'000) * 1000};
+    nanosleep(&time, nullptr);
+}
+inline void sleep_ms(std::uint64_t milliseconds) noexcept { sleep_us(milliseconds * 1000); }
+
+// Calls `done` every `pause_us` until it returns true, for about `milliseconds`. Returns its last result. Also counts
+// the calls, because the clock may be a false one. Signals shorten the wait but never prolong it.
+template <class Done>
+bool poll_until(Done done, std::uint64_t milliseconds, std::uint64_t pause_us = 1000) {
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::milliseconds(milliseconds);
+    for (std::uint64_t polls = milliseconds * 1000 / pause_us; !done(); --polls) {
+        if (polls == 0 || Clock::now() >= until) return false;
+        sleep_us(pause_us);
+    }
+    return true;
+}
+
+// Sleeps while `word` holds `value`, at most `milliseconds`; nullopt: without limit. A signal may end the sleep early.
+// False if the time is over.
+inline bool futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value,
+                       std::optional<std::uint64_t> milliseconds) noexcept {
+    static_assert(sizeof word == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
+    const KeepErrno keep_errno;
+    const std::uint64_t ms = milliseconds.value_or(0);
+    const timespec most{static_cast<std::time_t>(ms / 1000), static_cast<long>(ms % 1000) * 1'000'000};
+    return syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, milliseconds ? &most : nullptr, nullptr, 0) == 0 ||
+           errno != ETIMEDOUT;
+}
+
+// Wakes up to `threads` threads that wait on `word`. Async-signal-safe.
+inline void futex_wake(std::atomic<std::uint32_t> &word, int threads = INT_MAX) noexcept {
+    const KeepErrno keep_errno;
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
+}
+
+// An event for one waiting thread. Must have static storage.
+class FutexEvent {
+  public:
+    // Async-signal-safe.
+    void post() noexcept {
+        if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(posted_, 1);
+    }
+    // Sleeps until post(), at most `milliseconds`. Returns at once if post() ran since the last wait. A signal may end
+    // the sleep early.
+    void wait(std::uint64_t milliseconds) noexcept {
+        futex_wait(posted_, 0, milliseconds);
+        posted_.store(0, std::memory_order_seq_cst);
+    }
+
+  private:
+    std::atomic<std::uint32_t> posted_{0};
+};
+
+// Counts threads inside a short section, so that another thread can wait until none is inside. Waiters never spin or
+// yield: a real-time thread that yields would keep the counted thread from running. An object must have static storage
+// or live in a record that is never destroyed.
+class BusyCount {
+  public:
+    // Counts the calling thread during the guard's lifetime.
+    class Guard : NoCopy {
+      public:
+        explicit Guard(BusyCount &count) noexcept : count_(count) { count_.busy_.fetch_add(1); }
+        ~Guard() {
+            if (count_.busy_.fetch_sub(1) == 1 && count_.waiting_.load() != 0) futex_wake(count_.busy_);
+        }
+
+      private:
+        BusyCount &count_;
+    };
+
+    // Waits until no thread is counted, at most `milliseconds`; nullopt waits without limit. Costs one load if none is.
+    void wait(std::optional<std::uint64_t> milliseconds = std::nullopt) noexcept {
+        if (busy_.load() == 0) return;
+        waiting_.fetch_add(1);
+        for (std::uint32_t busy = 0; (busy = busy_.load()) != 0 && futex_wait(busy_, busy, milliseconds);) {
+        }
+        waiting_.fetch_sub(1);
+    }
+
+  private:
+    std::atomic<std::uint32_t> busy_{0};
+    std::atomic<std::uint32_t> waiting_{0};
+};
+
+}  // namespace curb::shim
