@@ -20,8 +20,8 @@
 #include "json.hpp"
 #include "policy/fields.hpp"
 #include "policy/kinds.hpp"
+#include "policy/limit.hpp"
 #include "policy/names.hpp"
-#include "policy/obstacle.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
 
@@ -38,7 +38,7 @@ concept Is = std::is_same_v<std::remove_const_t<T>, Struct>;
 // Values that have a name on the wire.
 inline std::string_view wire_name(policy::Step value) { return policy::step_name(value); }
 inline std::string_view wire_name(policy::Kind value) { return policy::kind_name(value); }
-inline std::string_view wire_name(policy::Obstacle value) { return policy::obstacle_name(value); }
+inline std::string_view wire_name(policy::Limit value) { return policy::limit_name(value); }
 inline std::string wire_name(const policy::Size &value) { return policy::format(value); }
 
 // An array with an element for each value of an enumeration. On the wire it is an object: {"plain":1,"pools":2}.
@@ -236,9 +236,9 @@ class Reading {
             return policy::quote(text) + " is no kind of memory";
         });
     }
-    void read(const char *name, const Json &value, policy::Obstacle &out) {
-        set(name, value, out, [](const std::string &text) -> policy::Result<policy::Obstacle, std::string> {
-            if (const auto obstacle = policy::parse_obstacle(text)) return *obstacle;
+    void read(const char *name, const Json &value, policy::Limit &out) {
+        set(name, value, out, [](const std::string &text) -> policy::Result<policy::Limit, std::string> {
+            if (const auto limit = policy::parse_limit(text)) return *limit;
             return policy::quote(text) + " is nothing that a request can meet";
         });
     }

@@ -56,7 +56,7 @@ void describe(Io &io, Is<GpuStatus> auto &value) {
     io("allowance", value.allowance);
     io("live_cap", value.live_cap);
     io.where_set("ceiling", value.ceiling);
-    io("refused", each_of<policy::Obstacle>(value.refused));
+    io("refused", each_of<policy::Limit>(value.refused));
     io("waited", value.waited);
     io.where_set("waiting", value.waiting);
     io("released", each_of<policy::Step>(value.released));

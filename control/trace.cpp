@@ -188,7 +188,7 @@ void append(std::string &out, const Event &event, int pid) {
     arguments.number_if("of_kind", event.of_kind);
     arguments.number_if("held", event.held);
     arguments.number_if("limit", event.limit);
-    if (has_why(event.what)) arguments.name("why", policy::obstacle_name(event.why));
+    if (has_why(event.what)) arguments.name("why", policy::limit_name(event.why));
     if (lasted) arguments.name("step", policy::step_name(event.step));
     if (event.reused) arguments.yes("reused");
     if (!event.text.empty()) arguments.text("text", event.text);

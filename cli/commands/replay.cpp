@@ -148,7 +148,7 @@ std::string refusals_text(const Recording &recording, const Replayed &out) {
     for (const ReplayRefusal &one : std::span(out.refusals).first(std::min(kMost, out.refusals.size())))
         lines.push_back({"    " + clock_text(recording, one.ns), format_human(one.bytes), policy::kind_text(one.kind),
                          format_human(one.held) + " held",
-                         fmt::format("for {}{}{}", policy::obstacle_text(one.why),
+                         fmt::format("for {}{}{}", policy::limit_text(one.why),
                                      one.waited_ns == 0 ? "" : " after " + span_text(one.waited_ns),
                                      one.recorded ? ", as then" : "")});
     return aligned(lines) + (out.refused > kMost ? fmt::format("    and {} more\n", out.refused - kMost) : "");
@@ -206,7 +206,7 @@ std::string judged_json(const Judged &gpu) {
         return json::object({{"at_ns", one.ns},
                              {"bytes", one.bytes},
                              {"kind", json::text(policy::kind_name(one.kind))},
-                             {"why", json::text(policy::obstacle_name(one.why))},
+                             {"why", json::text(policy::limit_name(one.why))},
                              {"held", one.held},
                              {"limit", limit_json(one.limit)},
                              {"waited_ns", one.waited_ns},

@@ -44,7 +44,7 @@ class Examination {
     void mapped_library();
     void policy(const control::PolicyStatus &policy);
     void gpus(const control::Status &status);
-    [[nodiscard]] std::string remedy_for(policy::Obstacle why) const;
+    [[nodiscard]] std::string remedy_for(policy::Limit why) const;
     void sees_no_gpu(const std::string &why);
     void own_limit(const control::Status &status);
 
@@ -226,15 +226,14 @@ void Examination::policy(const control::PolicyStatus &policy) {
                    "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
 }
 
-std::string Examination::remedy_for(policy::Obstacle why) const {
+std::string Examination::remedy_for(policy::Limit why) const {
     switch (why) {
-        case policy::Obstacle::cap: return "curb cap " + pid_ + " SIZE raises the cap";
-        case policy::Obstacle::allowance:
+        case policy::Limit::cap: return "curb cap " + pid_ + " SIZE raises the cap";
+        case policy::Limit::allowance:
             return "growth.start, growth.step and growth.every in its policy let it grow sooner";
-        case policy::Obstacle::keep_free:
-            return "others have to give memory back, or its policy keeps less free for them";
-        case policy::Obstacle::device: return "make room: curb release --all, or end what holds the most";
-        case policy::Obstacle::policy: break;
+        case policy::Limit::keep_free: return "others have to give memory back, or its policy keeps less free for them";
+        case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
+        case policy::Limit::policy: break;
     }
     return "curb policy check";
 }

@@ -76,9 +76,8 @@ void add_books(Families &out, const Labels &labels, const control::GpuStatus &bo
     out.add(Id::allowance, labels, books.allowance);
     out.add(Id::cached, labels, books.cached);
     out.add(Id::contexts, labels, static_cast<std::uint64_t>(std::max(books.contexts, 0)));
-    for (std::size_t i = 0; i < policy::kObstacles; ++i)
-        out.add(Id::refused, with(labels, "why", policy::obstacle_name(static_cast<policy::Obstacle>(i))),
-                books.refused[i]);
+    for (std::size_t i = 0; i < policy::kLimits; ++i)
+        out.add(Id::refused, with(labels, "why", policy::limit_name(static_cast<policy::Limit>(i))), books.refused[i]);
     out.add(Id::waited, labels, books.waited);
     out.add(Id::waiting, labels, books.waiting);
     for (std::size_t i = 0; i < policy::kSteps; ++i)

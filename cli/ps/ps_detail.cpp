@@ -127,7 +127,7 @@ class Detail {
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
         line(2, "cap", cap_text(books));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
-        if (control::refused(books) > 0) line(2, "refused", by_obstacle(books), Ink::yellow);
+        if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
         if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests were held for room");
         if (const Bytes all = control::released(books)) line(2, "released", format_human(all) + ": " + by_step(books));
     }
@@ -144,12 +144,12 @@ class Detail {
         if (books.ceiling) out += ", the machine's ceiling";
         return out;
     }
-    static std::string by_obstacle(const control::GpuStatus &books) {
+    static std::string by_limit(const control::GpuStatus &books) {
         std::vector<std::string> out;
-        for (std::size_t i = 0; i < policy::kObstacles; ++i)
+        for (std::size_t i = 0; i < policy::kLimits; ++i)
             if (books.refused[i] != 0)
-                out.push_back(fmt::format("{} met {}", books.refused[i],
-                                          policy::obstacle_text(static_cast<policy::Obstacle>(i))));
+                out.push_back(
+                    fmt::format("{} met {}", books.refused[i], policy::limit_text(static_cast<policy::Limit>(i))));
         return (out.size() > 1 ? fmt::format("{}: ", control::refused(books)) : "") + policy::joined(out, ", ");
     }
     static std::string by_step(const control::GpuStatus &books) {
@@ -174,7 +174,7 @@ class Detail {
             line(2, clock_text(one->at, now_),
                  fmt::format("{} on cuda:{} met {}{}; {} was held",
                              one->bytes == 0 ? "code of unknown size" : format_human(one->bytes), one->gpu,
-                             policy::obstacle_text(one->why), one->limit > 0 ? ", " + format_human(one->limit) : "",
+                             policy::limit_text(one->why), one->limit > 0 ? ", " + format_human(one->limit) : "",
                              format_human(one->held)));
         }
     }

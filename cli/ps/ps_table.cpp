@@ -153,7 +153,7 @@ std::string head_of(const Block &block, const Screen &screen) {
     return clipped(block.heads.back(), *screen.width);
 }
 
-using policy::Obstacle;
+using policy::Limit;
 
 // Returns a cap under which the refused request would have fitted, with some room for the driver's own memory: in whole
 // GiB, or in quarters of a GiB if it is small.
@@ -165,15 +165,14 @@ std::string enough(const control::Refusal &last) {
 
 std::string help(int pid, const control::GpuStatus &books, const control::Refusal &last) {
     switch (last.why) {
-        case Obstacle::cap:
+        case Limit::cap:
             if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
             if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
             return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
-        case Obstacle::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
-        case Obstacle::keep_free:
-            return "help: others have to give memory back, or its policy keeps less free for them";
-        case Obstacle::device: return "help: make room: curb release --all, or end what holds the most";
-        case Obstacle::policy: break;
+        case Limit::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
+        case Limit::keep_free: return "help: others have to give memory back, or its policy keeps less free for them";
+        case Limit::device: return "help: make room: curb release --all, or end what holds the most";
+        case Limit::policy: break;
     }
     return "help: curb policy check";
 }
@@ -184,8 +183,8 @@ constexpr control::UnixMs kNews = 10 * 60 * 1000;
 // True if the limit that the request met has been raised since.
 bool is_raised(const control::GpuStatus &books, const control::Refusal &last) {
     const auto is_above = [&](const std::optional<Bytes> &limit) { return !limit || *limit > last.limit; };
-    return (last.why == Obstacle::cap && is_above(books.cap)) ||
-           (last.why == Obstacle::allowance && is_above(books.allowance));
+    return (last.why == Limit::cap && is_above(books.cap)) ||
+           (last.why == Limit::allowance && is_above(books.allowance));
 }
 
 class Notes {
@@ -245,7 +244,7 @@ class Notes {
         const std::uint64_t times = control::refused(books);
         say("{} was refused {} request{}{}, last {}: {} met {}; {}", who, times, times == 1 ? "" : "s", where,
             clock_text(last->at, now_), last->bytes == 0 ? "code of unknown size" : format_human(last->bytes),
-            policy::obstacle_text(last->why), help(process.pid, books, *last));
+            policy::limit_text(last->why), help(process.pid, books, *last));
     }
 
     template <class... Words>

@@ -31,7 +31,7 @@ struct Moment {
     std::uint32_t text = 0;  // index into Recording::texts
     What what{};
     policy::Kind kind{};
-    std::uint8_t detail = 0;  // alloc, free: whether reused; refuse, wait: the obstacle; step: the step
+    std::uint8_t detail = 0;  // alloc, free: whether reused; refuse, wait: the limit; step: the step
     std::uint8_t gpu = 0;     // ordinal
 
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
@@ -39,7 +39,7 @@ struct Moment {
     [[nodiscard]] policy::Bytes limit() const noexcept {
         return moves_memory() ? 0 : static_cast<policy::Bytes>(charge);
     }
-    [[nodiscard]] policy::Obstacle why() const noexcept { return static_cast<policy::Obstacle>(detail); }
+    [[nodiscard]] policy::Limit why() const noexcept { return static_cast<policy::Limit>(detail); }
     [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
     [[nodiscard]] std::uint64_t began_ns() const noexcept { return ns - std::min(ns, duration_ns()); }
     // Identifies a live allocation: its address. Contexts and the like have a handle, which other kinds may share.

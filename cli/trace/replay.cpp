@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "policy/granule.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 
 namespace curb::cli {
 namespace {
@@ -143,7 +143,7 @@ class Run {
 
     [[nodiscard]] bool refused_by_device(const Moment &event) const noexcept {
         if (event.what != What::refuse) return false;
-        return event.why() == policy::Obstacle::device || (terms_.total != 0 && positive(event.bytes) > terms_.total);
+        return event.why() == policy::Limit::device || (terms_.total != 0 && positive(event.bytes) > terms_.total);
     }
 
     void free(const Moment &event) {
@@ -266,7 +266,7 @@ class Run {
         out_.refused_bytes = policy::added(out_.refused_bytes, positive(event.bytes));
         if (out_.refusals.size() < kMostListed)
             out_.refusals.push_back({now_, positive(event.bytes), held(), policy::limit(now), event.kind,
-                                     policy::obstacle_to(now, held(), bytes), event.what == What::refuse,
+                                     policy::limit_hit(now, held(), bytes), event.what == What::refuse,
                                      now_ - request.began_ns});
         if (event.what == What::refuse) return;
         if (event.pointer != 0) refused_.insert(event.key());

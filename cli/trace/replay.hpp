@@ -25,7 +25,7 @@ struct ReplayRefusal {
     policy::Bytes bytes = 0;  // as the program asked
     policy::Bytes held = 0, limit = 0;
     policy::Kind kind{};
-    policy::Obstacle why{};
+    policy::Limit why{};
     bool recorded = false;  // the recorded run refused it too
     std::uint64_t waited_ns = 0;
 };

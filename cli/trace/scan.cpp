@@ -96,7 +96,7 @@ bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out,
         return once(8) && kind;
     }
     if (name == "why") {
-        const auto why = policy::parse_obstacle(word);
+        const auto why = policy::parse_limit(word);
         if (why) out.why = static_cast<std::uint8_t>(*why);
         return once(9) && why;
     }

@@ -155,13 +155,13 @@ std::string stamp(std::int64_t unix_ns, const char *format) {
 
 // "refused 2 times (the cap)"
 std::string refused_text(const GpuSummary &gpu) {
-    std::map<policy::Obstacle, std::size_t> by;
+    std::map<policy::Limit, std::size_t> by;
     for (const Moment *one : gpu.refusals) ++by[one->why()];
     std::string out = "refused " + times(gpu.refusals.size()) + ", for ";
     bool first = true;
     for (const auto &[why, count] : by) {
         out += std::exchange(first, false) ? "" : ", ";
-        out += policy::obstacle_text(why);
+        out += policy::limit_text(why);
         if (by.size() > 1) out += " " + times(count);
     }
     return out;

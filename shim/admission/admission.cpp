@@ -117,7 +117,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
             if (cache::free_kept(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
         const auto hit = [&] {
-            return reports::LimitHit{kind, policy::obstacle_to(asked, seen, bytes), seen, asked.kept_for_driver};
+            return reports::LimitHit{kind, policy::limit_hit(asked, seen, bytes), seen, asked.kept_for_driver};
         };
         switch (verdict) {
             case Verdict::grant:
@@ -157,7 +157,7 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     }
     // Without NVML we do not know what is free, so retry the driver after this many polls.
     constexpr int kPollsBeforeRetry = 25;
-    const auto full = [&] { return reports::LimitHit{kind, policy::Obstacle::device, device.ledger.held()}; };
+    const auto full = [&] { return reports::LimitHit{kind, policy::Limit::device, device.ledger.held()}; };
     for (int look = 0; look < kPollsBeforeRetry; ++look) {
         auto gpu = limits::in_force(device);
         if (!wait.left(gpu->terms.growth.wait)) {
@@ -189,7 +189,7 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
         if (policy::added(device.ledger.held(), bytes) <= limits::terms(device, *process::snapshot()).beside_others)
             return has_room();
         if (cache::free_kept(device) != 0) continue;
-        const reports::LimitHit hit{kind, policy::Obstacle::keep_free, device.ledger.held()};
+        const reports::LimitHit hit{kind, policy::Limit::keep_free, device.ledger.held()};
         if (!wait.left(gpu->terms.growth.wait)) {
             reports::refusal(device, *gpu, bytes, hit);
             return false;
@@ -207,7 +207,7 @@ bool refuse_code_load(Device &device, Bytes by) noexcept {
     measure_if_stale(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Obstacle::cap, device.ledger.held()});
+    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Limit::cap, device.ledger.held()});
     return true;
 }
 

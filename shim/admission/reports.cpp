@@ -51,13 +51,13 @@ std::string raise_cap(const Snapshot::Gpu &gpu) {
 std::string human(Bytes amount) { return policy::format_human(amount); }
 
 // Returns the limit's bytes. 0 if the device is full or the policy unusable.
-Bytes limit_of(const Snapshot::Gpu &gpu, policy::Obstacle why) noexcept {
+Bytes limit_of(const Snapshot::Gpu &gpu, policy::Limit why) noexcept {
     switch (why) {
-        case policy::Obstacle::cap: return gpu.terms.cap.value_or(0);
-        case policy::Obstacle::allowance: return gpu.allowance.bytes();
-        case policy::Obstacle::keep_free: return gpu.terms.growth.keep_free;
-        case policy::Obstacle::device:
-        case policy::Obstacle::policy: break;
+        case policy::Limit::cap: return gpu.terms.cap.value_or(0);
+        case policy::Limit::allowance: return gpu.allowance.bytes();
+        case policy::Limit::keep_free: return gpu.terms.growth.keep_free;
+        case policy::Limit::device:
+        case policy::Limit::policy: break;
     }
     return 0;
 }
@@ -72,19 +72,19 @@ Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
     const std::string kept =
         hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
     switch (hit.why) {
-        case policy::Obstacle::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
-        case policy::Obstacle::allowance: {
+        case policy::Limit::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
+        case policy::Limit::allowance: {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format_time_left(policy::Duration(static_cast<std::int64_t>(due)))),
                     in_file(R"(raise "start" or set "wait" (how long requests may wait))")};
         }
-        case policy::Obstacle::keep_free:
+        case policy::Limit::keep_free:
             return {"the device would have less than " + limit + " left for others (keep_free)",
                     in_file(R"(lower "keep_free" or set "wait" (how long requests may wait))")};
-        case policy::Obstacle::policy: return {"its policy cannot be used", "fix it"};
-        case policy::Obstacle::device: break;
+        case policy::Limit::policy: return {"its policy cannot be used", "fix it"};
+        case policy::Limit::device: break;
     }
     return {"the device is full; others use the rest of it", in_file(R"(set "wait" (how long requests may wait))")};
 }
@@ -95,7 +95,7 @@ constinit std::array<control::Refusal, kKept> last_refused{};
 constinit std::size_t refused_so_far = 0;
 
 // Counts a refusal and keeps it for `curb ps`. `limit`: as in control::Refusal.
-void note_refusal(Device &device, Bytes bytes, policy::Obstacle why, Bytes held, Bytes limit) noexcept {
+void note_refusal(Device &device, Bytes bytes, policy::Limit why, Bytes held, Bytes limit) noexcept {
     device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
     const control::UnixMs at = control::unix_now();
     const std::scoped_lock lock(mutex);
@@ -149,16 +149,16 @@ void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes,
 }
 
 void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
-    trace::refused(device, kind, bytes, {policy::Obstacle::device, 0});
-    if (bytes <= device.total) note_refusal(device, bytes, policy::Obstacle::device, device.ledger.held(), 0);
+    trace::refused(device, kind, bytes, {policy::Limit::device, 0});
+    if (bytes <= device.total) note_refusal(device, bytes, policy::Limit::device, device.ledger.held(), 0);
 }
 
 void context_refused(Device &device, Bytes cost) noexcept {
     const auto gpu = limits::in_force(device);
     const auto limit = gpu->terms.cap;
     if (!limit) return;
-    note_refusal(device, cost, policy::Obstacle::cap, device.ledger.held(), *limit);
-    trace::refused(device, Kind::contexts, cost, {policy::Obstacle::cap, *limit});
+    note_refusal(device, cost, policy::Limit::cap, device.ledger.held(), *limit);
+    trace::refused(device, Kind::contexts, cost, {policy::Limit::cap, *limit});
     report(logged_refusal, [&] {
         return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
                human(*limit) +

@@ -11,7 +11,7 @@
 #include "control/status.hpp"
 #include "devices.hpp"
 #include "in_force.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 #include "wait_queue.hpp"
 
 namespace curb::shim::reports {
@@ -19,7 +19,7 @@ namespace curb::shim::reports {
 // The limit that a request has hit.
 struct LimitHit {
     Kind kind{};
-    policy::Obstacle why{};
+    policy::Limit why{};
     Bytes held = 0;
     Bytes kept = 0;  // kept free for code that the driver loads: neither held nor granted
 };

@@ -41,7 +41,7 @@ struct Device {
     std::atomic<bool> peers{false};    // a context of another device may access its memory
     // Counters that clients read, since process start: refused requests by limit, requests that waited,
     // and bytes that releases freed, by step.
-    std::array<std::atomic<std::uint64_t>, policy::kObstacles> refused{};
+    std::array<std::atomic<std::uint64_t>, policy::kLimits> refused{};
     std::atomic<std::uint64_t> waited{0};
     std::array<std::atomic<Bytes>, policy::kSteps> released{};
     std::array<char, 128>

@@ -10,7 +10,7 @@
 #include "lifetime.hpp"
 #include "policy/duration.hpp"
 #include "policy/kinds.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 #include "policy/size.hpp"
 
 namespace curb::shim::wait_queue {
@@ -24,7 +24,7 @@ struct Request {
     int ordinal = 0;  // of the device
     policy::Kind kind{};
     policy::Bytes bytes = 0;
-    policy::Obstacle why{};  // the limit that it exceeds
+    policy::Limit why{};  // the limit that it exceeds
 };
 
 // A waiting thread's entry in the list.

@@ -183,7 +183,7 @@ CUresult load(CUmodule *module, Call call) {
     // If it stays loaded, give it to the program, which alone can unload it; it counts against the next request.
     if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
-    reports::refusal(*device, *limits::in_force(*device), bytes, {Kind::overhead, policy::Obstacle::cap, held});
+    reports::refusal(*device, *limits::in_force(*device), bytes, {Kind::overhead, policy::Limit::cap, held});
     reconcile(*device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

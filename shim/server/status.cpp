@@ -56,7 +56,7 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     if (const Bytes allowance = terms.allowance.bytes(); allowance != policy::kUnbounded) out.allowance = allowance;
     out.live_cap = terms.live_cap;
     out.ceiling = terms.terms.ceiling;
-    for (std::size_t why = 0; why < policy::kObstacles; ++why)
+    for (std::size_t why = 0; why < policy::kLimits; ++why)
         out.refused[why] = device.refused[why].load(std::memory_order_relaxed);
     out.waited = device.waited.load(std::memory_order_relaxed);
     for (std::size_t step = 0; step < policy::kSteps; ++step)
@@ -73,7 +73,7 @@ control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot::Gpu &gp
     out.bytes = one.request.bytes;
     out.why = one.request.why;
     out.until = out.since + growth.wait.count();
-    if (out.why == policy::Obstacle::allowance)
+    if (out.why == policy::Limit::allowance)
         out.step =
             now + static_cast<control::UnixMs>(policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()));
     return out;

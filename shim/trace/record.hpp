@@ -23,7 +23,7 @@ struct Record {
     Mark mark{};
     control::trace::What what{};
     policy::Kind kind{};
-    policy::Obstacle why{};
+    policy::Limit why{};
     policy::Step step{};
     bool reused = false;
     std::int16_t gpu = 0;

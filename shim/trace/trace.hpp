@@ -14,7 +14,7 @@
 #include "control/release_report.hpp"
 #include "control/status.hpp"
 #include "devices.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 
 namespace curb::shim::trace {
 
@@ -61,7 +61,7 @@ inline void books(const Device &device, Kind kind, std::int64_t change) noexcept
 
 // The limit that a request exceeded; `limit` 0 if it is not one of the policy.
 struct Met {
-    policy::Obstacle why{};
+    policy::Limit why{};
     Bytes limit = 0;
 };
 void refused(const Device &device, Kind kind, Bytes bytes, Met met) noexcept;

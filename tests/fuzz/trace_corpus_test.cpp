@@ -40,6 +40,6 @@ TEST_CASE("The checks find where the two readers of lines differ") {
     CHECK(found(What::alloc, [](Event &event) { event.reused = true; }) == "reused");
     CHECK(found(What::granted, [](Event &event) { ++event.duration_ns; }) == "duration_ns");
     CHECK(found(What::policy, [](Event &event) { ++event.limit; }) == "limit");
-    CHECK(found(What::refuse, [](Event &event) { event.why = policy::Obstacle::device; }) == "why");
+    CHECK(found(What::refuse, [](Event &event) { event.why = policy::Limit::device; }) == "why");
     CHECK(found(What::step, [](Event &event) { event.step = policy::Step::pressure; }) == "step");
 }

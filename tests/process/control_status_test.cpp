@@ -5,12 +5,12 @@
 #include "steered.hpp"
 
 using namespace steered;
-using policy::Obstacle;
+using policy::Limit;
 using policy::Step;
 
 namespace {
 
-std::uint64_t refused_by(const Status &status, Obstacle why) {
+std::uint64_t refused_by(const Status &status, Limit why) {
     return status.gpus.at(0).refused[static_cast<std::size_t>(why)];
 }
 std::uint64_t refused(const Status &status) {
@@ -78,10 +78,10 @@ TEST_CASE("a status counts refusals by the limit that caused them, as the log do
     CHECK(process("probe") == "ok");  // sizes that no device has are not counted
     process("fill");
     const Status once = status(process);
-    CHECK(refused_by(once, Obstacle::cap) == 1);
+    CHECK(refused_by(once, Limit::cap) == 1);
     CHECK(refused(once) == 1);
     REQUIRE(once.refusals.size() == 1);
-    CHECK(once.refusals[0].why == Obstacle::cap);
+    CHECK(once.refusals[0].why == Limit::cap);
     CHECK(once.refusals[0].bytes == 64 * MiB);
     CHECK(once.refusals[0].limit == 1 * GiB);
     CHECK(once.refusals[0].gpu == 0);
@@ -97,7 +97,7 @@ TEST_CASE("a status counts refusals by the limit that caused them, as the log do
     CHECK(held + kept > 1024 - 64);
     for (int i = 0; i < 20; ++i) CHECK(process("take") == "refused");
     const Status often = status(process);
-    CHECK(refused_by(often, Obstacle::cap) == 21);
+    CHECK(refused_by(often, Limit::cap) == 21);
     CHECK(often.refusals.size() == 16);
 }
 
@@ -114,14 +114,14 @@ TEST_CASE("a status tells refusals by the allowance, by keep_free and by a full 
         return said.refusals[0];
     };
     const auto allowance = met(R"({ "growth": { "start": "1GiB", "step": "1GiB", "every": "1h" } })", "80GiB");
-    CHECK(allowance.why == Obstacle::allowance);
+    CHECK(allowance.why == Limit::allowance);
     // The first step may be due at once.
     CHECK((allowance.limit == 1 * GiB || allowance.limit == 2 * GiB));
     const auto keep_free = met(R"({ "growth": { "keep_free": "3GiB" } })", "4GiB");
-    CHECK(keep_free.why == Obstacle::keep_free);
+    CHECK(keep_free.why == Limit::keep_free);
     CHECK(keep_free.limit == 3 * GiB);
     const auto device = met("{}", "2GiB");
-    CHECK(device.why == Obstacle::device);
+    CHECK(device.why == Limit::device);
     CHECK(device.limit == 0);
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("a status says why the policy cannot be used, and counts what it refus
     const Status said = status(process);
     CHECK(said.policy.unusable);
     CHECK_THAT(said.policy.error, contains("job.json:1:") && contains("/gpu/*/cap: '8Gib' is not a size"));
-    CHECK(refused_by(said, Obstacle::policy) == 1);
+    CHECK(refused_by(said, Limit::policy) == 1);
     process.write(capped_at("8GiB"));
     CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 8 * GiB; }));
     CHECK(status(process).policy.error.empty());
@@ -152,7 +152,7 @@ TEST_CASE("a status lists requests that wait: for what, since when and until whe
     CHECK(first.gpu == 0);
     CHECK(first.thread > process.pid());
     CHECK(first.bytes == 64 * policy::MiB);
-    CHECK(first.why == policy::Obstacle::allowance);
+    CHECK(first.why == policy::Limit::allowance);
     CHECK(first.since >= began - 100);
     CHECK(first.since <= control::unix_now());
     CHECK(first.until == first.since + 50'000);

@@ -67,7 +67,7 @@ void adds_up(const ReadTrace &read) {
         live.erase(key);
     }
     for (const Event &event : read.of(What::refuse)) {
-        CHECK(event.why == curb::policy::Obstacle::cap);
+        CHECK(event.why == curb::policy::Limit::cap);
         CHECK(event.limit == 1 * GiB);
     }
 }
@@ -174,7 +174,7 @@ TEST_CASE("growth steps and waits are in the trace with the limit that caused th
     REQUIRE_FALSE(waits.empty());
     REQUIRE(granted.size() == waits.size());
     for (std::size_t i = 0; i < waits.size(); ++i) {
-        CHECK(waits[i].why == curb::policy::Obstacle::allowance);
+        CHECK(waits[i].why == curb::policy::Limit::allowance);
         CHECK(granted[i].bytes == waits[i].bytes);
         CHECK(granted[i].duration_ns <= granted[i].ns - waits[i].ns + 20'000'000);
         CHECK(granted[i].duration_ns > 0);

@@ -24,7 +24,7 @@ inline std::vector<control::trace::Event> each_event() {
     freed.reused = true;
     Event books{999, What::books, policy::Kind::overhead};
     Event refused{86'400'000'000'123, What::refuse};
-    refused.why = policy::Obstacle::keep_free;
+    refused.why = policy::Limit::keep_free;
     refused.limit = 7;
     Event waits = refused;
     waits.what = What::wait;

@@ -19,7 +19,7 @@ View two_processes() {
     control::GpuStatus &books = view.processes[0].status->gpus[0];
     books.kinds[static_cast<std::size_t>(policy::Kind::plain)] = 2 * GiB;
     books.kinds[static_cast<std::size_t>(policy::Kind::contexts)] = GiB;
-    books.refused[static_cast<std::size_t>(policy::Obstacle::cap)] = 7;
+    books.refused[static_cast<std::size_t>(policy::Limit::cap)] = 7;
     books.released[static_cast<std::size_t>(policy::Step::pools)] = 256 * MiB;
     one.uses = {{1, std::nullopt, 7 * GiB}, {0, 0, 3 * GiB}};
     view.gpus = {std::move(one)};
@@ -84,11 +84,11 @@ TEST_CASE("a figure that is not known is absent") {
     CHECK(samples(view, "curb_nvml_used_bytes").size() == 2);
 }
 
-TEST_CASE("each kind, obstacle and step is a series of its own") {
+TEST_CASE("each kind, limit and step is a series of its own") {
     const View view = two_processes();
     CHECK(samples(view, "curb_kind_bytes").size() == policy::kKinds);
     CHECK(samples_with(view, "curb_kind_bytes", "kind", "plain").at(0).value == 2 * GiB);
-    CHECK(samples(view, "curb_refused_total").size() == policy::kObstacles);
+    CHECK(samples(view, "curb_refused_total").size() == policy::kLimits);
     CHECK(samples_with(view, "curb_refused_total", "why", "cap").at(0).value == 7);
     CHECK(samples(view, "curb_released_bytes_total").size() == policy::kSteps);
     CHECK(samples_with(view, "curb_released_bytes_total", "step", "pools").at(0).value == 256 * MiB);
@@ -103,9 +103,9 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
         CHECK(samples(view, name).empty());
     control::Status &status = *view.processes[0].status;
     status.gpus[0].waiting = 2;
-    status.waits = {{0, 1, 5'000'900, GiB, policy::Obstacle::allowance, 9'000'000, 7'000'100},
-                    {0, 2, 6'000'000, 2 * GiB, policy::Obstacle::cap, 9'000'000, {}},
-                    {1, 3, 4'000'000, 8 * GiB, policy::Obstacle::cap, 9'000'000, {}}};
+    status.waits = {{0, 1, 5'000'900, GiB, policy::Limit::allowance, 9'000'000, 7'000'100},
+                    {0, 2, 6'000'000, 2 * GiB, policy::Limit::cap, 9'000'000, {}},
+                    {1, 3, 4'000'000, 8 * GiB, policy::Limit::cap, 9'000'000, {}}};
     status.policy.unusable = true;
     status.policy.error = "job.json:1:1: …";
     status.trace = control::TraceStatus{"t.json", 100, 3, ""};

@@ -370,11 +370,11 @@ TEST_CASE("the problems of a process under curb") {
          "due in 5 s; it fails in 27 s",
          "growth.start", [](P &p) {
              p.now = 10'000;
-             p.status->waits = {{0, 4720, 7'000, GiB, curb::policy::Obstacle::allowance, 37'000, 15'000}};
+             p.status->waits = {{0, 4720, 7'000, GiB, curb::policy::Limit::allowance, 37'000, 15'000}};
          });
     with(ok, "cuda:0: 2 GiB of 8 GiB", "", [](P &p) {
         p.now = 10'000;
-        p.status->waits = {{0, 4711, 9'500, GiB, curb::policy::Obstacle::cap, 37'000, {}}};
+        p.status->waits = {{0, 4711, 9'500, GiB, curb::policy::Limit::cap, 37'000, {}}};
     });
     const auto without_policy = with.after([](P &p) { p.status->policy = {}; });
     without_policy(note, "it has no policy", "curb cap 4711");

@@ -55,8 +55,8 @@ Status everything_set() {
     out.policy = {"/a/b.json", "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", true, -1, "b.json:1:1: no"};
     out.trace = {"t.json", 1, 2, "disk full"};
     out.releasing = true;
-    out.waits = {{63, 4711, 1, 2, policy::Obstacle::allowance, 3, 4}, {0, 1, 0, kMost, policy::Obstacle::cap, 0, {}}};
-    out.refusals = {{1, 63, 2, policy::Obstacle::keep_free, 3, 4}, {}};
+    out.waits = {{63, 4711, 1, 2, policy::Limit::allowance, 3, 4}, {0, 1, 0, kMost, policy::Limit::cap, 0, {}}};
+    out.refusals = {{1, 63, 2, policy::Limit::keep_free, 3, 4}, {}};
     out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3, {"JAX"}}}};
     out.passed = {{"/lib/a.so", "how"}};
     out.returns_nothing = {"TensorFlow", "JAX"};

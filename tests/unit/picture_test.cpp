@@ -11,7 +11,7 @@
 using namespace curb;
 using namespace curb::cli;
 using policy::Kind;
-using policy::Obstacle;
+using policy::Limit;
 
 namespace {
 
@@ -102,9 +102,9 @@ TEST_CASE("The allocations listed are the largest that lived at the peak") {
 
 TEST_CASE("A wait lasts until the same thread is granted or refused the memory it asked for") {
     const auto run =
-        recorded({stop(1, What::wait, GiB, Obstacle::allowance, 1), stop(2, What::wait, 2 * GiB, Obstacle::cap, 2),
-                  stop(3, What::granted, GiB, Obstacle::cap, 1), stop(6, What::refuse, 2 * GiB, Obstacle::cap, 2),
-                  stop(7, What::wait, 3 * GiB, Obstacle::cap, 3)});
+        recorded({stop(1, What::wait, GiB, Limit::allowance, 1), stop(2, What::wait, 2 * GiB, Limit::cap, 2),
+                  stop(3, What::granted, GiB, Limit::cap, 1), stop(6, What::refuse, 2 * GiB, Limit::cap, 2),
+                  stop(7, What::wait, 3 * GiB, Limit::cap, 3)});
     const GpuSummary gpu = gpu_of(run);
     std::vector<std::pair<Waited::End, std::uint64_t>> ends;
     for (const Waited &wait : gpu.waits) ends.emplace_back(wait.end, wait.ended_ns);

@@ -10,8 +10,8 @@
 #include "catch.hpp"
 #include "policies.hpp"
 #include "policy/kinds.hpp"
+#include "policy/limit.hpp"
 #include "policy/names.hpp"
-#include "policy/obstacle.hpp"
 #include "policy/words.hpp"
 
 using namespace curb::policy;
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 // ---- names and words ----
 
-TEST_CASE("Steps, kinds of memory, obstacles and log levels are read by their names; kinds and obstacles have texts") {
+TEST_CASE("Steps, kinds of memory, limits and log levels are read by their names; kinds and limits have texts") {
     for (const Step step : all_steps()) CHECK(*parse_step(step_name(step)) == step);
     for (int i = 0; i <= static_cast<int>(LogLevel::off); ++i)
         CHECK(*parse_log_level(log_level_name(static_cast<LogLevel>(i))) == static_cast<LogLevel>(i));
@@ -29,14 +29,14 @@ TEST_CASE("Steps, kinds of memory, obstacles and log levels are read by their na
         CHECK(parse_kind(kind_name(kind)) == kind);
         CHECK(texts.insert(kind_text(kind)).second);
     }
-    for (std::size_t i = 0; i < kObstacles; ++i) {
-        const auto obstacle = static_cast<Obstacle>(i);
-        CHECK(parse_obstacle(obstacle_name(obstacle)) == obstacle);
-        CHECK(texts.insert(obstacle_text(obstacle)).second);
+    for (std::size_t i = 0; i < kLimits; ++i) {
+        const auto limit = static_cast<Limit>(i);
+        CHECK(parse_limit(limit_name(limit)) == limit);
+        CHECK(texts.insert(limit_text(limit)).second);
     }
     CHECK(error_of(parse_step("pool")) == "'pool' is not a release step; did you mean \"pools\"?");
     CHECK_FALSE(parse_kind("tensors"));
-    CHECK_FALSE(parse_obstacle(""));
+    CHECK_FALSE(parse_limit(""));
 }
 
 TEST_CASE("Each signal of the system is accepted by one name or refused") {

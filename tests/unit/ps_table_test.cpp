@@ -230,59 +230,59 @@ TEST_CASE("each problem of a process has a note with its remedy") {
 
 TEST_CASE("an old refusal, or one whose limit has been raised since, has no note") {
     View view = one_process();
-    const auto notes_after = [&](control::UnixMs age, policy::Obstacle why) {
+    const auto notes_after = [&](control::UnixMs age, policy::Limit why) {
         books(view).refused[static_cast<std::size_t>(why)] = 1;
         view.processes[0].status->refusals = {{kNow - age, 0, 2 * GiB, why, 7 * GiB, 8 * GiB}};
         return notes_of(view);
     };
     books(view).allowance = 8 * GiB;
-    for (const policy::Obstacle why : {policy::Obstacle::cap, policy::Obstacle::allowance}) {
+    for (const policy::Limit why : {policy::Limit::cap, policy::Limit::allowance}) {
         CHECK_THAT(notes_after(600'000, why), contains("was refused"));
         CHECK(notes_after(600'001, why).empty());
     }
-    CHECK_THAT(notes_after(0, policy::Obstacle::cap), contains("curb cap 7 10GiB"));
+    CHECK_THAT(notes_after(0, policy::Limit::cap), contains("curb cap 7 10GiB"));
     books(view).cap = 9 * GiB;
-    CHECK(notes_after(0, policy::Obstacle::cap).empty());
-    CHECK_THAT(notes_after(0, policy::Obstacle::allowance), contains("it grows with time"));
+    CHECK(notes_after(0, policy::Limit::cap).empty());
+    CHECK_THAT(notes_after(0, policy::Limit::allowance), contains("it grows with time"));
     books(view).allowance = 9 * GiB;
-    CHECK(notes_after(0, policy::Obstacle::allowance).empty());
+    CHECK(notes_after(0, policy::Limit::allowance).empty());
     view.processes[0].status->refusals[0].gpu = 1;  // the last one of this device is no longer known
     CHECK(notes_of(view).empty());
 }
 
 TEST_CASE("the note on refused requests has the last one's time, size, reason and remedy") {
     View view = one_process();
-    const auto refuse = [&](policy::Obstacle why, Bytes bytes, control::UnixMs at = kNow) {
+    const auto refuse = [&](policy::Limit why, Bytes bytes, control::UnixMs at = kNow) {
         books(view).refused = {};
         books(view).refused[static_cast<std::size_t>(why)] = 1;
         view.processes[0].status->refusals = {{at, 0, bytes, why, 7 * GiB + 1, 8 * GiB}};
         return notes_of(view);
     };
-    CHECK(refuse(policy::Obstacle::cap, 2 * GiB) ==
+    CHECK(refuse(policy::Limit::cap, 2 * GiB) ==
           "7 (python3) was refused 1 request, last 12:31:04: 2 GiB met the cap; help: raise it: curb cap 7 10GiB\n");
-    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB, kNow - 600'000), contains("last 12:21:04: "));
-    CHECK_THAT(refuse(policy::Obstacle::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
-    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
-    CHECK_THAT(refuse(policy::Obstacle::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
+    CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB, kNow - 600'000), contains("last 12:21:04: "));
+    CHECK_THAT(refuse(policy::Limit::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
+    CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
+    CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
     // Programs try with absurd sizes, too.
     for (const Bytes bytes : {81 * GiB, ~Bytes{0}})
-        CHECK_THAT(refuse(policy::Obstacle::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
+        CHECK_THAT(refuse(policy::Limit::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     books(view).allowance = 8 * GiB;
-    CHECK_THAT(refuse(policy::Obstacle::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
-    CHECK_THAT(refuse(policy::Obstacle::keep_free, GiB), contains("help: others have to give memory back"));
-    CHECK_THAT(refuse(policy::Obstacle::device, GiB), contains("met a full device; help: make room"));
+    CHECK_THAT(refuse(policy::Limit::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
+    CHECK_THAT(refuse(policy::Limit::keep_free, GiB), contains("help: others have to give memory back"));
+    CHECK_THAT(refuse(policy::Limit::device, GiB), contains("met a full device; help: make room"));
     books(view).ceiling = true;
-    CHECK_THAT(refuse(policy::Obstacle::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));
+    CHECK_THAT(refuse(policy::Limit::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));
 }
 
 TEST_CASE("the note on a long wait has its limit and deadline") {
     View view = one_process();
     books(view).waiting = 2;
     auto &waits = view.processes[0].status->waits;
-    waits = {{0, 9, kNow - 3'000, 800 * MiB, policy::Obstacle::allowance, kNow + 27'000, kNow + 5'000},
-             {0, 7, kNow - 2'000, GiB, policy::Obstacle::allowance, kNow + 28'000, kNow + 5'000}};
+    waits = {{0, 9, kNow - 3'000, 800 * MiB, policy::Limit::allowance, kNow + 27'000, kNow + 5'000},
+             {0, 7, kNow - 2'000, GiB, policy::Limit::allowance, kNow + 28'000, kNow + 5'000}};
     CHECK_THAT(notes_of(view), contains("7 (python3) waits for 800 MiB since 3 s (thread 9): it met the allowance; ") &&
                                    contains("in 5 s; it fails in 27 s unless there is room by then; 1 more wait\n"));
-    waits = {{0, 7, kNow - 900, 800 * MiB, policy::Obstacle::cap, kNow + 27'000, {}}};
+    waits = {{0, 7, kNow - 900, 800 * MiB, policy::Limit::cap, kNow + 27'000, {}}};
     CHECK(notes_of(view).empty());  // ordinary under such a policy
 }

@@ -16,7 +16,7 @@ namespace {
 Run short_run() {
     return Run({limits(0, 8 * GiB, 2 * GiB), alloc(1, 0x7f0000000000, 100 * MiB, 7),
                 alloc_charged(1.5, 0x7f0000001000, 1000, 0, 8, policy::Kind::pools),
-                books(2, policy::Kind::overhead, 92 * MiB), stop(3, What::wait, GiB, policy::Obstacle::allowance),
+                books(2, policy::Kind::overhead, 92 * MiB), stop(3, What::wait, GiB, policy::Limit::allowance),
                 stop(4, What::granted, GiB), allowance(4, policy::kUnbounded), stop(5, What::refuse, 3 * GiB),
                 step(6, policy::Step::pools, -5, "SIGUSR1"), step(7, policy::Step::frameworks, 5, "a \"quoted\" one\n"),
                 free(8, 0x7f0000000000, 100 * MiB), dropped(9, 17)});

@@ -98,12 +98,12 @@ inline Happens books(double seconds, policy::Kind kind, policy::Bytes of_kind) {
         event.charge = 0;
     };
 }
-inline Happens stop(double seconds, What what, policy::Bytes bytes, policy::Obstacle why = policy::Obstacle::cap,
+inline Happens stop(double seconds, What what, policy::Bytes bytes, policy::Limit why = policy::Limit::cap,
                     int thread = 1) {
     return [=](Run &run) {
         Event &event = run.add(seconds, what, thread);
         event.bytes = static_cast<std::int64_t>(bytes);
-        event.why = what == What::granted ? policy::Obstacle() : why;
+        event.why = what == What::granted ? policy::Limit() : why;
         if (what == What::granted) event.held += bytes;  // it is reserved
     };
 }

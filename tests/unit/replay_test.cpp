@@ -6,7 +6,7 @@
 using namespace curb;
 using namespace curb::cli;
 using policy::Kind;
-using policy::Obstacle;
+using policy::Limit;
 using std::chrono::milliseconds;
 
 namespace {
@@ -52,7 +52,7 @@ TEST_CASE("A refused allocation is not held, and its free takes nothing from oth
     CHECK(out.refusals[0].ns == 2 * kSecond);
     CHECK(out.refusals[0].held == 3 * GiB);
     CHECK(out.refusals[0].limit == 5 * GiB);
-    CHECK(out.refusals[0].why == Obstacle::cap);
+    CHECK(out.refusals[0].why == Limit::cap);
     CHECK(!out.refusals[0].recorded);
     CHECK(out.refused_bytes == 5 * GiB);
     CHECK(out.peak == 4 * GiB);
@@ -125,7 +125,7 @@ TEST_CASE("keep_free makes the device smaller") {
     const auto run = warm({alloc(1, 0x10, 2 * GiB), alloc(2, 0x20, 2 * GiB)});
     const Replayed out = replay(run, 0, terms);
     REQUIRE(out.refused == 1);
-    CHECK(out.refusals[0].why == Obstacle::keep_free);
+    CHECK(out.refusals[0].why == Limit::keep_free);
     terms.total = 0;
     CHECK(replay(run, 0, terms).refused == 0);
 }
@@ -138,7 +138,7 @@ TEST_CASE("The allowance grows by the steps that are due") {
     CHECK(out.steps[1] == std::pair(25 * kSecond, 6 * GiB));
     REQUIRE(out.refused == 1);
     CHECK(out.refusals[0].ns == 12 * kSecond);
-    CHECK(out.refusals[0].why == Obstacle::allowance);
+    CHECK(out.refusals[0].why == Limit::allowance);
     CHECK(out.allowance == 6 * GiB);
 }
 
@@ -240,8 +240,8 @@ TEST_CASE("With the smallest cap nothing is refused, with a MiB less something i
 }
 
 TEST_CASE("Refusals by the device, and requests larger than it, do not count for a cap") {
-    const auto run = warm({stop(1, What::refuse, GiB, Obstacle::device),
-                           stop(2, What::refuse, 100 * GiB, Obstacle::cap), alloc(3, 0x10, GiB)});
+    const auto run = warm(
+        {stop(1, What::refuse, GiB, Limit::device), stop(2, What::refuse, 100 * GiB, Limit::cap), alloc(3, 0x10, GiB)});
     const Replayed out = replay(run, 0, capped(40 * GiB));
     CHECK(out.device_refused == 2);
     CHECK(out.requests == 1);

@@ -59,7 +59,7 @@ inline View machine() {
     books.cached = 512 * MiB;
     books.refused[0] = 12;
     books.released[static_cast<std::size_t>(policy::Step::pools)] = 3 * GiB;
-    train.status->refusals.push_back({kNow - 60'000, 0, 2 * GiB, policy::Obstacle::cap, 7 * GiB + 512 * MiB, 8 * GiB});
+    train.status->refusals.push_back({kNow - 60'000, 0, 2 * GiB, policy::Limit::cap, 7 * GiB + 512 * MiB, 8 * GiB});
     ViewProcess other = process(4712, "bob", "/opt/conda/bin/python3 -m notebook");
     ViewProcess stopped = process(4800, "alice", "python3 serve.py");
     stopped.under_curb = stopped.stopped = true;
@@ -89,8 +89,8 @@ inline View busy() {
     books.ceiling = true;
     books.waited = 3;
     books.waiting = 2;
-    status.waits = {{0, 4720, kNow - 3'000, 800 * MiB, policy::Obstacle::allowance, kNow + 27'000, kNow + 5'000},
-                    {0, 4711, kNow - 500, GiB, policy::Obstacle::cap, kNow + 29'500, {}}};
+    status.waits = {{0, 4720, kNow - 3'000, 800 * MiB, policy::Limit::allowance, kNow + 27'000, kNow + 5'000},
+                    {0, 4711, kNow - 500, GiB, policy::Limit::cap, kNow + 29'500, {}}};
     books.refused[3] = 2;
     books.released[static_cast<std::size_t>(policy::Step::cache)] = 256 * MiB;
     control::ReleaseReport report{"SIGUSR1", {}, 44};

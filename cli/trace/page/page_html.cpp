@@ -142,8 +142,8 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
         out, "<h3>Refused</h3>", {"Time", "#Asked for", "Kind", "Met", "#Held then", "#Limit", "#Thread"}, gpu.refusals,
         [&](const Moment *one) -> Cells {
             const bool limited = one->limit() != 0 && one->limit() != policy::kUnbounded;
-            return {clock_text(recording, one->ns),    exact(one->bytes), policy::kind_text(one->kind),
-                    policy::obstacle_text(one->why()), exact(one->held),  limited ? exact(one->limit()) : "",
+            return {clock_text(recording, one->ns), exact(one->bytes), policy::kind_text(one->kind),
+                    policy::limit_text(one->why()), exact(one->held),  limited ? exact(one->limit()) : "",
                     std::to_string(one->thread)};
         },
         "; curb report --json tells of more of them");

@@ -31,13 +31,13 @@ std::string refusal_json(const Moment *one) {
     return json::object({{"at_ns", one->ns},
                          {"bytes", one->bytes},
                          {"kind", json::text(policy::kind_name(one->kind))},
-                         {"why", json::text(policy::obstacle_name(one->why()))},
+                         {"why", json::text(policy::limit_name(one->why()))},
                          {"held", one->held},
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
 std::string summary_json(const GpuSummary &gpu) {
-    std::array<std::size_t, policy::kObstacles> by{};
+    std::array<std::size_t, policy::kLimits> by{};
     for (const Moment *one : gpu.refusals) ++by[static_cast<std::size_t>(one->why())];
     std::size_t granted = 0, refused = 0;
     std::uint64_t longest = 0;
@@ -75,7 +75,7 @@ std::string summary_json(const GpuSummary &gpu) {
          {"growth_steps", gpu.growth_steps},
          {"refused", json::object({{"count", gpu.refusals.size()},
                                    {"bytes", gpu.refused_bytes},
-                                   {"by", json::object_of<policy::Obstacle>(by, policy::obstacle_name)},
+                                   {"by", json::object_of<policy::Limit>(by, policy::limit_name)},
                                    {"first", some(gpu.refusals, refusal_json)}})},
          {"waited",
           json::object(
@@ -139,7 +139,7 @@ std::string text_report(const Recording &recording, const Summary &summary) {
         for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {
             const Moment &one = *gpu.refusals[i];
             add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), control::size_text(one.bytes),
-                      std::string(policy::kind_text(one.kind)) + ", for " + policy::obstacle_text(one.why())});
+                      std::string(policy::kind_text(one.kind)) + ", for " + policy::limit_text(one.why())});
         }
         if (gpu.refusals.size() > kMost) add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMost) + " more"});
         for (std::size_t i = 0; i < std::min<std::size_t>(5, gpu.held_at_peak.size()); ++i) {

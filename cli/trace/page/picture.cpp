@@ -100,7 +100,7 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
         add(chart.refusals,
             {one->ns, one->ns, 1, one->bytes, one->held,
              fmt::format("{} refused {}: {}, {} held", clock_text(recording, one->ns), request_text(*one),
-                         policy::obstacle_text(one->why()), policy::format_human(one->held))},
+                         policy::limit_text(one->why()), policy::format_human(one->held))},
             largest, columns);
     for (const Waited &wait : gpu.waits) {
         const char *end = wait.end == Waited::End::granted   ? "granted"

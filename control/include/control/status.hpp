@@ -9,7 +9,7 @@
 
 #include "control/release_report.hpp"
 #include "policy/kinds.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 #include "policy/policy.hpp"
 
 namespace curb::control {
@@ -19,7 +19,7 @@ using UnixMs = std::int64_t;
 UnixMs unix_now() noexcept;
 
 using ByStep = std::array<policy::Bytes, policy::kSteps>;
-using ByObstacle = std::array<std::uint64_t, policy::kObstacles>;
+using ByLimit = std::array<std::uint64_t, policy::kLimits>;
 
 // The process's ledger of one device, and the limits in force. Sizes in bytes.
 struct GpuStatus {
@@ -36,7 +36,7 @@ struct GpuStatus {
     std::optional<policy::Bytes> allowance;  // nullopt: the policy has no growth
     std::optional<policy::Size> live_cap;    // set by `curb cap`; nullopt: none
     bool ceiling = false;                    // the cap in force is that of the machine's ceiling
-    ByObstacle refused{};                    // refused requests
+    ByLimit refused{};                       // refused requests
     std::uint64_t waited = 0;                // requests that have waited for memory
     std::uint64_t waiting = 0;               // requests that wait now
     ByStep released{};                       // bytes that releases gave back
@@ -66,7 +66,7 @@ struct Refusal {
     UnixMs at = 0;
     int gpu = 0;              // ordinal
     policy::Bytes bytes = 0;  // asked for; 0: code, whose size is not known before it is loaded
-    policy::Obstacle why{};
+    policy::Limit why{};
     policy::Bytes held = 0;
     policy::Bytes limit = 0;  // the cap, the allowance or keep_free that refused it; 0: none of these
     friend bool operator==(const Refusal &, const Refusal &) = default;
@@ -78,7 +78,7 @@ struct Waiting {
     int thread = 0;  // its id, as ps -L shows it
     UnixMs since = 0;
     policy::Bytes bytes = 0;  // asked for
-    policy::Obstacle why{};
+    policy::Limit why{};
     UnixMs until = 0;            // it fails then
     std::optional<UnixMs> step;  // when the next growth step is due; nullopt: none helps
     friend bool operator==(const Waiting &, const Waiting &) = default;

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "policy/kinds.hpp"
-#include "policy/obstacle.hpp"
+#include "policy/limit.hpp"
 #include "policy/policy.hpp"
 #include "policy/result.hpp"
 
@@ -55,7 +55,7 @@ struct Event {
     std::uint64_t ns = 0;  // since the trace began; of an event with a duration, its end
     What what{};
     policy::Kind kind{};
-    policy::Obstacle why{};
+    policy::Limit why{};
     policy::Step step{};
     bool reused = false;
     int gpu = 0;  // ordinal
