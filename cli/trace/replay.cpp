@@ -222,7 +222,7 @@ class Run {
             out.kept_for_driver = policy::driver_reserve(limit, of_kind(policy::Kind::overhead), 0);
         if (terms_.total != 0) {
             out.ever = policy::held_beside(growth_.keep_free, terms_.total);
-            if (growth_.keep_free != 0) out.beside_others = out.ever;
+            if (growth_.keep_free != 0) out.limit_beside_others = out.ever;
         }
         out.release_before_growth = terms_.release_before_growth;
         out.step_due = growth_.start && policy::until_step(growth_, now_ms(), last_step_ms_) == 0 &&

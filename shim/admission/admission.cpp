@@ -32,7 +32,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
     bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
-        policy::measure_reach_again(room_under(out.beside_others), bytes,
+        policy::measure_reach_again(room_under(out.limit_beside_others), bytes,
                                     age(device.reach_ms.load(std::memory_order_relaxed)))) {
         measure_reach(device);
         asked = true;
@@ -56,7 +56,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
 
 // Returns the bytes that the request lacks; at least one.
 Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
-    const Bytes beside = terms.beside_others - std::min(terms.beside_others, held);
+    const Bytes beside = terms.limit_beside_others - std::min(terms.limit_beside_others, held);
     const Bytes room = std::min(policy::room(policy::limit(terms), terms.kept_for_driver, held), beside);
     return std::max<Bytes>(bytes - std::min(bytes, room), 1);
 }
@@ -186,7 +186,8 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
         auto gpu = limits::in_force(device);
         if (gpu->terms.growth.keep_free == 0) return has_room();
         measure_reach(device);
-        if (policy::added(device.ledger.held(), bytes) <= limits::terms(device, *process::snapshot()).beside_others)
+        if (policy::added(device.ledger.held(), bytes) <=
+            limits::terms(device, *process::snapshot()).limit_beside_others)
             return has_room();
         if (cache::free_kept(device) != 0) continue;
         const reports::LimitHit hit{kind, policy::Limit::keep_free, device.ledger.held()};

@@ -26,7 +26,7 @@ bool exceeds_cap(const Device &device) noexcept {
 bool exceeds_grantable(const Device &device) noexcept {
     const policy::Terms now = terms(device, *process::snapshot());
     const Bytes held = device.ledger.taken();
-    return !policy::fits(now, policy::limit(now), held, 1) || held > now.beside_others;
+    return !policy::fits(now, policy::limit(now), held, 1) || held > now.limit_beside_others;
 }
 
 bool must_shrink(Device &device, const Snapshot &now) noexcept {

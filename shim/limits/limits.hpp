@@ -24,7 +24,7 @@ inline void fill(const Device &device, const Snapshot &now, policy::Terms &out) 
     if (const Bytes limit = policy::limit(out); limit != policy::kUnbounded)
         out.kept_for_driver = kept_for_driver(device, limit);
     if (gpu.terms.growth.keep_free != 0)
-        out.beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
     out.ever = policy::held_beside(gpu.terms.growth.keep_free, device.total);
     out.refuse_everything = now.unusable;
 }

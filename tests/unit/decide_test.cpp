@@ -35,7 +35,8 @@ TEST_CASE("beyond the allowance curb releases, then takes the step that is due, 
 
 TEST_CASE("figures near the largest number do not wrap round") {
     CHECK(decide({}, ~Bytes{0}, ~Bytes{0}) == Verdict::grant);
-    CHECK(decide({.beside_others = 3 * GiB, .may_wait = true, .released = true}, GiB, ~Bytes{0}) == Verdict::wait);
+    CHECK(decide({.limit_beside_others = 3 * GiB, .may_wait = true, .released = true}, GiB, ~Bytes{0}) ==
+          Verdict::wait);
 }
 
 TEST_CASE("an invalid policy refuses every request, also one of no bytes") {
@@ -46,7 +47,7 @@ TEST_CASE("an invalid policy refuses every request, also one of no bytes") {
 }
 
 TEST_CASE("a request for more than the device could ever leave is refused at once, however long it might wait") {
-    const Terms waiting{.beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
+    const Terms waiting{.limit_beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
     CHECK(decide(waiting, 8 * GiB, 76 * GiB) == Verdict::wait);
     CHECK(decide(waiting, 8 * GiB, 76 * GiB + 1) == Verdict::refuse);
     // If it fits it is granted: the driver answers for more than it has.

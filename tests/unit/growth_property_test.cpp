@@ -147,9 +147,9 @@ class Model {
                 .cap = rules_.cap,
                 .allowance = allowance_,
                 .kept_for_driver = kept(),
-                .beside_others = rules_.growth.keep_free == 0
-                                     ? kUnbounded
-                                     : held_beside(rules_.growth.keep_free, added(held(), device_free())),
+                .limit_beside_others = rules_.growth.keep_free == 0
+                                           ? kUnbounded
+                                           : held_beside(rules_.growth.keep_free, added(held(), device_free())),
                 .release_before_growth = rules_.release_before_growth,
                 .step_due = can_grow() && until_step(rules_.growth, now_, stepped_) == 0,
                 .may_wait = now_ - began < wait,

@@ -12,16 +12,16 @@ namespace curb::policy {
 
 // The limits of one request.
 struct Terms {
-    std::optional<Bytes> cap{};         // limit of held memory on the device; nullopt: no cap
-    Bytes allowance = kUnbounded;       // the part of the cap that growth has opened
-    Bytes kept_for_driver = 0;          // reserved under both for the driver's own code
-    Bytes beside_others = kUnbounded;   // limit of held memory that leaves keep_free free on the device
-    Bytes ever = kUnbounded;            // limit of a single request: the device, if it were empty
-    bool refuse_everything = false;     // the policy file is invalid
-    bool release_before_growth = true;  // try a release before a growth step
-    bool step_due = false;              // a growth step is allowed now
-    bool may_wait = false;              // the request has time left to wait
-    bool released = false;              // a release has already run for this request
+    std::optional<Bytes> cap{};              // limit of held memory on the device; nullopt: no cap
+    Bytes allowance = kUnbounded;            // the part of the cap that growth has opened
+    Bytes kept_for_driver = 0;               // reserved under both for the driver's own code
+    Bytes limit_beside_others = kUnbounded;  // limit of held memory that leaves keep_free free on the device
+    Bytes ever = kUnbounded;                 // limit of a single request: the device, if it were empty
+    bool refuse_everything = false;          // the policy file is invalid
+    bool release_before_growth = true;       // try a release before a growth step
+    bool step_due = false;                   // a growth step is allowed now
+    bool may_wait = false;                   // the request has time left to wait
+    bool released = false;                   // a release has already run for this request
 };
 
 enum class Verdict : std::uint8_t {
@@ -71,11 +71,11 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (bytes == 0) return Verdict::grant;
     const Bytes cap = terms.cap.value_or(kUnbounded);
     const bool under_cap = fits(terms, cap, held, bytes);
-    const bool beside_others = terms.beside_others == kUnbounded || added(held, bytes) <= terms.beside_others;
-    if (under_cap && beside_others && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
+    const bool leaves_free = terms.limit_beside_others == kUnbounded || added(held, bytes) <= terms.limit_beside_others;
+    if (under_cap && leaves_free && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
     // It would not fit an empty device, so no release, growth or wait can help.
     if (!fits(terms, cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
-    const bool may_grow = under_cap && beside_others && terms.step_due;
+    const bool may_grow = under_cap && leaves_free && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
     if (may_grow) return Verdict::grow;
     return terms.may_wait ? Verdict::wait : Verdict::refuse;

@@ -24,7 +24,8 @@ constexpr Limit limit_hit(const Terms &terms, Bytes held, Bytes bytes) noexcept 
     if (terms.refuse_everything) return Limit::policy;
     if (terms.cap && !fits(terms, *terms.cap, held, bytes)) return Limit::cap;
     if (!fits(terms, terms.allowance, held, bytes)) return Limit::allowance;
-    if (terms.beside_others != kUnbounded && added(held, bytes) > terms.beside_others) return Limit::keep_free;
+    if (terms.limit_beside_others != kUnbounded && added(held, bytes) > terms.limit_beside_others)
+        return Limit::keep_free;
     return Limit::device;
 }
 
