@@ -59,11 +59,11 @@ Record about(What what, Kind kind) noexcept {
     return record;
 }
 
-Record request(What what, Kind kind, Bytes bytes, Met met) noexcept {
+Record request(What what, Kind kind, Bytes bytes, LimitHit hit) noexcept {
     Record record = about(what, kind);
     record.bytes = signed_bytes(bytes);
-    record.why = met.why;
-    record.limit = met.limit;
+    record.why = hit.why;
+    record.limit = hit.limit;
     return record;
 }
 
@@ -135,12 +135,12 @@ void detail::allowance(const Device &device, Bytes bytes) noexcept {
     put(request(What::allowance, {}, 0, {{}, bytes}), &device);
 }
 
-void refused(const Device &device, Kind kind, Bytes bytes, Met met) noexcept {
-    if (on()) put(request(What::refuse, kind, bytes, met), &device);
+void refused(const Device &device, Kind kind, Bytes bytes, LimitHit hit) noexcept {
+    if (on()) put(request(What::refuse, kind, bytes, hit), &device);
 }
 
-void waiting(const Device &device, Kind kind, Bytes bytes, Met met) noexcept {
-    if (on()) put(request(What::wait, kind, bytes, met), &device);
+void waiting(const Device &device, Kind kind, Bytes bytes, LimitHit hit) noexcept {
+    if (on()) put(request(What::wait, kind, bytes, hit), &device);
 }
 
 void granted(const Device &device, Kind kind, Bytes bytes, std::uint64_t waited_ms) noexcept {

@@ -60,12 +60,12 @@ inline void books(const Device &device, Kind kind, std::int64_t change) noexcept
 }
 
 // The limit that a request exceeded; `limit` 0 if it is not one of the policy.
-struct Met {
+struct LimitHit {
     policy::Limit why{};
     Bytes limit = 0;
 };
-void refused(const Device &device, Kind kind, Bytes bytes, Met met) noexcept;
-void waiting(const Device &device, Kind kind, Bytes bytes, Met met) noexcept;
+void refused(const Device &device, Kind kind, Bytes bytes, LimitHit hit) noexcept;
+void waiting(const Device &device, Kind kind, Bytes bytes, LimitHit hit) noexcept;
 void granted(const Device &device, Kind kind, Bytes bytes, std::uint64_t waited_ms) noexcept;
 // The allowance is now `bytes`; policy::kUnbounded if there is none.
 inline void allowance(const Device &device, Bytes bytes) noexcept {
