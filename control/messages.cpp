@@ -103,7 +103,7 @@ void describe(Io &io, Is<PastRelease> auto &value) {
     io("report", value.report);
 }
 template <class Io>
-void describe(Io &io, Is<Passed> auto &value) {
+void describe(Io &io, Is<Bypass> auto &value) {
     io("library", value.library);
     io("how", value.how);
 }
@@ -121,7 +121,7 @@ void describe_process(Io &io, Is<Status> auto &value) {
     io.where_set("waits", value.waits);
     io("refusals", value.refusals);
     io("releases", value.releases);
-    io.where_set("passed", value.passed);
+    io.where_set("passed", value.bypasses);
     io.where_set("returns_nothing", value.returns_nothing);
 }
 template <class Io>

@@ -276,7 +276,7 @@ void Examination::in_effect(const control::Status &status) {
     if (std::none_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.contexts > 0; }))
         sees_no_gpu("it has no context on a GPU");
     own_limit(status);
-    for (const control::Passed &one : status.passed)
+    for (const control::Bypass &one : status.bypasses)
         of("passed").problem(true, one.library + ": " + one.how + ", so what it takes is seen only by NVML, if at all",
                              "open that library without RTLD_DEEPBIND and dlmopen");
     const control::TraceStatus trace = status.trace.value_or(control::TraceStatus());

@@ -33,7 +33,7 @@ class Detail {
             waits(*process_.status);
             refusals(*process_.status);
             releases(*process_.status);
-            passed(*process_.status);
+            bypasses(*process_.status);
         }
         return std::move(out_);
     }
@@ -191,10 +191,10 @@ class Detail {
                          (step.reason.empty() ? "" : ": " + plain(step.reason)));
         }
     }
-    void passed(const control::Status &status) {
-        if (status.passed.empty()) return;
+    void bypasses(const control::Status &status) {
+        if (status.bypasses.empty()) return;
         title("calls that pass by curb");
-        for (const control::Passed &one : status.passed) line(2, "", plain(one.library) + ": " + plain(one.how));
+        for (const control::Bypass &one : status.bypasses) line(2, "", plain(one.library) + ": " + plain(one.how));
     }
 
     const View &view_;

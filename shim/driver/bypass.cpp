@@ -198,7 +198,7 @@ std::string more_than_one(const char *symbol, std::size_t count) {
 
 // Inspects the libraries of the program's own link namespace. False if a library was unloaded meanwhile, which changes
 // the list's indices.
-bool inspect_objects(const Targets &targets, std::vector<control::Passed> &out) {
+bool inspect_objects(const Targets &targets, std::vector<control::Bypass> &out) {
     const auto object = std::make_unique<Object>();
     unsigned long long unloaded = 0;
     for (std::size_t index = 0; index < kMaxObjects; ++index) {
@@ -242,7 +242,7 @@ bool is_driver_code(std::string_view line, Address &begin, std::string_view &pat
 }
 
 // Finds drivers in other link namespaces or from other files, which dl_iterate_phdr does not show here.
-void find_other_drivers(const Targets &targets, std::vector<control::Passed> &out) {
+void find_other_drivers(const Targets &targets, std::vector<control::Bypass> &out) {
     const ProcFile maps("/proc/thread-self/maps");
     std::array<char, 4096> block;
     std::string line;
@@ -266,8 +266,8 @@ void find_other_drivers(const Targets &targets, std::vector<control::Passed> &ou
 
 }  // namespace
 
-std::vector<control::Passed> passed() {
-    std::vector<control::Passed> out;
+std::vector<control::Bypass> bypasses() {
+    std::vector<control::Bypass> out;
     if (!driver_loaded()) return out;
     const auto inside = reinterpret_cast<Address>(driver().cuInit.address.load(std::memory_order_acquire));
     const Targets targets{library_around(inside), real::glibcs("dlsym"), real::glibcs("dlvsym")};

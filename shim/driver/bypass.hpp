@@ -11,6 +11,6 @@ namespace curb::shim {
 // Returns the libraries that bypass curb at this moment. Empty before the first cuInit through curb, which shows where
 // the driver is. Control thread only: it takes milliseconds and holds the loader's lock for one library at a time. May
 // throw std::bad_alloc.
-std::vector<control::Passed> passed();
+std::vector<control::Bypass> bypasses();
 
 }  // namespace curb::shim

@@ -107,7 +107,7 @@ control::Status now(const control::StatusRequest &asked) {
     out.refusals = reports::last_refusals();
     out.releases = release::past();
     if (asked.detail) {
-        out.passed = passed();
+        out.bypasses = bypasses();
         out.returns_nothing = allocators::returning_nothing();
     }
     return out;

@@ -58,7 +58,7 @@ char state_of(int pid) {
     return bracket + 2 < text.size() ? text[bracket + 2] : '?';
 }
 
-std::vector<control::Passed> passed_by(const Capped &process) {
+std::vector<control::Bypass> passed_by(const Capped &process) {
     const auto reply = control::ask(process.pid(), control::StatusRequest{true}, 10s);
     REQUIRE(std::holds_alternative<control::Status>(reply));
     return std::get<control::Status>(reply).passed;

@@ -58,7 +58,7 @@ Status everything_set() {
     out.waits = {{63, 4711, 1, 2, policy::Limit::allowance, 3, 4}, {0, 1, 0, kMost, policy::Limit::cap, 0, {}}};
     out.refusals = {{1, 63, 2, policy::Limit::keep_free, 3, 4}, {}};
     out.releases = {{5, {"curb release", {{Step::cache, 1, 2.5, "x"}}, 3, {"JAX"}}}};
-    out.passed = {{"/lib/a.so", "how"}};
+    out.bypasses = {{"/lib/a.so", "how"}};
     out.returns_nothing = {"TensorFlow", "JAX"};
     return out;
 }

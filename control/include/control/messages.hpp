@@ -23,7 +23,7 @@ inline constexpr std::size_t kLongestReply = std::size_t{1} << 20;
 inline constexpr std::size_t kMostSteps = 64;  // of a request; a step may stand there several times
 
 struct StatusRequest {
-    bool detail = false;  // with Status::passed and returns_nothing, which take some milliseconds
+    bool detail = false;  // with Status::bypasses and returns_nothing, which take some milliseconds
     friend bool operator==(const StatusRequest &, const StatusRequest &) = default;
 };
 // Replaces the policy's cap until the process ends. The machine's ceiling still holds.

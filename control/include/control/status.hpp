@@ -91,10 +91,10 @@ struct PastRelease {
 };
 
 // A library that calls the driver past curb.
-struct Passed {
+struct Bypass {
     std::string library;  // path
     std::string how;      // "binds cuMemAlloc_v2 of the driver directly"
-    friend bool operator==(const Passed &, const Passed &) = default;
+    friend bool operator==(const Bypass &, const Bypass &) = default;
 };
 
 inline constexpr std::size_t kMostWaits = 32;
@@ -112,7 +112,7 @@ struct Status {
     std::vector<Waiting> waits;         // the longest first; at most kMostWaits
     std::vector<Refusal> refusals;      // the last ones, the newest last
     std::vector<PastRelease> releases;  // the last ones, the newest last
-    std::vector<Passed> passed;         // only for StatusRequest::detail
+    std::vector<Bypass> bypasses;       // only for StatusRequest::detail
     // Frameworks whose allocator keeps memory until the process ends; only for StatusRequest::detail.
     std::vector<std::string> returns_nothing;
     friend bool operator==(const Status &, const Status &) = default;
