@@ -104,11 +104,11 @@ Id newest() noexcept {
     return books().last_id;
 }
 
-Made made(Device &device, const New &context) noexcept try {
+Added add(Device &device, const New &context) noexcept try {
     auto &[mutex, contexts, records, unused, greens, last_id] = books();
     const std::scoped_lock lock(mutex);
     if (const Record *there = known(context.context))
-        return there->id.load(std::memory_order_seq_cst) <= context.older ? Made::ended : Made::known;
+        return there->id.load(std::memory_order_seq_cst) <= context.older ? Added::ended : Added::known;
     if (unused.empty()) unused.emplace_back();
     contexts.emplace(context.context, unused.begin());
     records.splice(records.begin(), unused, unused.begin());
@@ -122,9 +122,9 @@ Made made(Device &device, const New &context) noexcept try {
     record.closing.store(0, std::memory_order_seq_cst);
     record.id.store(++last_id, std::memory_order_seq_cst);
     record.context.store(context.context, std::memory_order_seq_cst);
-    return Made::recorded;
+    return Added::recorded;
 } catch (...) {
-    return Made::no_memory;
+    return Added::no_memory;
 }
 
 void attached(CUcontext context) noexcept {
@@ -138,7 +138,7 @@ bool detached(CUcontext context) noexcept {
     return !record || --record->users == 0;
 }
 
-bool ends(CUcontext context, Id id) noexcept {
+bool claim_end(CUcontext context, Id id) noexcept {
     for (;; sleep_us(kMomentUs)) {
         const std::scoped_lock lock(books().mutex);
         Record *record = known(context);
@@ -152,7 +152,7 @@ bool ends(CUcontext context, Id id) noexcept {
     }
 }
 
-bool gone(CUcontext context) noexcept {
+bool remove(CUcontext context) noexcept {
     const std::scoped_lock lock(books().mutex);
     const auto found = books().contexts.find(context);
     if (found == books().contexts.end()) return false;

@@ -31,24 +31,24 @@ struct New {
     bool is_primary = false;
     Id older = ~Id{0};  // newest() before its creation: a record with an Id up to this is of a context that has ended
 };
-enum class Made {
+enum class Added {
     recorded,
     known,      // another thread recorded the same primary context: credit this charge again
-    ended,      // the handle is still recorded for a context that has ended: credit that one first, by ends()
+    ended,      // the handle is still recorded for a context that has ended: credit that one first, by claim_end()
     no_memory,  // no host memory for the record: destroy the context again
 };
-Made made(Device &device, const New &context) noexcept;
+Added add(Device &device, const New &context) noexcept;
 
 // Count the users of a context, for cuCtxAttach and cuCtxDetach. detached() returns true if that was the last user or
 // if the context is unknown.
 void attached(CUcontext context) noexcept;
 bool detached(CUcontext context) noexcept;
 
-// Call it when a context has ended. True if the caller must credit the memory in it and then call gone(). False if
+// Call it when a context has ended. True if the caller must credit the memory in it and then call remove(). False if
 // another thread has done that, or if the context is unknown. `id` 0: the context that has the handle now.
-bool ends(CUcontext context, Id id = 0) noexcept;
+bool claim_end(CUcontext context, Id id = 0) noexcept;
 // Credits the context itself and removes its record. False if it is unknown.
-bool gone(CUcontext context) noexcept;
+bool remove(CUcontext context) noexcept;
 
 // Keeps other threads from destroying a context during the guard's lifetime. Hold it briefly, or for one driver call.
 // Empty if the context is unknown or about to be destroyed.

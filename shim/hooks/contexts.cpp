@@ -123,7 +123,7 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
-    if (!contexts::gone(context) || !device) return nullptr;
+    if (!contexts::remove(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
         // The driver's own memory was freed with the last context. If some remains, NVML will show it.
         device->heap.store(0, std::memory_order_relaxed);
@@ -143,7 +143,7 @@ CUresult destroy_context(Device *device, CUcontext context, Call call, HasEnded 
         const Ledger::Operation operation(device ? &device->ledger : nullptr);
         result = call();
         // A thread that got the same handle again may have credited it already. An id of 0 was not recorded.
-        if (has_ended(result) && (guard.id() == 0 || contexts::ends(context, guard.id())))
+        if (has_ended(result) && (guard.id() == 0 || contexts::claim_end(context, guard.id())))
             to_measure = credit_context(device, context);
     }
     if (to_measure) reconcile(*to_measure);
@@ -152,11 +152,11 @@ CUresult destroy_context(Device *device, CUcontext context, Call call, HasEnded 
 
 // Records a new context. The driver may reuse a handle before the thread that destroyed the old context has credited
 // it.
-contexts::Made record(Device &device, const contexts::New &made) noexcept {
+contexts::Added record(Device &device, const contexts::New &made) noexcept {
     for (;;) {
-        const contexts::Made recorded = contexts::made(device, made);
-        if (recorded != contexts::Made::ended) return recorded;
-        if (!contexts::ends(made.context)) continue;
+        const contexts::Added recorded = contexts::add(device, made);
+        if (recorded != contexts::Added::ended) return recorded;
+        if (!contexts::claim_end(made.context)) continue;
         if (Device *measured = credit_context(&device, made.context)) reconcile(*measured);
     }
 }
@@ -203,13 +203,13 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     if (result != CUDA_SUCCESS) return result;
     made.context = context();
     // A context without a handle shows in NVML's figure.
-    const contexts::Made recorded = made.context ? record(device, made) : contexts::Made::known;
-    if (recorded == contexts::Made::recorded) {
+    const contexts::Added recorded = made.context ? record(device, made) : contexts::Added::known;
+    if (recorded == contexts::Added::recorded) {
         devices::context_made(device);
         trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
         return CUDA_SUCCESS;
     }
-    if (recorded == contexts::Made::no_memory) {
+    if (recorded == contexts::Added::no_memory) {
         destroy_again();
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -386,7 +386,7 @@ TEST_CASE("the problems of a process under curb") {
     broken(problem, "every GPU allocation is refused: job.json:4:14: no size",
            "mend /home/alice/job.json; it is read at once", [](P &p) { p.status->policy.unusable = true; });
     with(problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND", [](P &p) {
-        p.status->passed = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
+        p.status->bypasses = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
     });
     with(note, "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711",
          [](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; });
