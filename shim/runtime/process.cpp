@@ -102,21 +102,22 @@ void react_to_new_limits() {
     worker::apply_with_driver(!asked);
 }
 
-constinit std::atomic<signals::Standing> logged{signals::Standing::in_force};
+constinit std::atomic<signals::SignalState> logged{signals::SignalState::in_force};
 
 // Returns why the signal does not request releases. Empty if it does, or should not.
-std::string trouble_of(int signal, signals::Standing standing) {
-    const char *why = standing == signals::Standing::ignored    ? "the program ignores "
-                      : standing == signals::Standing::replaced ? "the program has set past curb what it does on "
-                      : standing == signals::Standing::refused  ? "the system does not let curb have "
-                                                                : nullptr;
+std::string trouble_of(int signal, signals::SignalState signal_state) {
+    const char *why = signal_state == signals::SignalState::ignored ? "the program ignores "
+                      : signal_state == signals::SignalState::replaced
+                          ? "the program has set past curb what it does on "
+                      : signal_state == signals::SignalState::refused ? "the system does not let curb have "
+                                                                      : nullptr;
     return why ? why + policy::signal_name(signal) : "";
 }
 
 // Logs why the signal does not request releases, if that has changed.
-void log_standing(int signal, signals::Standing standing, policy::LogLevel level) noexcept try {
-    if (logged.exchange(standing, std::memory_order_relaxed) == standing) return;
-    const std::string trouble = trouble_of(signal, standing);
+void log_signal_state(int signal, signals::SignalState signal_state, policy::LogLevel level) noexcept try {
+    if (logged.exchange(signal_state, std::memory_order_relaxed) == signal_state) return;
+    const std::string trouble = trouble_of(signal, signal_state);
     if (trouble.empty()) return;
     log::write(level, trouble +
                           ", which therefore asks for no release here; release.signal in the policy can name another "
@@ -157,13 +158,13 @@ void begin(const char *(*environment)(const char *)) {
 
 void take_signal() noexcept {
     int signal = 0;
-    signals::Standing standing{};
+    signals::SignalState signal_state{};
     // Another thread may put a newer policy in force meanwhile: use its signal.
     do {
         signal = *snapshot()->policy.release.signal;
-        standing = signals::use(signal);
+        signal_state = signals::use(signal);
     } while (signal != *snapshot()->policy.release.signal);
-    log_standing(signal, standing, policy::LogLevel::warning);
+    log_signal_state(signal, signal_state, policy::LogLevel::warning);
 }
 
 policy::Subject subject(bool with_user) {
@@ -180,15 +181,16 @@ std::string release_signal() { return policy::signal_name(*snapshot()->policy.re
 
 std::string signal_trouble() {
     const int signal = *snapshot()->policy.release.signal;
-    return trouble_of(signal, signals::stands(signal));
+    return trouble_of(signal, signals::state_of(signal));
 }
 
 void check_signal() noexcept {
     const int signal = *snapshot()->policy.release.signal;
     static constinit std::atomic<bool> warned{false};
-    const signals::Standing standing = signals::stands(signal);
-    const bool again = standing == signals::Standing::ignored && warned.exchange(true, std::memory_order_relaxed);
-    log_standing(signal, standing, again ? policy::LogLevel::info : policy::LogLevel::warning);
+    const signals::SignalState signal_state = signals::state_of(signal);
+    const bool again =
+        signal_state == signals::SignalState::ignored && warned.exchange(true, std::memory_order_relaxed);
+    log_signal_state(signal, signal_state, again ? policy::LogLevel::info : policy::LogLevel::warning);
 }
 
 Changed enforce(const config::Loaded &loaded) {

@@ -36,7 +36,7 @@ Handler set_handler(int signal, const Action &wanted, Libc libc) noexcept {
     if (wanted.sa_handler != SIG_ERR && signals::set(signal, wanted, before)) return before.sa_handler;
     const Handler former = libc();
     if (former == SIG_ERR) return former;
-    signals::was_set(signal);
+    signals::after_libc_set(signal);
     return hidden(signal, former);
 }
 
@@ -66,7 +66,7 @@ int set_action(int signal, const Action *action, Action *old) noexcept {
     }
     const int result = real::sigaction()(signal, action, old);
     if (result != 0) return result;
-    if (action) signals::was_set(signal);
+    if (action) signals::after_libc_set(signal);
     if (old) signals::hide(signal, *old);
     return result;
 }
@@ -95,7 +95,7 @@ EXPORT sighandler_t sigset(int signal, sighandler_t handler) noexcept {
     if (handler == SIG_HOLD || !signals::set(signal, simple(handler, 0), before)) {
         const Handler former = real::sigset()(signal, handler);
         if (former == SIG_ERR || former == SIG_HOLD) return former;
-        if (handler != SIG_HOLD) signals::was_set(signal);
+        if (handler != SIG_HOLD) signals::after_libc_set(signal);
         return hidden(signal, former);
     }
     sigset_t alone, mask;
@@ -109,7 +109,7 @@ EXPORT int sigignore(int signal) noexcept {
     Action before{};
     if (signals::set(signal, simple(SIG_IGN, 0), before)) return 0;
     const int result = real::sigignore()(signal);
-    if (result == 0) signals::was_set(signal);
+    if (result == 0) signals::after_libc_set(signal);
     return result;
 }
 
@@ -118,6 +118,6 @@ EXPORT int siginterrupt(int signal, int interrupting) noexcept {
     const int result = real::siginterrupt()(signal, interrupting);
     if (result != 0) return result;
     signals::note_interrupting(signal, interrupting != 0);
-    signals::was_set(signal);
+    signals::after_libc_set(signal);
     return result;
 }

@@ -154,7 +154,8 @@ void take(int signal) noexcept {
     Action own{};
     if (real::sigaction()(signal, nullptr, &own) != 0) return;
     taken_by.store(getpid(), std::memory_order_relaxed);
-    // This order matches was_set(): if a thread's libc call does not see `taken` yet, we find its action in the kernel.
+    // This order matches after_libc_set(): if a thread's libc call does not see `taken` yet, we find its action in the
+    // kernel.
     program[static_cast<std::size_t>(signal)].write(own);
     taken.store(signal, std::memory_order_seq_cst);
     install_before(signal, own);
@@ -172,31 +173,31 @@ void restore(int signal) noexcept {
     taken.store(0, std::memory_order_seq_cst);
 }
 
-Standing standing(int signal) noexcept {
-    if (signal == 0) return Standing::none;
-    if (left_alone.load(std::memory_order_relaxed) & bit(signal)) return Standing::replaced;
-    if (taken.load(std::memory_order_relaxed) != signal) return Standing::refused;
+SignalState state_under_lock(int signal) noexcept {
+    if (signal == 0) return SignalState::none;
+    if (left_alone.load(std::memory_order_relaxed) & bit(signal)) return SignalState::replaced;
+    if (taken.load(std::memory_order_relaxed) != signal) return SignalState::refused;
     const Action current = in_kernel(signal);
-    if (is_ours(current)) return Standing::in_force;
+    if (is_ours(current)) return SignalState::in_force;
     const bool ignores = program[static_cast<std::size_t>(signal)].read().sa_handler == SIG_IGN;
-    return ignores && current.sa_handler == SIG_IGN ? Standing::ignored : Standing::replaced;
+    return ignores && current.sa_handler == SIG_IGN ? SignalState::ignored : SignalState::replaced;
 }
 
 }  // namespace
 
-Standing use(int signal) noexcept {
+SignalState use(int signal) noexcept {
     const ChangeLock lock;
     const int before = taken.load(std::memory_order_relaxed);
     if (signal != before) {
         if (before != 0) restore(before);
         if (signal != 0) take(signal);
     }
-    return standing(signal);
+    return state_under_lock(signal);
 }
 
-Standing stands(int signal) noexcept {
+SignalState state_of(int signal) noexcept {
     const ChangeLock lock;
-    return standing(signal);
+    return state_under_lock(signal);
 }
 
 bool program_has_set() noexcept {
@@ -248,7 +249,7 @@ void note_interrupting(int signal, bool interrupting) noexcept {
 
 bool interrupting(int signal) noexcept { return interrupting_signals.load(std::memory_order_relaxed) & bit(signal); }
 
-void was_set(int signal) noexcept {
+void after_libc_set(int signal) noexcept {
     if (!is_taken(signal)) return;
     const ChangeLock lock;
     if (!is_taken(signal)) return;

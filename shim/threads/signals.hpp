@@ -10,7 +10,7 @@
 namespace curb::shim::signals {
 
 // The state of the release signal. Only with `in_force` does the signal start releases.
-enum class Standing {
+enum class SignalState {
     none,
     in_force,
     ignored,   // by the program, or by its parent before exec
@@ -19,10 +19,10 @@ enum class Standing {
 };
 
 // Installs curb's handler for `signal` (0: for none) and restores the signal used before. Returns the resulting state.
-Standing use(int signal) noexcept;
+SignalState use(int signal) noexcept;
 
 // Returns the state of the signal of the last use().
-Standing stands(int signal) noexcept;
+SignalState state_of(int signal) noexcept;
 
 // True once after the program has set an action for the release signal.
 bool program_has_set() noexcept;
@@ -41,7 +41,7 @@ void note_interrupting(int signal, bool interrupting) noexcept;
 [[nodiscard]] bool interrupting(int signal) noexcept;
 
 // Call it after libc has set an action. If use() ran meanwhile, installs curb's handler before that action.
-void was_set(int signal) noexcept;
+void after_libc_set(int signal) noexcept;
 
 // Replaces curb's handler in `action` by the program's own action.
 void hide(int signal, Action &action) noexcept;
