@@ -42,16 +42,16 @@ struct Granule {
     [[nodiscard]] bool idle() const noexcept { return blocks != 0 && kept == blocks; }
 };
 
-struct Books {
+struct Registry {
     Shards<Allocation> allocations;
     Shards<Granule> granules;
 };
 
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 // Stores the record and returns the former one of this pointer.
 std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation) {
-    auto &shard = books().allocations.of(pointer);
+    auto &shard = registry().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
     const auto [entry, added] = shard.entries.try_emplace(pointer, allocation);
     shard.counted();
@@ -77,7 +77,7 @@ CUdeviceptr last_granule(CUdeviceptr pointer, const Allocation &allocation) noex
 // Changes a granule and erases it if it has no blocks left. Returns its size if this made it used or unused, else 0.
 template <class Change>
 Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
-    auto &shard = books().granules.of(index << 9);
+    auto &shard = registry().granules.of(index << 9);
     const std::scoped_lock lock(shard.mutex);
     const auto entry = shard.entries.try_emplace(index, {}).first;
     Granule &granule = entry->second;
@@ -142,7 +142,7 @@ std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noex
 }
 
 std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
-    auto &shard = books().allocations.of(pointer);
+    auto &shard = registry().allocations.of(pointer);
     if (shard.empty()) return std::nullopt;
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
@@ -150,7 +150,7 @@ std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
 }
 
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
-    auto &shard = books().allocations.of(pointer);
+    auto &shard = registry().allocations.of(pointer);
     if (shard.empty()) return std::nullopt;
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
@@ -162,7 +162,7 @@ std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
 }
 
 void share(CUdeviceptr pointer) noexcept {
-    auto &shard = books().allocations.of(pointer);
+    auto &shard = registry().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
     if (found != shard.entries.end()) found->second.shared = true;
@@ -202,7 +202,7 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
 }
 
 void drop_context(CUcontext context) noexcept {
-    for (auto &shard : books().allocations.shards) {
+    for (auto &shard : registry().allocations.shards) {
         const std::scoped_lock lock(shard.mutex);
         for (auto entry = shard.entries.begin(); entry != shard.entries.end();) {
             if (entry->second.context != context) {

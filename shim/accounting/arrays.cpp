@@ -9,18 +9,18 @@
 namespace curb::shim::arrays {
 namespace {
 
-struct Books {
+struct Registry {
     std::mutex mutex;
     std::unordered_map<const void *, Array> arrays;
 };
 
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 }  // namespace
 
 bool add(const void *handle, const Array &array) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    const auto [entry, added] = books().arrays.try_emplace(handle, array);
+    const std::scoped_lock lock(registry().mutex);
+    const auto [entry, added] = registry().arrays.try_emplace(handle, array);
     if (added) return true;
     // The driver reused the handle, so the old array ended with its context, which another thread is destroying now.
     credit(handle, entry->second, trace::moment());
@@ -31,11 +31,11 @@ bool add(const void *handle, const Array &array) noexcept try {
 }
 
 std::optional<Array> forget(const void *handle) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().arrays.find(handle);
-    if (found == books().arrays.end()) return std::nullopt;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().arrays.find(handle);
+    if (found == registry().arrays.end()) return std::nullopt;
     const Array array = found->second;
-    books().arrays.erase(found);
+    registry().arrays.erase(found);
     return array;
 }
 
@@ -46,8 +46,8 @@ void credit(const void *handle, const Array &array, std::uint64_t moment) noexce
 }
 
 void drop_context(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    std::erase_if(books().arrays, [=](const auto &entry) {
+    const std::scoped_lock lock(registry().mutex);
+    std::erase_if(registry().arrays, [=](const auto &entry) {
         const Array &array = entry.second;
         if (array.context != context) return false;
         credit(entry.first, array, trace::moment());

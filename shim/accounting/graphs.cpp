@@ -18,22 +18,22 @@ struct Executable {
     bool live = false;                        // the program has not freed the memory that the last launch left to it
 };
 
-struct Books {
+struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUgraphExec, Executable> executables;
     std::unordered_map<CUdeviceptr, CUgraphExec> left;
 };
 
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 constinit std::atomic<bool> any{false};
 
 // The caller holds the lock.
 void free_now(CUdeviceptr pointer) noexcept {
-    const auto found = books().left.find(pointer);
-    if (found == books().left.end()) return;
-    const auto executable = books().executables.find(found->second);
-    if (executable == books().executables.end()) return;
+    const auto found = registry().left.find(pointer);
+    if (found == registry().left.end()) return;
+    const auto executable = registry().executables.find(found->second);
+    if (executable == registry().executables.end()) return;
     executable->second.live = false;
     executable->second.trims = pools::graph_trims();  // the next trim takes it
 }
@@ -116,10 +116,10 @@ std::optional<Memory> of(CUgraph graph) noexcept try {
 bool made(CUgraphExec executable, Memory memory) noexcept try {
     if (memory.empty()) return true;
     any.store(true, std::memory_order_release);
-    const std::scoped_lock lock(books().mutex);
-    Executable &record = books().executables[executable];
+    const std::scoped_lock lock(registry().mutex);
+    Executable &record = registry().executables[executable];
     record = Executable{std::move(memory)};
-    for (const CUdeviceptr pointer : record.memory.unfreed) books().left[pointer] = executable;
+    for (const CUdeviceptr pointer : record.memory.unfreed) registry().left[pointer] = executable;
     return true;
 } catch (...) {
     forget(executable);
@@ -128,21 +128,21 @@ bool made(CUgraphExec executable, Memory memory) noexcept try {
 
 std::optional<Memory> forget(CUgraphExec executable) noexcept {
     if (!any.load(std::memory_order_acquire)) return std::nullopt;
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().executables.find(executable);
-    if (found == books().executables.end()) return std::nullopt;
-    for (const CUdeviceptr pointer : found->second.memory.unfreed) books().left.erase(pointer);
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().executables.find(executable);
+    if (found == registry().executables.end()) return std::nullopt;
+    for (const CUdeviceptr pointer : found->second.memory.unfreed) registry().left.erase(pointer);
     std::optional<Memory> memory(std::move(found->second.memory));
-    books().executables.erase(found);
-    any.store(!books().executables.empty(), std::memory_order_release);
+    registry().executables.erase(found);
+    any.store(!registry().executables.empty(), std::memory_order_release);
     return memory;
 }
 
 std::optional<Needs> missing(CUgraphExec executable) noexcept try {
     if (!any.load(std::memory_order_acquire)) return Needs{};
-    const std::shared_lock lock(books().mutex);
-    const auto found = books().executables.find(executable);
-    if (found == books().executables.end()) return Needs{};
+    const std::shared_lock lock(registry().mutex);
+    const auto found = registry().executables.find(executable);
+    if (found == registry().executables.end()) return Needs{};
     const Executable &one = found->second;
     return one.live || one.trims == pools::graph_trims() ? Needs{} : one.memory.needs;
 } catch (...) {
@@ -151,24 +151,24 @@ std::optional<Needs> missing(CUgraphExec executable) noexcept try {
 
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {
     if (!any.load(std::memory_order_acquire)) return;
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().executables.find(executable);
-    if (found != books().executables.end()) found->second.trims = trims;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().executables.find(executable);
+    if (found != registry().executables.end()) found->second.trims = trims;
 }
 
 void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
     if (!any.load(std::memory_order_acquire)) return;
     {
         // Repeated launches of a graph usually change nothing: then the shared lock is enough.
-        const std::shared_lock lock(books().mutex);
-        const auto found = books().executables.find(executable);
-        if (found == books().executables.end()) return;
+        const std::shared_lock lock(registry().mutex);
+        const auto found = registry().executables.find(executable);
+        if (found == registry().executables.end()) return;
         const Executable &one = found->second;
         if (one.memory.freed.empty() && one.trims == trims && one.live == !one.memory.unfreed.empty()) return;
     }
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().executables.find(executable);
-    if (found == books().executables.end()) return;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().executables.find(executable);
+    if (found == registry().executables.end()) return;
     found->second.trims = trims;
     found->second.live = !found->second.memory.unfreed.empty();
     for (const CUdeviceptr pointer : found->second.memory.freed) free_now(pointer);
@@ -176,7 +176,7 @@ void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
 
 void freed(CUdeviceptr pointer) noexcept {
     if (!any.load(std::memory_order_acquire)) return;
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     free_now(pointer);
 }
 

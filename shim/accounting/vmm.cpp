@@ -27,20 +27,20 @@ struct Handle {
     unsigned references = 0;
 };
 
-struct Books {
+struct Registry {
     std::mutex mutex;
     std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
     Mappings mappings;
 };
 
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 }  // namespace
 
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept try {
     auto memory = std::make_shared<Memory>(handle, bytes);
-    const std::scoped_lock lock(books().mutex);
-    books().handles[handle] = {memory, 1};
+    const std::scoped_lock lock(registry().mutex);
+    registry().handles[handle] = {memory, 1};
     memory->device = &device;  // last: from here on the destructor credits the device
     return true;
 } catch (...) {
@@ -48,18 +48,19 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
 }
 
 void imported(CUmemGenericAllocationHandle handle) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     // Unknown memory needs no record: releasing its handle credits nothing.
-    if (const auto found = books().handles.find(handle); found != books().handles.end()) ++found->second.references;
+    if (const auto found = registry().handles.find(handle); found != registry().handles.end())
+        ++found->second.references;
 }
 
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    auto mapping = books().mappings.upper_bound(address);
-    if (mapping == books().mappings.begin()) return;
+    const std::scoped_lock lock(registry().mutex);
+    auto mapping = registry().mappings.upper_bound(address);
+    if (mapping == registry().mappings.begin()) return;
     --mapping;
     if (address - mapping->first >= mapping->second.bytes) return;  // host memory, or another process's
-    Handle &record = books().handles[handle];
+    Handle &record = registry().handles[handle];
     record.memory = mapping->second.memory;
     ++record.references;
 } catch (...) {
@@ -68,31 +69,31 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
 }
 
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().handles.find(handle);
-    if (found != books().handles.end()) books().mappings[address] = {found->second.memory, bytes};
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().handles.find(handle);
+    if (found != registry().handles.end()) registry().mappings[address] = {found->second.memory, bytes};
     return true;
 } catch (...) {
     return false;
 }
 
 Reference take_reference(CUmemGenericAllocationHandle handle) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().handles.find(handle);
-    if (found == books().handles.end()) return nullptr;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().handles.find(handle);
+    if (found == registry().handles.end()) return nullptr;
     if (found->second.references > 1) {
         --found->second.references;
         return found->second.memory;
     }
     Reference last = std::move(found->second.memory);
-    books().handles.erase(found);
+    registry().handles.erase(found);
     return last;
 }
 
 void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept try {
     if (!reference) return;
-    const std::scoped_lock lock(books().mutex);
-    Handle &record = books().handles[handle];
+    const std::scoped_lock lock(registry().mutex);
+    Handle &record = registry().handles[handle];
     record.memory = std::move(reference);
     ++record.references;
 } catch (...) {
@@ -101,16 +102,16 @@ void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept
 
 Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept {
     Mappings taken;
-    const std::scoped_lock lock(books().mutex);
-    auto &all = books().mappings;
+    const std::scoped_lock lock(registry().mutex);
+    auto &all = registry().mappings;
     for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes;)
         taken.insert(taken.end(), all.extract(one++));
     return taken;
 }
 
 void put_back(Mappings mappings) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    books().mappings.merge(mappings);
+    const std::scoped_lock lock(registry().mutex);
+    registry().mappings.merge(mappings);
 }
 
 Device *device_of(const std::shared_ptr<Memory> &memory) noexcept { return memory ? memory->device : nullptr; }

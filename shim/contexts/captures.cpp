@@ -15,11 +15,11 @@
 namespace curb::shim::captures {
 namespace {
 
-struct Books {
+struct Registry {
     std::mutex mutex;
     Origins origins;
 };
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 constinit std::atomic<std::size_t> in_progress{0};
 constinit BusyCount synchronising;
@@ -45,10 +45,10 @@ void ended(std::size_t captures) noexcept {
 template <class Matches>
 Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
     Origins out;
-    const std::scoped_lock lock(books().mutex);
-    for (auto one = books().origins.begin(); one != books().origins.end() && out.size() < most;) {
+    const std::scoped_lock lock(registry().mutex);
+    for (auto one = registry().origins.begin(); one != registry().origins.end() && out.size() < most;) {
         const auto next = std::next(one);
-        if (matches(*one)) out.splice(out.end(), books().origins, one);
+        if (matches(*one)) out.splice(out.end(), registry().origins, one);
         one = next;
     }
     return out;
@@ -65,8 +65,8 @@ Origin origin_of(CUstream stream) noexcept {
 bool beginning(Origin &origin) noexcept try {
     if (!origin.context) origin.context = owner_of(origin.stream);
     {
-        const std::scoped_lock lock(books().mutex);
-        books().origins.push_back(origin);
+        const std::scoped_lock lock(registry().mutex);
+        registry().origins.push_back(origin);
     }
     in_progress.fetch_add(1);
     // A thread of curb that is just about to enter the driver's synchronisation would break this capture, so wait for
@@ -88,8 +88,8 @@ Destroying::Destroying(CUstream stream) noexcept
 
 Destroying::~Destroying() {
     if (here_.empty()) return;
-    const std::scoped_lock lock(books().mutex);
-    books().origins.splice(books().origins.end(), here_);
+    const std::scoped_lock lock(registry().mutex);
+    registry().origins.splice(registry().origins.end(), here_);
 }
 
 void Destroying::done() noexcept {

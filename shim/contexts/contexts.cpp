@@ -38,7 +38,7 @@ namespace {
 
 using Records = std::list<Record>;
 
-struct Books {
+struct Registry {
     std::mutex mutex;
     std::unordered_map<CUcontext, Records::iterator> contexts;
     Records records, unused;
@@ -46,7 +46,7 @@ struct Books {
     Id last_id = 0;
 };
 
-Books &books() noexcept { return leaked<Books>(); }
+Registry &registry() noexcept { return leaked<Registry>(); }
 
 constinit std::atomic<bool> any_green{false};
 
@@ -61,23 +61,23 @@ std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
 
 // Returns the context's record; null if it is unknown. The caller holds the lock.
 Record *known(CUcontext context) noexcept {
-    const auto found = books().contexts.find(context);
-    return found == books().contexts.end() ? nullptr : &*found->second;
+    const auto found = registry().contexts.find(context);
+    return found == registry().contexts.end() ? nullptr : &*found->second;
 }
 
 // The same, without the lock if the context was used recently. The record may pass to another context at any moment.
 Record *find_recent(CUcontext context) noexcept {
     Record *record = recent.at(context);
     if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     record = known(context);
     if (record) recent.note(context, record);
     return record;
 }
 
 bool is_green(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto &greens = books().greens;
+    const std::scoped_lock lock(registry().mutex);
+    const auto &greens = registry().greens;
     return std::any_of(greens.begin(), greens.end(),
                        [=](const auto &green) { return green.second.context == context; });
 }
@@ -100,12 +100,12 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 }  // namespace
 
 Id newest() noexcept {
-    const std::scoped_lock lock(books().mutex);
-    return books().last_id;
+    const std::scoped_lock lock(registry().mutex);
+    return registry().last_id;
 }
 
 Added add(Device &device, const New &context) noexcept try {
-    auto &[mutex, contexts, records, unused, greens, last_id] = books();
+    auto &[mutex, contexts, records, unused, greens, last_id] = registry();
     const std::scoped_lock lock(mutex);
     if (const Record *there = known(context.context))
         return there->id.load(std::memory_order_seq_cst) <= context.older ? Added::ended : Added::known;
@@ -128,19 +128,19 @@ Added add(Device &device, const New &context) noexcept try {
 }
 
 void attached(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     if (Record *record = known(context)) ++record->users;
 }
 
 bool detached(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     Record *record = known(context);
     return !record || --record->users == 0;
 }
 
 bool claim_end(CUcontext context, Id id) noexcept {
     for (;; sleep_us(kMomentUs)) {
-        const std::scoped_lock lock(books().mutex);
+        const std::scoped_lock lock(registry().mutex);
         Record *record = known(context);
         const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
         if (there == 0 || (id != 0 && there != id)) return false;
@@ -153,9 +153,9 @@ bool claim_end(CUcontext context, Id id) noexcept {
 }
 
 bool remove(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().contexts.find(context);
-    if (found == books().contexts.end()) return false;
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().contexts.find(context);
+    if (found == registry().contexts.end()) return false;
     Record &record = *found->second;
     const Bytes cost = record.cost - record.saved;
     const auto handle = reinterpret_cast<std::uint64_t>(context);
@@ -170,8 +170,8 @@ bool remove(CUcontext context) noexcept {
     primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
     record.context.store(nullptr, std::memory_order_seq_cst);
     record.id.store(0, std::memory_order_seq_cst);
-    books().unused.splice(books().unused.begin(), books().records, found->second);
-    books().contexts.erase(found);
+    registry().unused.splice(registry().unused.begin(), registry().records, found->second);
+    registry().contexts.erase(found);
     return true;
 }
 
@@ -201,7 +201,7 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
     constexpr int kSpins = 100;
     for (int spins = 0;; ++spins) {
         {
-            const std::scoped_lock lock(books().mutex);
+            const std::scoped_lock lock(registry().mutex);
             Record *record = known(context);
             if (!record) return;
             // Another thread may have destroyed it, and a newer context may have the handle.
@@ -220,7 +220,7 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
 
 DestroyGuard::~DestroyGuard() {
     if (id_ == 0) return;
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     // The record is still this context's only if the driver refused to destroy it.
     Record *record = known(context_);
     if (record && record->id.load(std::memory_order_seq_cst) == id_)
@@ -260,8 +260,8 @@ Id id_of(CUcontext context) noexcept {
 
 std::optional<All> on(const Device &device) noexcept {
     std::optional<All> all(std::in_place);
-    const std::scoped_lock lock(books().mutex);
-    for (const Record &record : books().records)
+    const std::scoped_lock lock(registry().mutex);
+    for (const Record &record : registry().records)
         if (record.device == &device &&
             (record.closing.load(std::memory_order_seq_cst) != 0 ||
              !all->add({record.context.load(std::memory_order_seq_cst), record.id.load(std::memory_order_seq_cst)})))
@@ -270,13 +270,13 @@ std::optional<All> on(const Device &device) noexcept {
 }
 
 Device *device_of(CUcontext context) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     const Record *record = known(context);
     return record ? record->device : nullptr;
 }
 
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     Record *record = known(context);
     if (!record) return 0;  // created without curb's knowledge
     if (record->first_limit == 0) record->first_limit = now;
@@ -287,7 +287,7 @@ Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
 }
 
 StackChange stack_set(CUcontext context, Bytes limit) noexcept {
-    const std::scoped_lock lock(books().mutex);
+    const std::scoped_lock lock(registry().mutex);
     Record *record = known(context);
     if (!record) return {};
     const Stack after = stack_of(*record, limit);
@@ -328,8 +328,8 @@ void note_primary(const Device &device, CUcontext context) noexcept {
 }
 
 CUcontext recorded_primary(const Device &device) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    for (const Record &record : books().records)
+    const std::scoped_lock lock(registry().mutex);
+    for (const Record &record : registry().records)
         if (record.device == &device && record.is_primary) return record.context.load(std::memory_order_seq_cst);
     return nullptr;
 }
@@ -337,15 +337,15 @@ CUcontext recorded_primary(const Device &device) noexcept {
 bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
 
 void green_made(CUgreenCtx green, const Green &known) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    books().greens.insert_or_assign(green, known);
+    const std::scoped_lock lock(registry().mutex);
+    registry().greens.insert_or_assign(green, known);
 } catch (...) {
     // curb will miss the end of the primary context with it. The next reconcile corrects the ledger.
 }
 
 void note_green(CUgreenCtx green, CUcontext context) noexcept try {
-    const std::scoped_lock lock(books().mutex);
-    books().greens[green].context = context;
+    const std::scoped_lock lock(registry().mutex);
+    registry().greens[green].context = context;
     any_green.store(true, std::memory_order_release);
 } catch (...) {
     // Frees are credited as usual. Only memory that ends with the primary context is missed; the next reconcile
@@ -359,11 +359,11 @@ CUcontext owner_of(CUcontext context) noexcept {
 }
 
 Green green_gone(CUgreenCtx green) noexcept {
-    const std::scoped_lock lock(books().mutex);
-    const auto found = books().greens.find(green);
-    if (found == books().greens.end()) return {};
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().greens.find(green);
+    if (found == registry().greens.end()) return {};
     const Green known = found->second;
-    books().greens.erase(found);
+    registry().greens.erase(found);
     return known;
 }
 
