@@ -61,7 +61,7 @@ char state_of(int pid) {
 std::vector<control::Bypass> passed_by(const Capped &process) {
     const auto reply = control::ask(process.pid(), control::StatusRequest{true}, 10s);
     REQUIRE(std::holds_alternative<control::Status>(reply));
-    return std::get<control::Status>(reply).passed;
+    return std::get<control::Status>(reply).bypasses;
 }
 
 }  // namespace
