@@ -46,8 +46,7 @@ constexpr Row kRows[] = {
     // malloc of the device, malloc, allocate. Without the cache (PYTORCH_NO_CUDA_MEMORY_CACHING, or switched off later)
     // allocate calls it directly and does not retry. Nor does PyTorch retry for a MemPool or the pool of a graph, even
     // before the capture begins. Their counters start at 1, in libtorch_cuda or, before 2.11, in libc10_cuda. curb
-    // never
-    // refuses a process that has made such a pool.
+    // never refuses a process that has made such a pool.
     {"torch",
      {"", "libc10_cuda.so"},
      3,

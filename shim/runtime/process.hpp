@@ -8,9 +8,7 @@
 #include "in_force.hpp"
 #include "policy/policy.hpp"
 
-namespace curb::shim {
-
-namespace process {
+namespace curb::shim::process {
 
 // Reads the policy and puts it in force. Called once, by startup. `environment` returns a variable's value. Throws
 // std::bad_alloc before anything changes.
@@ -46,5 +44,4 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
 // because the ledger may not show yet that a device exceeds its cap.
 void apply_with_driver(bool measure_if_stale) noexcept;
 
-}  // namespace process
-}  // namespace curb::shim
+}  // namespace curb::shim::process
