@@ -65,8 +65,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             const RelaxedCapture relaxed;
             if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*forgotten.pool)));
         }
-        if (forgotten.charged == 0)
-            return CUDA_SUCCESS;  // nothing came back; measuring would be too slow for thousands of pools
+        // If nothing came back, do not measure: it would be too slow for thousands of pools.
+        if (forgotten.charged == 0) return result;
     }
     if (device && result == CUDA_SUCCESS) reconcile(*device);
     return result;
