@@ -132,23 +132,29 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     return device->limited.load(std::memory_order_relaxed) ? device : nullptr;
 }
 
-// Calls the driver, which may destroy a context, and credits it if `has_ended(result)`. One operation of the ledger:
-// else a measurement that began before the call would count the context's memory as overhead after it.
-template <class Call, class HasEnded>
-CUresult destroy_context(Device *device, CUcontext context, Call call, HasEnded has_ended) {
-    const contexts::DestroyGuard guard(context);
-    CUresult result = CUDA_SUCCESS;
-    Device *to_measure = nullptr;
-    {
-        const Ledger::Operation operation(device ? &device->ledger : nullptr);
-        result = call();
-        // A thread that got the same handle again may have credited it already. An id of 0 was not recorded.
-        if (has_ended(result) && (guard.id() == 0 || contexts::claim_end(context, guard.id())))
-            to_measure = credit_context(device, context);
+// A driver call that may destroy a context. One operation of the ledger: else a measurement that began before the call
+// would count the context's memory as overhead after it. Reconciles when the operation has ended.
+class ContextEnd : NoCopy {
+  public:
+    ContextEnd(Device *device, CUcontext context) noexcept : device_(device), context_(context), guard_(context) {
+        if (device_) device_->ledger.begin();
     }
-    if (to_measure) reconcile(*to_measure);
-    return result;
-}
+    ~ContextEnd() {
+        if (device_) device_->ledger.end();
+        if (measured_) reconcile(*measured_);
+    }
+    // Credits the destroyed context, unless a thread that got the same handle again has already done so.
+    void credit() noexcept {
+        const bool is_recorded = guard_.id() != 0;
+        if (!is_recorded || contexts::claim_end(context_, guard_.id())) measured_ = credit_context(device_, context_);
+    }
+
+  private:
+    Device *const device_;
+    const CUcontext context_;
+    const contexts::DestroyGuard guard_;
+    Device *measured_ = nullptr;
+};
 
 // Records a new context. The driver may reuse a handle before the thread that destroyed the old context has credited
 // it.
@@ -272,19 +278,22 @@ CUresult end_primary(CUdevice ordinal, Ends ends, Call call) {
     Device *device = devices::find(ordinal);
     CUcontext context = device ? contexts::recorded_primary(*device) : nullptr;
     if (device && !context) context = contexts::primary_of(*device);
-    return destroy_context(device, context, call, [&](CUresult result) {
-        if (!context) return false;
-        return (ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true);
-    });
+    ContextEnd end(device, context);
+    const CUresult result = call();
+    if (context &&
+        ((ends == Ends::surely && result == CUDA_SUCCESS) || !contexts::primary_is_active(*device).value_or(true)))
+        end.credit();
+    return result;
 }
 
 // `call` destroys a context or, if `detaches`, drops one of its references.
 template <class Call>
 CUresult destroy(CUcontext context, bool detaches, Call call) {
     if (!process::active()) return call();
-    return destroy_context(contexts::device_of(context), context, call, [&](CUresult result) {
-        return result == CUDA_SUCCESS && (!detaches || contexts::detached(context));
-    });
+    ContextEnd end(contexts::device_of(context), context);
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS && (!detaches || contexts::detached(context))) end.credit();
+    return result;
 }
 
 }  // namespace

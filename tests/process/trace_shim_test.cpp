@@ -55,11 +55,11 @@ void adds_up(const ReadTrace &read) {
         CHECK(books.sum() == books.held);
         CHECK(books.charges == static_cast<std::int64_t>(books.held));
     }
-    // A free has the size of the allocation with its address. (A context and its stacks share one.)
+    // A free has the size of the allocations with its address. (A stack grows several times, and ends at once.)
     std::map<std::pair<Kind, std::uint64_t>, std::int64_t> live;
     for (const Event &event : read.events) {
         const std::pair key{event.kind, event.pointer};
-        if (event.what == What::alloc) live[key] = event.bytes;
+        if (event.what == What::alloc) live[key] += event.bytes;
         if (event.what != What::free || event.pointer == 0) continue;
         CAPTURE(curb::policy::kind_name(event.kind), event.pointer);
         REQUIRE(live.contains(key));
