@@ -31,10 +31,11 @@ class Lines {
     // Returns the text since the last clear().
     [[nodiscard]] const std::string &text() const noexcept { return text_; }
     void clear() noexcept { text_.clear(); }
-    // Returns the bytes held of each kind, as the lines so far show them.
+    // Return the bytes held of each kind and in all, as the lines so far show them.
     [[nodiscard]] const policy::ByKind &said(int gpu) const noexcept {
         return gpus_[static_cast<std::size_t>(gpu)].kinds;
     }
+    [[nodiscard]] policy::Bytes said_held(int gpu) const noexcept { return gpus_[static_cast<std::size_t>(gpu)].held; }
 
   private:
     struct Gpu {

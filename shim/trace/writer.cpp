@@ -141,8 +141,11 @@ bool Current::finish_pass() {
 bool Current::record_held() noexcept {
     bool all = true;
     for (const Device &device : devices::all()) {
+        // A thread changes the figure of a kind before that of all: an event in between shows the one without the
+        // other.
+        const bool stale = unwritten_ || device.ledger.held() != lines_.said_held(device.ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (unwritten_ || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
+            if (stale || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
                 all = detail::say_held(device, static_cast<Kind>(kind)) && all;
     }
     if (all) unwritten_ = false;
