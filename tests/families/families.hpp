@@ -92,7 +92,7 @@ struct Use {
 #ifdef FAMILIES_WITHOUT_DRIVER
 #define CU(function, ...) use.call(#function, static_cast<decltype(&::function)>(nullptr), ##__VA_ARGS__)
 #else
-#define CU(function, ...) use.call(#function, &::function, ##__VA_ARGS__)
+#define CU(function, ...) use.call(#function, &::function __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
 // Why some programs have to do without a family.
