@@ -90,7 +90,7 @@ struct Use {
 
 // A call of the driver where a `use` is at hand.
 #ifdef FAMILIES_WITHOUT_DRIVER
-#define CU(function, ...) use.call(#function, static_cast<decltype(&::function)>(nullptr), ##__VA_ARGS__)
+#define CU(function, ...) use.call(#function, static_cast<decltype(&::function)>(nullptr) __VA_OPT__(, ) __VA_ARGS__)
 #else
 #define CU(function, ...) use.call(#function, &::function __VA_OPT__(, ) __VA_ARGS__)
 #endif

@@ -101,8 +101,14 @@ const std::vector<Row> kRows{
     {[](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
     {[](auto &f) { f.companion = 4712; }, "also started 4712", true},
     {[](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory"},
-    {[](auto &f) { f.books.emplace(std::nullopt, "it is not under curb"); }, "it is not under curb", true},
-    {[](auto &f) { f.host.emplace(8 * GiB, "the cgroup /job/7"); }, "the cgroup /job/7 has room for 8 GiB"},
+    {[](auto &f) {
+         f.books = Books{std::nullopt, "it is not under curb"};
+     },
+     "it is not under curb", true},
+    {[](auto &f) {
+         f.host = HostRoom{8 * GiB, "the cgroup /job/7"};
+     },
+     "the cgroup /job/7 has room for 8 GiB"},
 };
 
 }  // namespace
