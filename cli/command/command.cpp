@@ -1,7 +1,5 @@
-// Turns the words of the command line into one call of a command, by CLI11.
-//
-// The command of `curb run` or `curb policy explain` never passes through CLI11, which would look for its options in
-// it: the words are split first.
+// Turns the words of the command line into one call of a command, by CLI11. CLI11 never sees the command of `curb run`
+// or `curb policy explain`: it would look for its options there.
 #include "command.hpp"
 
 #include <fmt/format.h>
@@ -28,25 +26,7 @@ struct Row {
 };
 
 // Fills lines with the words, from column `at` on. The first line has `at` columns already.
-std::string filled(std::string_view words, std::size_t at) {
-    std::string out;
-    std::size_t column = at;
-    for (words = policy::trimmed(words); !words.empty();) {
-        const std::size_t end = std::min(words.find(' '), words.size());
-        const std::string_view word = words.substr(0, end);
-        if (column > at && column + 1 + width_of(word) > kWidth) {
-            out.append(1, '\n').append(at, ' ');
-            column = at;
-        } else if (column > at) {
-            out += ' ';
-            ++column;
-        }
-        out += word;
-        column += width_of(word);
-        words = policy::trimmed(words.substr(end));
-    }
-    return out + '\n';
-}
+std::string filled(std::string_view words, std::size_t at) { return wrapped(words, kWidth, at, at); }
 
 // Lays out all rows with one left column, as wide as the widest left part that leaves room for the right one. Below a
 // wider left part the right part starts on the next line.

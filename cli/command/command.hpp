@@ -70,8 +70,7 @@ struct Command {
     std::function<int()> (*takes)(Options &) = nullptr;
 };
 
-// Command::takes of a command whose options are the members of `Values`, which declares them in Values::declare(Options
-// &).
+// Command::takes of a command whose options are the members of `Values`; Values::declare(Options &) declares them.
 template <class Values, int (*kRun)(const Values &)>
 std::function<int()> takes(Options &options) {
     auto values = std::make_shared<Values>();
@@ -79,8 +78,7 @@ std::function<int()> takes(Options &options) {
     return [values] { return kRun(*values); };
 }
 
-// Runs the command that the words of the command line name, and returns the exit status. `about`: the help of curb
-// itself.
+// Runs the command that the words name, and returns the exit status. `about`: the help of curb itself.
 int dispatch(const std::vector<const Command *> &commands, const Command &about, const std::vector<std::string> &words);
 
 }  // namespace curb::cli

@@ -146,8 +146,7 @@ Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     return report;
 }
 
-// Asks all processes at the same time and prints each answer when it comes. On a terminal, prints which processes are
-// slow.
+// Asks all processes at the same time and prints each answer when it comes. On a terminal, names the slow ones.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
     std::mutex printing;
     const auto ask_one = [&](Asked *one) {

@@ -249,14 +249,10 @@ std::string replay_json(const Recording &recording, const ReplayOptions &options
 }
 
 int replay(const ReplayOptions &options) {
-    if (!options.policy && !options.cap) {
-        complain("replay: there is no policy to replay it under; add --policy FILE or --cap SIZE");
-        return kFailure;
-    }
-    if (options.trace == "-" && options.policy == "-") {
-        complain("replay: trace and policy cannot both come from standard input; name a file for one of them");
-        return kFailure;
-    }
+    if (!options.policy && !options.cap)
+        return failed("replay: there is no policy to replay it under; add --policy FILE or --cap SIZE");
+    if (options.trace == "-" && options.policy == "-")
+        return failed("replay: trace and policy cannot both come from standard input; name a file for one of them");
     const auto recording = read_trace(options.trace);
     if (!recording) return failed("replay: " + recording.error(), 1);
     int status = 0;
@@ -270,12 +266,10 @@ int replay(const ReplayOptions &options) {
                           std::any_of(narrowed.begin(), narrowed.end(), [](const policy::Size &size) {
                               return size.unit == policy::Size::Unit::basis_points;
                           });
-    if (!sized && relative) {
-        complain(
+    if (!sized && relative)
+        return failed(
             "replay: the trace does not tell how large the GPU was, so a size in percent means nothing; write it in "
             "bytes");
-        return kFailure;
-    }
     judge(*recording, *outcome);
     if (options.json)
         print_line(replay_json(*recording, options, *outcome));

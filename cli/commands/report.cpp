@@ -1,7 +1,6 @@
 // `curb report`: shows a recorded run as a page, a picture, lines or JSON.
 #include <sys/stat.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "command.hpp"

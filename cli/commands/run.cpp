@@ -52,8 +52,7 @@ std::string variable(const char *name) {
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// CURB_CAP as the program will have it: the lower of --cap and of its present value, which another curb run or the
-// administrator may have set.
+// CURB_CAP as the program will have it: the lower of --cap and its present value, which another curb run may have set.
 struct Cap {
     std::optional<std::string> text;  // nothing: as it is
     const char *place = "CURB_CAP";   // where it was written, if it is wrong
@@ -110,8 +109,7 @@ bool is_loader(const std::string &file) {
     return name.starts_with("ld-") || name == "ld.so";
 }
 
-// Returns why the loader will not load `library` into `file`, as a sentence. nullopt if it will, or if `file` cannot be
-// read.
+// Returns why the loader will not load `library` into `file`. nullopt if it will, or if `file` cannot be read.
 std::optional<std::string> why_out_of_reach(const std::string &file, const fs::path &library) {
     constexpr const char *kUncapped = ", so it runs without curb";
     const std::string name = policy::quote(file);

@@ -44,10 +44,8 @@ std::string text_of(const Findings &findings, const Screen &screen) {
     std::size_t width = 0, problems = 0, notes = 0;
     for (const Finding &one : findings) width = std::max(width, std::string_view(one.check).size());
     const std::size_t indent = kVerdict + 2 + width + 2;
-    // Wraps the text behind the columns that the first line has already.
     const auto filled = [&](const std::string &text) {
-        return wrapped(std::string(indent, '-') + plain(text), screen.width.value_or(std::string::npos), indent)
-            .substr(indent);
+        return wrapped(plain(text), screen.width.value_or(std::string::npos), indent, indent);
     };
     std::string out;
     for (const Finding &one : findings) {

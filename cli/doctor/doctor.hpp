@@ -66,18 +66,6 @@ struct DriverCondition {
     std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES here
 };
 
-// Facts from NVML that a View does not have.
-struct NvmlCondition {
-    std::string fault;  // why it cannot be asked; empty: it can
-    struct Gpu {
-        int index = 0;
-        bool mig = false;
-        bool kept_awake = true;  // persistence mode
-        std::size_t mps_clients = 0;
-    };
-    std::vector<Gpu> gpus;
-};
-
 // The libcurb.so that `curb run` would use.
 struct LibraryCondition {
     std::string fault;  // why there is none
@@ -110,7 +98,7 @@ struct PolicyCondition {
 
 struct MachineCondition {
     DriverCondition driver;
-    NvmlCondition nvml;
+    NvmlGpus nvml = std::vector<GpuState>();
     LibraryCondition library;
     PreloadFile preload_file;
     RuntimeCondition runtime;

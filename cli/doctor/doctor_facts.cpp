@@ -1,6 +1,4 @@
-// Collects facts about this machine (the driver, NVML, the files that curb needs) and about a process (/proc, its
-// control socket, NVML).
-#include <dirent.h>
+// Collects facts about this machine (driver, NVML, curb's files) and about a process (/proc, control socket, NVML).
 #include <elf.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -9,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -19,7 +15,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <sstream>
 #include <string_view>
 
@@ -88,28 +83,6 @@ DriverCondition driver_condition() {
     return out;
 }
 
-struct NvmlSays {
-    NvmlCondition condition;
-    std::string version;
-};
-NvmlSays what_nvml_says() {
-    NvmlSays out;
-    const auto nvml = Nvml::open();
-    if (!nvml) {
-        out.condition.fault = nvml.error();
-        return out;
-    }
-    out.version = nvml->driver_version();
-    const auto gpus = nvml->gpus();
-    if (!gpus) {
-        out.condition.fault = gpus.error();
-        return out;
-    }
-    for (const GpuState &gpu : *gpus)
-        out.condition.gpus.push_back({gpu.index, gpu.mig, gpu.kept_awake, gpu.mps_clients.size()});
-    return out;
-}
-
 LibraryCondition library_condition() {
     LibraryCondition out;
     const auto found = find_library();
@@ -169,7 +142,6 @@ PolicyCondition policy_condition() {
     return out;
 }
 
-using namespace std::chrono_literals;
 using control::field_in;
 using control::proc_text;
 
@@ -261,9 +233,7 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
 
 // Returns the processes that hold GPU memory. nullopt if NVML does not list them.
 std::optional<std::vector<int>> listed_by_nvml() {
-    const auto nvml = Nvml::open();
-    if (!nvml) return std::nullopt;
-    const auto gpus = nvml->gpus();
+    const auto gpus = nvml_gpus();
     if (!gpus) return std::nullopt;
     std::vector<int> out;
     for (const GpuUser *user : users_of(*gpus)) out.push_back(user->pid);
@@ -288,10 +258,11 @@ void ask(ProcessCondition &facts, const Target &target) {
 MachineCondition look_at_machine() {
     MachineCondition out;
     out.driver = driver_condition();
-    const std::string silent = "NVML has not answered for " + std::to_string(kNvmlPatience.count()) + " s";
-    auto nvml = within(kNvmlPatience, what_nvml_says);
-    out.nvml = nvml ? nvml->condition : NvmlCondition{silent, {}};
-    if (nvml) out.driver.version = nvml->version;
+    const auto nvml = within(kNvmlPatience, [] { return std::pair(nvml_gpus(), nvml_driver_version()); });
+    if (nvml)
+        std::tie(out.nvml, out.driver.version) = *nvml;
+    else
+        out.nvml = "NVML has not answered for " + std::to_string(kNvmlPatience.count()) + " s";
     out.library = library_condition();
     out.preload_file = preload_file();
     out.runtime = runtime_condition();

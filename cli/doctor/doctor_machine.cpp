@@ -13,9 +13,9 @@ constexpr int kOldestTried = 11040;
 std::string cuda_text(int cuda) { return fmt::format("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10); }
 
 // Takes "the fault; the remedy", the form of other messages of curb.
-void add_fault(const Check &check, const std::string &told) {
-    const std::size_t end = std::min(told.rfind("; "), told.size());
-    check.problem(true, told.substr(0, end), told.substr(std::min(end + 2, told.size())));
+void add_fault(const Check &check, const std::string &message) {
+    const std::size_t end = std::min(message.rfind("; "), message.size());
+    check.problem(true, message.substr(0, end), message.substr(std::min(end + 2, message.size())));
 }
 
 void judge(const DriverCondition &driver, Findings &out) {
@@ -77,28 +77,29 @@ std::vector<std::string> unlisted(const View &view) {
     return out;
 }
 
-void judge(const NvmlCondition &nvml, const DriverCondition &driver, const std::optional<View> &view, Findings &out) {
+void judge(const NvmlGpus &nvml, const DriverCondition &driver, const std::optional<View> &view, Findings &out) {
     if (!driver.fault.empty()) return;  // one cause is enough
     const Check check("nvml", out), mig("mig", out), mps("mps", out), persistence("persistence", out);
     const auto hidden = view ? unlisted(*view) : std::vector<std::string>();
-    const bool is_wrong =
-        check.problem(!nvml.fault.empty(),
-                      nvml.fault.substr(0, nvml.fault.find("; ")) +
+    if (!nvml) {
+        check.problem(true,
+                      nvml.error().substr(0, nvml.error().find("; ")) +
                           ", so curb foresees what the driver takes instead of measuring it",
-                      "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or mend it "
+                      "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or fix it "
                       "until nvidia-smi works");
-    if (is_wrong) return;
+        return;
+    }
     check.ok(hidden.empty(), "tells what processes hold");
     check.note(!hidden.empty(),
                "NVML does not list process " + policy::joined(hidden, ", ") +
                    ", as in some containers, so what the driver takes for code there is not measured",
                "let the container share the machine's pids (docker run --pid=host), if that matters");
-    for (const NvmlCondition::Gpu &gpu : nvml.gpus) {
+    for (const GpuState &gpu : *nvml) {
         const std::string name = "GPU " + std::to_string(gpu.index);
         mig.note(gpu.mig, name + " is divided (MIG): each instance is capped by itself, and there is no curb suspend");
-        mps.note(gpu.mps_clients > 0,
+        mps.note(!gpu.mps_clients.empty(),
                  fmt::format("{} is shared through MPS by {} process{}, which curb suspend refuses", name,
-                             gpu.mps_clients, gpu.mps_clients == 1 ? "" : "es"));
+                             gpu.mps_clients.size(), gpu.mps_clients.size() == 1 ? "" : "es"));
         persistence.note(!gpu.kept_awake,
                          name +
                              " is put to sleep whenever nobody uses it: the first CUDA call, and curb suspend, then "
@@ -143,7 +144,7 @@ void judge(const PreloadFile &file, const Check &check) {
 void judge(const RuntimeCondition &runtime, const Check &check) {
     check.problem(runtime.folder.empty(),
                   "there is no folder for control sockets, so processes started here cannot be asked: " + runtime.fault,
-                  "mend one of those folders, or set XDG_RUNTIME_DIR to one of this user's own") ||
+                  "fix one of those folders, or set XDG_RUNTIME_DIR to one of this user's own") ||
         check.note(!runtime.passed_over.empty(),
                    runtime.folder + " is used instead of that in XDG_RUNTIME_DIR: " + runtime.passed_over) ||
         check.ok(true, runtime.folder + (runtime.xdg.empty() ? " (XDG_RUNTIME_DIR is not set)" : ""));
@@ -156,11 +157,11 @@ void judge(const PolicyCondition &policy, Findings &out) {
     for (const config::Diagnostic &fault : policy.faults) {
         // The message about a ceiling that is not trusted ends with a remedy of its own.
         if (ceiling.problem(fault.file == source.ceiling, fault.text(),
-                            "as root, mend " + source.ceiling + ": until then no GPU allocation is granted"))
+                            "as root, fix " + source.ceiling + ": until then no GPU allocation is granted"))
             ceiling_is_valid = false;
         else
             own_is_valid = !own.problem(true, fault.text(),
-                                        std::string(source.named ? "mend it" : "mend it, or remove it") +
+                                        std::string(source.named ? "fix it" : "fix it, or remove it") +
                                             "; curb run refuses to start programs with it");
     }
     own.note(!source.foreign.empty(), source.foreign + " is not used, because it belongs to another user",
@@ -191,7 +192,7 @@ void judge(const ViewProcess &process, const Check &check) {
         return;
     }
     const control::PolicyStatus &policy = process.status->policy;
-    const std::string remedy = "mend " + policy.file + "; it is read at once";
+    const std::string remedy = "fix " + policy.file + "; it is read at once";
     check.problem(policy.unusable,
                   who(process) + " has a policy that cannot be used, so it gets no GPU memory: " + policy.error,
                   remedy) ||

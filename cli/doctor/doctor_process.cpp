@@ -36,18 +36,6 @@ class Examination {
     }
 
   private:
-    bool is_no_process();
-    void closed();
-    void absent();
-    void silent();
-    void in_effect(const control::Status &status);
-    void mapped_library();
-    void policy(const control::PolicyStatus &policy);
-    void gpus(const control::Status &status);
-    [[nodiscard]] std::string remedy_for(policy::Limit why) const;
-    void sees_no_gpu(const std::string &why);
-    void own_limit(const control::Status &status);
-
     Check of(const char *check) { return {check, out_}; }
     // Adds that curb is not in effect, if `when` holds.
     bool none(bool when, const std::string &why, std::string remedy) {
@@ -58,236 +46,247 @@ class Examination {
                std::find(facts_.listed->begin(), facts_.listed->end(), facts_.pid) != facts_.listed->end();
     }
 
+    bool is_no_process() {
+        const Check check = of("process");
+        return check.problem(!facts_.there, "there is no process " + pid_, "curb ps lists those that use a GPU") ||
+               check.problem(facts_.thread_of != 0, fmt::format("{} is a thread of process {}", pid_, facts_.thread_of),
+                             fmt::format("ask for that one: curb doctor {}", facts_.thread_of)) ||
+               check.problem(facts_.kernel_thread,
+                             facts_.name + " is a thread of the kernel, which no library can be loaded into",
+                             "ask for a program") ||
+               check.problem(facts_.ended, facts_.name + " has ended, and its parent has not taken notice of that", "");
+    }
+
+    void closed() {
+        const Check check = of("process");
+        const std::string as_root = "sudo curb doctor " + pid_;
+        check.problem(
+            facts_.owner != facts_.user && facts_.user != 0,
+            facts_.name + " belongs to " + facts_.owner_name + ", so it cannot be looked into",
+            "ask as " + (facts_.owner_name == "root" ? "" : facts_.owner_name + ", or as ") + "root: " + as_root) ||
+            none(facts_.owner != facts_.acts_as,
+                 "its program has another user's rights (setuid), so the loader passes LD_PRELOAD over",
+                 "start the program that it starts by curb run, or name libcurb.so in /etc/ld.so.preload") ||
+            check.problem(
+                facts_.user == 0,
+                facts_.name + " cannot be looked into by root either, as in containers without CAP_SYS_PTRACE",
+                "ask outside the container, or as the user of that process") ||
+            check.problem(true,
+                          facts_.name + " does not let its own user look into it: it has privileges, or asked for that",
+                          "ask as root: " + as_root);
+    }
+
+    // libcurb.so is not in its memory. Reports the first cause that holds: each alone is enough.
+    void absent() {
+        const std::string program = machine_of(facts_.program), library = machine_of(facts_.library);
+        const bool has_others = facts_.preload && !facts_.preload->empty();
+        const bool found =
+            none(differ(facts_.program, facts_.library),
+                 "its program is for " + program + ", and libcurb.so for " + library,
+                 facts_.program && facts_.program->bits == 32
+                     ? "CUDA has no 32-bit programs any more; build it for " + library
+                     : "install curb for " + program) ||
+            none(facts_.program && facts_.program->interpreter.empty(),
+                 "its program is statically linked, so nothing can be loaded before it", "link it dynamically") ||
+            none(facts_.program && facts_.program->interpreter.find("/ld-musl-") != std::string::npos,
+                 "its program uses musl as its libc, and libcurb.so needs glibc",
+                 "run it in an image with glibc, on which CUDA's libraries depend too") ||
+            none(facts_.secure,
+                 "its program has rights of its own (setuid, setgid or capabilities), so the loader passes LD_PRELOAD "
+                 "over",
+                 "start it without them, or name libcurb.so in /etc/ld.so.preload") ||
+            none(facts_.preloaded.empty(),
+                 fmt::format("LD_PRELOAD {} when it was started{}",
+                             has_others ? "named other libraries alone" : "was not set",
+                             facts_.has_settings ? ", though CURB_POLICY or CURB_CAP was" : ""),
+                 "put curb run right before the program, behind what clears the environment (sudo, ssh, env -i, "
+                 "docker): "
+                 "sudo curb run -- COMMAND");
+        if (found) return;
+        for (const Preloaded &one : facts_.preloaded) {
+            if (none(!one.there, "LD_PRELOAD names " + one.path + ", which is not there for this process",
+                     facts_.inner_pid != 0 ? "put curb into the container, under that path"
+                                           : std::string("correct the path, or ") + kRun) ||
+                none(differ(facts_.program, one.elf),
+                     fmt::format("LD_PRELOAD names {}, which is for {} and the program for {}", one.path,
+                                 machine_of(one.elf), program),
+                     "install curb for " + program))
+                return;
+        }
+        none(true, "LD_PRELOAD names " + facts_.preloaded.front().path + ", but the loader did not take it",
+             "see what the program wrote to stderr at its start: the loader says why");
+    }
+
+    void mapped_library() {
+        if (facts_.curb.empty()) return;
+        const Check check = of("library");
+        const Mapped &library = facts_.curb.front();
+        const auto other = std::find_if(facts_.curb.rbegin(), facts_.curb.rend(),
+                                        [&](const Mapped &one) { return one.path != library.path; });
+        const bool is_alone = other == facts_.curb.rend();
+        check.problem(!is_alone,
+                      fmt::format("two libraries of curb are in {}: {} and {}", facts_.name, library.path,
+                                  is_alone ? "" : other->path),
+                      "name one of them in LD_PRELOAD") ||
+            check.note(
+                library.deleted,
+                library.path + " was replaced since " + facts_.name + " was started, and still runs there as it was",
+                "restart the program to use the new one") ||
+            check.ok(true, library.path);
+    }
+
+    // libcurb.so is in its memory, and its socket does not answer.
+    void silent() {
+        mapped_library();
+        const Check control = of("control"), cuda = of("cuda");
+        if (facts_.has_socket) {
+            control.note(facts_.stopped, facts_.name + " is stopped, so it does not say what it holds",
+                         "kill -CONT " + pid_) ||
+                control.problem(true, facts_.silence, "restart it, if that lasts");
+            return;
+        }
+        const bool found =
+            of("fork").note(
+                facts_.forked_from != 0 && !is_listed(),
+                fmt::format("{} was forked by process {}: if that had used CUDA by then, CUDA does not work in "
+                            "it, and curb passes its calls",
+                            facts_.name, facts_.forked_from),
+                "start workers that use CUDA by spawn, not by fork") ||
+            control.note(facts_.inner_pid != 0, facts_.name + " runs in a container of its own, where it can be asked",
+                         fmt::format("in its container, ask for process {}", facts_.inner_pid));
+        if (found) return;
+        if (cuda.ok(facts_.driver.empty(), "it has not used CUDA yet; curb reads the policy when it does"))
+            return sees_no_gpu("libcuda is not");
+        if (cuda.problem(is_listed(),
+                         facts_.name + " holds GPU memory that curb does not answer for: either its calls do not come "
+                                       "through curb (dlmopen, RTLD_DEEPBIND), or its control socket is gone",
+                         "see its log: the policy's log.level \"info\" says why there is no socket"))
+            return;
+        cuda.note(
+            true,
+            "it has loaded the driver (" + facts_.driver.front().path + ") and has not initialised it through curb yet",
+            "if it computes on a GPU all the same, its calls do not come through curb (dlmopen, RTLD_DEEPBIND)");
+        sees_no_gpu("the driver is not initialised");
+    }
+
+    // TensorFlow is in the process and uses no GPU. It makes a context at its first operation; without a GPU it
+    // computes on the CPU and reports no error.
+    void sees_no_gpu(const std::string &why) {
+        of("tensorflow")
+            .note(!facts_.tensorflow.empty(),
+                  "TensorFlow is loaded, and " + why +
+                      ": it has not used a GPU yet, or it found none and computes on the CPU",
+                  "tf.config.list_physical_devices('GPU') says which it sees; if none, TensorFlow's messages on stderr "
+                  "say "
+                  "why (a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
+    }
+
+    // An out-of-memory error within TensorFlow's own limit never reaches the driver. doctor cannot see it, but it can
+    // see that curb refused nothing.
+    void own_limit(const control::Status &status) {
+        constexpr policy::Bytes kLeft = 512 * policy::MiB;  // TensorFlow's reserve and curb's leave up to 385 MiB
+        const auto &keeps = status.returns_nothing;
+        if (std::find(keeps.begin(), keeps.end(), "TensorFlow") == keeps.end()) return;
+        for (const control::GpuStatus &gpu : status.gpus) {
+            if (gpu.contexts == 0 || !gpu.cap || gpu.held + kLeft > *gpu.cap || control::refused(gpu) != 0) continue;
+            of("tensorflow")
+                .ok(true,
+                    fmt::format("cuda:{}: curb has refused nothing, and {} of the cap are left; if TensorFlow reports "
+                                "out of memory, that is its own limit, which it sets once, at its start: "
+                                "memory_limit, a fraction, or the free memory less TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+                                gpu.ordinal, policy::format_human(*gpu.cap - gpu.held)));
+        }
+    }
+
+    void policy(const control::PolicyStatus &policy) {
+        const Check check = of("policy");
+        const std::string file =
+            policy.file.empty() ? policy.ceiling.empty() ? "CURB_CAP" : policy.ceiling : policy.file;
+        std::vector<std::string> parts;
+        if (!policy.file.empty()) parts.push_back(policy.file);
+        if (!policy.rule.empty()) parts.push_back(policy.rule);
+        if (!policy.cap.empty()) parts.push_back("CURB_CAP " + policy.cap);
+        if (!policy.ceiling.empty()) parts.push_back("ceiling " + policy.ceiling);
+        check.problem(policy.unusable, "its policy cannot be used, so every GPU allocation is refused: " + policy.error,
+                      "fix " + file + (policy.file.empty() ? "" : "; it is read at once")) ||
+            check.problem(!policy.error.empty(), "the last edit of its policy is not in force: " + policy.error,
+                          "fix " + file + "; until then the last good one is in force") ||
+            check.ok(!parts.empty(), policy::joined(parts, ", ")) ||
+            check.note(true, "it has no policy, so curb watches it and holds it to nothing",
+                       "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
+    }
+
+    [[nodiscard]] std::string remedy_for(policy::Limit why) const {
+        switch (why) {
+            case policy::Limit::cap: return "curb cap " + pid_ + " SIZE raises the cap";
+            case policy::Limit::allowance:
+                return "growth.start, growth.step and growth.every in its policy let it grow sooner";
+            case policy::Limit::keep_free:
+                return "others have to give memory back, or its policy keeps less free for them";
+            case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
+            case policy::Limit::policy: break;
+        }
+        return "curb policy check";
+    }
+
+    void gpus(const control::Status &status) {
+        const Check check = of("held");
+        bool is_used = false;
+        for (const control::GpuStatus &gpu : status.gpus) {
+            if (gpu.contexts == 0 && gpu.held == 0) continue;
+            is_used = is_used || gpu.contexts > 0;
+            const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
+            const std::string held = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
+                                                 gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
+            check.ok(facts_.suspended, held + "; in host memory until it is resumed") ||
+                check.note(gpu.cap && gpu.held > *gpu.cap,
+                           held + ": more than the cap, as after it was lowered, so no request is served",
+                           "curb release " + pid_ +
+                               " gives back what is cached; what the program uses is not taken from it") ||
+                check.ok(true, held);
+        }
+        for (const control::Waiting &one : status.waits)
+            of("waiting").note(
+                has_waited_long(one, facts_.now),
+                fmt::format("it waits on cuda:{} for {}", one.gpu, wait_text(one, facts_.pid, facts_.now)),
+                remedy_for(one.why));
+        of("nvml").note(
+            is_used && facts_.listed && !is_listed(),
+            "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
+            "let the container share the machine's pids (docker run --pid=host), if that matters");
+    }
+
+    void in_effect(const control::Status &status) {
+        mapped_library();
+        of("control").ok(true, facts_.name + " is under curb and answers");
+        of("version").note(status.version != facts_.version,
+                           "its libcurb.so is of version " + status.version + ", and this command of " + facts_.version,
+                           "restart the program, or use the command of that version");
+        policy(status.policy);
+        gpus(status);
+        of("signal").note(!status.signal_trouble.empty(), status.signal_trouble + ", so the signal asks for no release",
+                          "ask by curb release " + pid_ + ", or name another signal in its policy (release.signal)");
+        if (std::none_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.contexts > 0; }))
+            sees_no_gpu("it has no context on a GPU");
+        own_limit(status);
+        for (const control::Bypass &one : status.bypasses)
+            of("passed").problem(true,
+                                 one.library + ": " + one.how + ", so what it takes is seen only by NVML, if at all",
+                                 "open that library without RTLD_DEEPBIND and dlmopen");
+        const control::TraceStatus trace = status.trace.value_or(control::TraceStatus());
+        const Check check = of("trace");
+        check.problem(!trace.error.empty(), "its trace " + trace.file + " is not written any more: " + trace.error,
+                      "make room, or correct /trace/file in its policy") ||
+            check.note(trace.dropped != 0,
+                       fmt::format("{} events are missing in its trace {}, which could not be written fast enough",
+                                   trace.dropped, trace.file),
+                       "put the trace on a faster disk");
+    }
+
     const ProcessCondition &facts_;
     const std::string pid_;
     Findings out_;
 };
-
-bool Examination::is_no_process() {
-    const Check check = of("process");
-    return check.problem(!facts_.there, "there is no process " + pid_, "curb ps lists those that use a GPU") ||
-           check.problem(facts_.thread_of != 0, fmt::format("{} is a thread of process {}", pid_, facts_.thread_of),
-                         fmt::format("ask for that one: curb doctor {}", facts_.thread_of)) ||
-           check.problem(facts_.kernel_thread,
-                         facts_.name + " is a thread of the kernel, which no library can be loaded into",
-                         "ask for a program") ||
-           check.problem(facts_.ended, facts_.name + " has ended, and its parent has not taken notice of that", "");
-}
-
-void Examination::closed() {
-    const Check check = of("process");
-    const std::string as_root = "sudo curb doctor " + pid_;
-    check.problem(
-        facts_.owner != facts_.user && facts_.user != 0,
-        facts_.name + " belongs to " + facts_.owner_name + ", so it cannot be looked into",
-        "ask as " + (facts_.owner_name == "root" ? "" : facts_.owner_name + ", or as ") + "root: " + as_root) ||
-        none(facts_.owner != facts_.acts_as,
-             "its program has another user's rights (setuid), so the loader passes LD_PRELOAD over",
-             "start the program that it starts by curb run, or name libcurb.so in /etc/ld.so.preload") ||
-        check.problem(facts_.user == 0,
-                      facts_.name + " cannot be looked into by root either, as in containers without CAP_SYS_PTRACE",
-                      "ask outside the container, or as the user of that process") ||
-        check.problem(true,
-                      facts_.name + " does not let its own user look into it: it has privileges, or asked for that",
-                      "ask as root: " + as_root);
-}
-
-// libcurb.so is not in its memory. Reports the first cause that holds: each alone is enough.
-void Examination::absent() {
-    const std::string program = machine_of(facts_.program), library = machine_of(facts_.library);
-    const bool has_others = facts_.preload && !facts_.preload->empty();
-    const bool found =
-        none(differ(facts_.program, facts_.library),
-             "its program is for " + program + ", and libcurb.so for " + library,
-             facts_.program && facts_.program->bits == 32
-                 ? "CUDA has no 32-bit programs any more; build it for " + library
-                 : "install curb for " + program) ||
-        none(facts_.program && facts_.program->interpreter.empty(),
-             "its program is statically linked, so nothing can be loaded before it", "link it dynamically") ||
-        none(facts_.program && facts_.program->interpreter.find("/ld-musl-") != std::string::npos,
-             "its program uses musl as its libc, and libcurb.so needs glibc",
-             "run it in an image with glibc, on which CUDA's libraries depend too") ||
-        none(facts_.secure,
-             "its program has rights of its own (setuid, setgid or capabilities), so the loader passes LD_PRELOAD over",
-             "start it without them, or name libcurb.so in /etc/ld.so.preload") ||
-        none(facts_.preloaded.empty(),
-             fmt::format("LD_PRELOAD {} when it was started{}",
-                         has_others ? "named other libraries alone" : "was not set",
-                         facts_.has_settings ? ", though CURB_POLICY or CURB_CAP was" : ""),
-             "put curb run right before the program, behind what clears the environment (sudo, ssh, env -i, docker): "
-             "sudo curb run -- COMMAND");
-    if (found) return;
-    for (const Preloaded &one : facts_.preloaded) {
-        if (none(!one.there, "LD_PRELOAD names " + one.path + ", which is not there for this process",
-                 facts_.inner_pid != 0 ? "put curb into the container, under that path"
-                                       : std::string("correct the path, or ") + kRun) ||
-            none(differ(facts_.program, one.elf),
-                 fmt::format("LD_PRELOAD names {}, which is for {} and the program for {}", one.path,
-                             machine_of(one.elf), program),
-                 "install curb for " + program))
-            return;
-    }
-    none(true, "LD_PRELOAD names " + facts_.preloaded.front().path + ", but the loader did not take it",
-         "see what the program wrote to stderr at its start: the loader says why");
-}
-
-void Examination::mapped_library() {
-    if (facts_.curb.empty()) return;
-    const Check check = of("library");
-    const Mapped &library = facts_.curb.front();
-    const auto other = std::find_if(facts_.curb.rbegin(), facts_.curb.rend(),
-                                    [&](const Mapped &one) { return one.path != library.path; });
-    const bool is_alone = other == facts_.curb.rend();
-    check.problem(!is_alone,
-                  fmt::format("two libraries of curb are in {}: {} and {}", facts_.name, library.path,
-                              is_alone ? "" : other->path),
-                  "name one of them in LD_PRELOAD") ||
-        check.note(library.deleted,
-                   library.path + " was replaced since " + facts_.name + " was started, and still runs there as it was",
-                   "restart the program to use the new one") ||
-        check.ok(true, library.path);
-}
-
-// libcurb.so is in its memory, and its socket does not answer.
-void Examination::silent() {
-    mapped_library();
-    const Check control = of("control"), cuda = of("cuda");
-    if (facts_.has_socket) {
-        control.note(facts_.stopped, facts_.name + " is stopped, so it does not say what it holds",
-                     "kill -CONT " + pid_) ||
-            control.problem(true, facts_.silence, "restart it, if that lasts");
-        return;
-    }
-    const bool found =
-        of("fork").note(facts_.forked_from != 0 && !is_listed(),
-                        fmt::format("{} was forked by process {}: if that had used CUDA by then, CUDA does not work in "
-                                    "it, and curb passes its calls",
-                                    facts_.name, facts_.forked_from),
-                        "start workers that use CUDA by spawn, not by fork") ||
-        control.note(facts_.inner_pid != 0, facts_.name + " runs in a container of its own, where it can be asked",
-                     fmt::format("in its container, ask for process {}", facts_.inner_pid));
-    if (found) return;
-    if (cuda.ok(facts_.driver.empty(), "it has not used CUDA yet; curb reads the policy when it does"))
-        return sees_no_gpu("libcuda is not");
-    if (cuda.problem(is_listed(),
-                     facts_.name + " holds GPU memory that curb does not answer for: either its calls do not come "
-                                   "through curb (dlmopen, RTLD_DEEPBIND), or its control socket is gone",
-                     "see its log: the policy's log.level \"info\" says why there is no socket"))
-        return;
-    cuda.note(
-        true,
-        "it has loaded the driver (" + facts_.driver.front().path + ") and has not initialised it through curb yet",
-        "if it computes on a GPU all the same, its calls do not come through curb (dlmopen, RTLD_DEEPBIND)");
-    sees_no_gpu("the driver is not initialised");
-}
-
-// TensorFlow is in the process and uses no GPU. It makes a context at its first operation; without a GPU it computes on
-// the CPU and reports no error.
-void Examination::sees_no_gpu(const std::string &why) {
-    of("tensorflow")
-        .note(!facts_.tensorflow.empty(),
-              "TensorFlow is loaded, and " + why +
-                  ": it has not used a GPU yet, or it found none and computes on the CPU",
-              "tf.config.list_physical_devices('GPU') says which it sees; if none, TensorFlow's messages on stderr say "
-              "why (a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
-}
-
-// An out-of-memory error within TensorFlow's own limit never reaches the driver. doctor cannot see it, but it can see
-// that curb refused nothing.
-void Examination::own_limit(const control::Status &status) {
-    constexpr policy::Bytes kLeft = 512 * policy::MiB;  // TensorFlow's reserve and curb's leave up to 385 MiB
-    const auto &keeps = status.returns_nothing;
-    if (std::find(keeps.begin(), keeps.end(), "TensorFlow") == keeps.end()) return;
-    for (const control::GpuStatus &gpu : status.gpus) {
-        if (gpu.contexts == 0 || !gpu.cap || gpu.held + kLeft > *gpu.cap || control::refused(gpu) != 0) continue;
-        of("tensorflow")
-            .ok(true,
-                fmt::format("cuda:{}: curb has refused nothing, and {} of the cap are left; if TensorFlow reports "
-                            "out of memory, that is its own limit, which it sets once, at its start: "
-                            "memory_limit, a fraction, or the free memory less TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
-                            gpu.ordinal, policy::format_human(*gpu.cap - gpu.held)));
-    }
-}
-
-void Examination::policy(const control::PolicyStatus &policy) {
-    const Check check = of("policy");
-    const std::string file = policy.file.empty() ? policy.ceiling.empty() ? "CURB_CAP" : policy.ceiling : policy.file;
-    std::vector<std::string> parts;
-    if (!policy.file.empty()) parts.push_back(policy.file);
-    if (!policy.rule.empty()) parts.push_back(policy.rule);
-    if (!policy.cap.empty()) parts.push_back("CURB_CAP " + policy.cap);
-    if (!policy.ceiling.empty()) parts.push_back("ceiling " + policy.ceiling);
-    check.problem(policy.unusable, "its policy cannot be used, so every GPU allocation is refused: " + policy.error,
-                  "mend " + file + (policy.file.empty() ? "" : "; it is read at once")) ||
-        check.problem(!policy.error.empty(), "the last edit of its policy is not in force: " + policy.error,
-                      "mend " + file + "; until then the last good one is in force") ||
-        check.ok(!parts.empty(), policy::joined(parts, ", ")) ||
-        check.note(true, "it has no policy, so curb watches it and holds it to nothing",
-                   "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
-}
-
-std::string Examination::remedy_for(policy::Limit why) const {
-    switch (why) {
-        case policy::Limit::cap: return "curb cap " + pid_ + " SIZE raises the cap";
-        case policy::Limit::allowance:
-            return "growth.start, growth.step and growth.every in its policy let it grow sooner";
-        case policy::Limit::keep_free: return "others have to give memory back, or its policy keeps less free for them";
-        case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
-        case policy::Limit::policy: break;
-    }
-    return "curb policy check";
-}
-
-void Examination::gpus(const control::Status &status) {
-    const Check check = of("held");
-    bool is_used = false;
-    for (const control::GpuStatus &gpu : status.gpus) {
-        if (gpu.contexts == 0 && gpu.held == 0) continue;
-        is_used = is_used || gpu.contexts > 0;
-        const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
-        const std::string held = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
-                                             gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
-        check.ok(facts_.suspended, held + "; in host memory until it is resumed") ||
-            check.note(
-                gpu.cap && gpu.held > *gpu.cap,
-                held + ": more than the cap, as after it was lowered, so no request is served",
-                "curb release " + pid_ + " gives back what is cached; what the program uses is not taken from it") ||
-            check.ok(true, held);
-    }
-    for (const control::Waiting &one : status.waits)
-        of("waiting").note(has_waited_long(one, facts_.now),
-                           fmt::format("it waits on cuda:{} for {}", one.gpu, wait_text(one, facts_.pid, facts_.now)),
-                           remedy_for(one.why));
-    of("nvml").note(is_used && facts_.listed && !is_listed(),
-                    "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
-                    "let the container share the machine's pids (docker run --pid=host), if that matters");
-}
-
-void Examination::in_effect(const control::Status &status) {
-    mapped_library();
-    of("control").ok(true, facts_.name + " is under curb and answers");
-    of("version").note(status.version != facts_.version,
-                       "its libcurb.so is of version " + status.version + ", and this command of " + facts_.version,
-                       "restart the program, or use the command of that version");
-    policy(status.policy);
-    gpus(status);
-    of("signal").note(!status.signal_trouble.empty(), status.signal_trouble + ", so the signal asks for no release",
-                      "ask by curb release " + pid_ + ", or name another signal in its policy (release.signal)");
-    if (std::none_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.contexts > 0; }))
-        sees_no_gpu("it has no context on a GPU");
-    own_limit(status);
-    for (const control::Bypass &one : status.bypasses)
-        of("passed").problem(true, one.library + ": " + one.how + ", so what it takes is seen only by NVML, if at all",
-                             "open that library without RTLD_DEEPBIND and dlmopen");
-    const control::TraceStatus trace = status.trace.value_or(control::TraceStatus());
-    const Check check = of("trace");
-    check.problem(!trace.error.empty(), "its trace " + trace.file + " is not written any more: " + trace.error,
-                  "make room, or correct /trace/file in its policy") ||
-        check.note(trace.dropped != 0,
-                   fmt::format("{} events are missing in its trace {}, which could not be written fast enough",
-                               trace.dropped, trace.file),
-                   "put the trace on a faster disk");
-}
 
 }  // namespace
 

@@ -10,6 +10,16 @@
 #include "target.hpp"
 
 namespace curb::cli {
+namespace {
+
+// The error says why the library cannot be loaded.
+policy::Result<void *, std::string> open_library(const char *name) {
+    if (void *library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+    const char *why = ::dlerror();
+    return why ? std::string(why) : std::string(name) + " cannot be loaded";
+}
+
+}  // namespace
 
 std::string Driver::text(CUresult result) const {
     const char *name = nullptr, *words = nullptr;
@@ -22,13 +32,10 @@ std::string Driver::text(CUresult result) const {
 policy::Result<Driver, std::string> load_driver() {
     // The CUDA_VISIBLE_DEVICES of this shell has nothing to do with the process in question.
     ::unsetenv("CUDA_VISIBLE_DEVICES");
-    void *library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        const char *why = ::dlerror();
-        return std::string(why ? why : "libcuda.so.1 cannot be loaded");
-    }
+    const auto library = open_library("libcuda.so.1");
+    if (!library) return library.error();
     Driver driver;
-#define CURB_FIND(name) driver.name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
+#define CURB_FIND(name) driver.name = reinterpret_cast<decltype(&::name)>(::dlsym(*library, #name));
     CURB_FIND(cuInit)
     CURB_FIND(cuDriverGetVersion)
     CURB_FIND(cuGetErrorName)
@@ -75,6 +82,8 @@ policy::Result<Driver, std::string> open_driver() {
     X(nvmlDeviceGetMigDeviceHandleByIndex)      \
     X(nvmlDeviceGetPersistenceMode)
 
+namespace {
+
 struct NvmlCalls {
 #define CURB_SLOT(name) decltype(&::name) name = nullptr;
     CURB_NVML_CALLS(CURB_SLOT)
@@ -82,9 +91,30 @@ struct NvmlCalls {
 #undef CURB_SLOT
 };
 
-namespace {
+policy::Result<NvmlCalls, std::string> open_nvml() {
+    const auto library = open_library("libnvidia-ml.so.1");
+    if (!library) return "there is no NVML (" + library.error() + "); run curb where the driver is installed";
+    NvmlCalls calls;
+#define CURB_FIND(name) calls.name = reinterpret_cast<decltype(&::name)>(::dlsym(*library, #name));
+    CURB_NVML_CALLS(CURB_FIND)
+    CURB_NVML_MORE(CURB_FIND)
+#undef CURB_FIND
+#define CURB_THERE(name) &&calls.name != nullptr
+    if (!(true CURB_NVML_CALLS(CURB_THERE)))
+        return std::string("NVML lacks a call that curb needs; a driver of 570 or newer has them");
+#undef CURB_THERE
+    if (const nvmlReturn_t error = calls.nvmlInit_v2(); error != NVML_SUCCESS)
+        return std::string("NVML cannot be initialised: ") + calls.nvmlErrorString(error) +
+               "; see whether nvidia-smi works here";
+    return calls;
+}
 
-using policy::Result;
+// Opens NVML once for each run of curb: that takes 9 ms.
+const policy::Result<NvmlCalls, std::string> &the_nvml() {
+    static const auto nvml = open_nvml();
+    return nvml;
+}
+
 using ListCall = decltype(&nvmlDeviceGetComputeRunningProcesses_v3);
 
 // Asks again with more room while the list grows.
@@ -190,36 +220,15 @@ policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid
     return 0;
 }
 
-Result<Nvml, std::string> Nvml::open() {
-    void *library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        const char *why = ::dlerror();
-        return std::string("there is no NVML (") + (why ? why : "libnvidia-ml.so.1 cannot be loaded") +
-               "); run curb where the driver is installed";
-    }
-    static NvmlCalls the_calls;  // one for each run of curb
-    NvmlCalls *calls = &the_calls;
-#define CURB_FIND(name) calls->name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name));
-    CURB_NVML_CALLS(CURB_FIND)
-    CURB_NVML_MORE(CURB_FIND)
-#undef CURB_FIND
-#define CURB_THERE(name) &&calls->name != nullptr
-    if (!(true CURB_NVML_CALLS(CURB_THERE)))
-        return std::string("NVML lacks a call that curb needs; a driver of 570 or newer has them");
-#undef CURB_THERE
-    if (const nvmlReturn_t error = calls->nvmlInit_v2(); error != NVML_SUCCESS)
-        return std::string("NVML cannot be initialised: ") + calls->nvmlErrorString(error) +
-               "; see whether nvidia-smi works here";
-    return Nvml(calls);
-}
-
-std::string Nvml::driver_version() const {
+std::string nvml_driver_version() {
     std::array<char, 96> text{};
-    return calls_->nvmlSystemGetDriverVersion(text.data(), text.size()) == NVML_SUCCESS ? text.data() : "";
+    const auto &nvml = the_nvml();
+    return nvml && nvml->nvmlSystemGetDriverVersion(text.data(), text.size()) == NVML_SUCCESS ? text.data() : "";
 }
 
-Result<std::vector<GpuState>, std::string> Nvml::gpus() const {
-    const NvmlCalls &nvml = *calls_;
+NvmlGpus nvml_gpus() {
+    if (!the_nvml()) return the_nvml().error();
+    const NvmlCalls &nvml = *the_nvml();
     unsigned count = 0;
     if (const auto error = nvml.nvmlDeviceGetCount_v2(&count))
         return std::string("nvmlDeviceGetCount: ") + nvml.nvmlErrorString(error);

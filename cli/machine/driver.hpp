@@ -66,23 +66,13 @@ struct GpuState {
 
 // Returns the users of these GPUs and of their instances. A process on several of them is in the list several times.
 std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
-// Returns the bytes that the process holds of the GPU with this UUID. 0 if it holds none, or if NVML does not report
-// it.
+// Returns the bytes that the process holds of the GPU with this UUID. 0 if NVML reports none.
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
 
-struct NvmlCalls;
-
-class Nvml {
-  public:
-    // The error has the remedy.
-    static policy::Result<Nvml, std::string> open();
-    [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
-    // "580.159.04". Empty if it is not known.
-    [[nodiscard]] std::string driver_version() const;
-
-  private:
-    explicit Nvml(const NvmlCalls *calls) : calls_(calls) {}
-    const NvmlCalls *calls_;  // for as long as the process lives
-};
+// Returns this machine's GPUs, or why NVML does not report them; if it cannot be used at all, with the remedy.
+using NvmlGpus = policy::Result<std::vector<GpuState>, std::string>;
+NvmlGpus nvml_gpus();
+// Returns "580.159.04". Empty if it is not known.
+std::string nvml_driver_version();
 
 }  // namespace curb::cli

@@ -1,5 +1,4 @@
-// Files that programs load: ELF headers, the paths of curb's own libraries, and whether LD_PRELOAD can carry such a
-// path.
+// Files that programs load: ELF headers, the paths of curb's own libraries, and whether LD_PRELOAD can carry them.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,7 @@ bool same_architecture(const Elf &a, const Elf &b);
 // "x86-64", "aarch64", "32-bit x86"; of others their number.
 std::string architecture_of(const Elf &elf);
 
-// Returns the path of libcurb.so: CURB_LIBRARY, else beside this command. The error lists the paths that were tried,
-// and has the remedy.
+// Returns the path of libcurb.so: CURB_LIBRARY, else beside this command. The error has the paths and the remedy.
 policy::Result<std::filesystem::path, std::string> find_library();
 // Returns the folder of the simulated driver.
 policy::Result<std::filesystem::path, std::string> find_sim();

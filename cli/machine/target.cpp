@@ -123,8 +123,7 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
         const char *count;
         std::vector<const char *> rank;  // one of these says which
     };
-    // Slurm's count for the step comes before that for the job, which a batch script has too, although it is one
-    // process.
+    // Slurm's count for the step comes before that for the job: a batch script, one process, has the latter too.
     static const std::vector<Launcher> kLaunchers{{"WORLD_SIZE", {"RANK", "LOCAL_RANK"}},
                                                   {"OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_RANK"}},
                                                   {"MV2_COMM_WORLD_SIZE", {"MV2_COMM_WORLD_RANK"}},

@@ -56,22 +56,16 @@ ProcessFacts look(int pid, bool asked) {
     return out;
 }
 
-std::set<int> listed_in(const policy::Result<std::vector<GpuState>, std::string> &gpus) {
+std::set<int> listed_in(const NvmlGpus &gpus) {
     std::set<int> out;
     if (gpus)
         for (const GpuUser *user : users_of(*gpus)) out.insert(user->pid);
     return out;
 }
 
-policy::Result<std::vector<GpuState>, std::string> ask_nvml() {
-    static const auto nvml = Nvml::open();  // 9 ms; once for each run of curb
-    if (!nvml) return nvml.error();
-    return nvml->gpus();
-}
-
 // Joins these answers with NVML and /proc.
 View look_beside(std::vector<control::Answer> answers) {
-    ViewFacts facts{ask_nvml(), std::move(answers), {}};
+    ViewFacts facts{nvml_gpus(), std::move(answers), {}};
     std::set<int> asked, known, missing;
     for (const control::Answer &one : facts.answers) asked.insert(one.pid);
     const auto look_at_new = [&](const std::set<int> &pids) {
@@ -85,7 +79,7 @@ View look_beside(std::vector<control::Answer> answers) {
     look_at_new(listed_in(facts.gpus));
     if (missing.empty()) return join(facts);
     // Missing processes have ended. If NVML still lists them, they are in another pid namespace.
-    facts.gpus = ask_nvml();
+    facts.gpus = nvml_gpus();
     const std::set<int> still = listed_in(facts.gpus), suspects = std::exchange(missing, {});
     look_at_new(still);
     std::erase_if(facts.processes, [&](const ProcessFacts &one) {
@@ -201,8 +195,7 @@ class Join {
         return *view_.gpus.insert(at, std::move(out));
     }
 
-    // NVML lists the processes of instances on the whole GPU too, without figures. Removes them there if their instance
-    // is known.
+    // NVML lists the processes of instances on the whole GPU too. Removes them there if their instance is known.
     void forget_what_instances_tell() {
         for (ViewGpu &gpu : view_.gpus) {
             if (!gpu.mig || !gpu.parent.empty()) continue;
@@ -235,8 +228,8 @@ class Join {
 
 }  // namespace
 
-View look_around(std::chrono::milliseconds patience, bool detail) {
-    return look_beside(control::ask_all(control::StatusRequest{detail}, patience));
+View look_around(std::chrono::milliseconds patience) {
+    return look_beside(control::ask_all(control::StatusRequest(), patience));
 }
 
 Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience) {

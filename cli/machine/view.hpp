@@ -55,10 +55,9 @@ struct View {
 };
 
 // Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
-View look_around(std::chrono::milliseconds patience, bool detail = false);
+View look_around(std::chrono::milliseconds patience);
 
-// Asks these processes in detail, one after the other, wherever their sockets are. The view also has the processes that
-// NVML lists beside them.
+// Asks these processes in detail, one after the other. The view also has the processes that NVML lists.
 struct Closely {
     View view;
     std::map<int, std::string> failures;  // by pid: why there is no answer, with the remedy
@@ -83,10 +82,9 @@ struct ProcessFacts {
 };
 
 struct ViewFacts {
-    policy::Result<std::vector<GpuState>, std::string> gpus;
+    NvmlGpus gpus;
     std::vector<control::Answer> answers;
-    // The processes that `gpus` or `answers` name, by pid. A process that NVML lists and that is not here is in another
-    // pid namespace.
+    // That `gpus` or `answers` name, by pid. A process that only NVML lists is in another pid namespace.
     std::vector<ProcessFacts> processes;
 };
 // Joins the facts, each from its own source, into one View. Pure.

@@ -175,14 +175,11 @@ int policy_show(const ShowOptions &options) {
     return 0;
 }
 
-struct ExplainOptions {
-    std::string file;  // empty: the policy that this environment names
-    bool json = false;
+struct ExplainOptions : ShowOptions {
     std::vector<std::string> command;
 
     void declare(Options &takes) {
-        takes.json(json);
-        takes.argument("FILE", file, "Policy file; -: standard input", Options::Need::optional);
+        ShowOptions::declare(takes);
         takes.rest(command, Rest::behind_dashes);
     }
 };
@@ -290,20 +287,13 @@ int policy_explain(const ExplainOptions &options) {
 }  // namespace
 
 std::optional<config::Reading> read_policy(const config::Source &source, bool as_json, int &status) {
-    std::optional<std::string> text;
-    config::Diagnostics wrong;
-    if (source.file == kStandardInput) {
-        auto read = read_standard_input();
-        if (read)
-            text = std::move(read).value();
-        else
-            wrong = {read.error()};
-    }
-    if (wrong.empty()) {
-        auto reading = config::read(source, text ? std::optional<std::string_view>(*text) : std::nullopt);
-        if (reading) return std::move(reading).value();
-        wrong = reading.error();
-    }
+    const bool is_piped = source.file == kStandardInput;
+    const auto text = is_piped ? read_standard_input() : std::string();
+    auto reading = !text      ? policy::Result<config::Reading, config::Diagnostics>(config::Diagnostics{text.error()})
+                   : is_piped ? config::read(source, *text)
+                              : config::read(source);
+    if (reading) return std::move(reading).value();
+    const config::Diagnostics &wrong = reading.error();
     status = std::max(1, exit_status(wrong));
     if (as_json)
         print_line(json::object({{"valid", false}, {"diagnostics", diagnostics_json(wrong)}}));

@@ -1,5 +1,4 @@
-// Warns of settings that are valid, but that the author of the policy can hardly have meant. Pure; may throw
-// std::bad_alloc.
+// Warns of settings that are valid, but that the author of the policy can hardly have meant. Pure.
 #pragma once
 
 #include "config/load.hpp"

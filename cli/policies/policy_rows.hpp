@@ -16,8 +16,7 @@ struct Origin {
     config::Place place;  // of file and ceiling
     std::string rule;     // "rule 2 \"bert\"", if it stands in one
 
-    // "default", "job.json:7:14", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10
-    // (ceiling)"
+    // "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)"
     [[nodiscard]] std::string text() const;
     [[nodiscard]] std::string json_text() const;
 };

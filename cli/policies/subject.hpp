@@ -1,5 +1,4 @@
-// Finds out which program a command will be, before it runs. The rules of policies match programs, not the words that
-// were typed.
+// Finds out which program a command will be, before it runs: rules match programs, not the words that were typed.
 #pragma once
 
 #include <functional>
@@ -28,8 +27,7 @@ struct Program {
 // starts. `command` is not empty.
 Program program_of(const std::vector<std::string> &command, const Environment &environment);
 
-// Returns the subject for that program, run by this user in this environment. `program` and `environment` must live as
-// long as the subject is used.
+// Returns the subject for that program, run by this user in this environment. Both must outlive the subject.
 config::WhoIs who_is(const Program &program, const Environment &environment);
 
 }  // namespace curb::cli

@@ -91,59 +91,41 @@ Looked look_at_these(const std::vector<int> &pids) {
     return out;
 }
 
-class Ps {
-  public:
-    Ps(const PsOptions &options, std::optional<policy::Duration> every) : options_(options), every_(every) {}
-
-    int run() {
-        if (every_)
-            return watch(
-                *every_, [this] { return divider(); }, [this](const Screen &screen) { return frame(screen); });
-        const Frame once = frame(screen_of_stdout());
-        print(once.text);
-        return once.status;
-    }
-
-  private:
-    Frame frame(const Screen &screen) {
-        const Looked looked =
-            options_.pids.empty() ? Looked{look_around(kTablePatience), {}, false} : look_at_these(options_.pids);
-        Frame out;
-        out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
-        out.last = !options_.pids.empty() && looked.errors.size() == options_.pids.size();
-        out.text = text(looked, screen);
-        if (options_.json) return out;
-        for (const PsError &one : looked.errors) complaints_[one.pid] = one.message;
-        for (auto &[pid, message] : complaints_)  // once each, and not into a picture that is redrawn
-            if (!message.empty() && (!every_ || out.last)) complain(policy::plain(std::exchange(message, "")));
-        return out;
-    }
-    std::string text(const Looked &looked, const Screen &screen) {
-        const control::UnixMs now = control::unix_now();
-        if (options_.json) return ps_json(looked.view, looked.errors, now) + "\n";
-        if (options_.pids.empty()) return ps_table(looked.view, screen, now);
-        std::string out;
-        for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
-            out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
-        for (const PsError &one : looked.errors)
-            if (every_) out += one.message + "\n";
-        return out;
-    }
-    // Returns the line before each answer of --watch. Lines of JSON have their own time.
-    std::string divider() {
-        if (options_.json) return {};
-        return "curb ps at " + clock_text(control::unix_now(), 0) + "\n";
-    }
-
-    const PsOptions &options_;
-    const std::optional<policy::Duration> every_;
-    std::map<int, std::string> complaints_;
-};
+std::string text_of(const Looked &looked, const PsOptions &options, const Screen &screen) {
+    const control::UnixMs now = control::unix_now();
+    if (options.json) return ps_json(looked.view, looked.errors, now) + "\n";
+    if (options.pids.empty()) return ps_table(looked.view, screen, now);
+    std::string out;
+    for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
+        out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
+    for (const PsError &one : looked.errors)
+        if (options.watch) out += one.message + "\n";
+    return out;
+}
 
 int ps(const PsOptions &options) {
     const auto between_looks = every(options);
     if (!between_looks) return failed("ps: " + between_looks.error());
-    return Ps(options, *between_looks).run();
+    std::map<int, std::string> complaints;
+    const auto frame = [&](const Screen &screen) {
+        const Looked looked =
+            options.pids.empty() ? Looked{look_around(kTablePatience), {}, false} : look_at_these(options.pids);
+        Frame out;
+        out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
+        out.last = !options.pids.empty() && looked.errors.size() == options.pids.size();
+        out.text = text_of(looked, options, screen);
+        if (options.json) return out;
+        for (const PsError &one : looked.errors) complaints[one.pid] = one.message;
+        for (auto &[pid, message] : complaints)  // once each, and not into a picture that is redrawn
+            if (!message.empty() && (!options.watch || out.last)) complain(policy::plain(std::exchange(message, "")));
+        return out;
+    };
+    // The line before each answer of --watch. Lines of JSON have their own time.
+    const auto divider = [&] { return options.json ? "" : "curb ps at " + clock_text(control::unix_now(), 0) + "\n"; };
+    if (*between_looks) return watch(**between_looks, divider, frame);
+    const Frame once = frame(screen_of_stdout());
+    print(once.text);
+    return once.status;
 }
 
 }  // namespace

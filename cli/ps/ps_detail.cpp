@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <sstream>
 
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
@@ -43,15 +44,11 @@ class Detail {
     void line(std::size_t indent, const std::string &name, const std::string &text, Ink ink = Ink::plain) {
         const std::string label = padded(std::string(indent, ' ') + name, indent + kNames) + "  ";
         const std::size_t begin = width_of(label);
-        std::string body = text + "\n";
-        if (screen_.width && *screen_.width > begin + 8) body = wrapped(text, *screen_.width - begin, 0);
-        std::string all;
-        for (std::size_t at = 0; at < body.size();) {
-            const std::size_t end = body.find('\n', at);
-            all += (at == 0 ? label : std::string(begin, ' ')) + inked(screen_, ink, body.substr(at, end - at)) + "\n";
-            at = end + 1;
-        }
-        out_ += all;
+        const bool fits = screen_.width && *screen_.width > begin + 8;
+        std::istringstream lines(fits ? wrapped(text, *screen_.width - begin, 0) : text);
+        std::string head = label;
+        for (std::string one; std::getline(lines, one); head.assign(begin, ' '))
+            out_ += head + inked(screen_, ink, one) + "\n";
     }
     void title(const std::string &text) { out_ += inked(screen_, Ink::bold, text) + "\n"; }
 

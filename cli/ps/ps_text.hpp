@@ -9,8 +9,7 @@
 
 namespace curb::cli {
 
-// Returns the table: for each GPU a heading and its processes, and the notes below. Times of the same day as `now` have
-// no date.
+// Returns the table: for each GPU a heading and its processes, and the notes below.
 std::string ps_table(const View &view, const Screen &screen, control::UnixMs now);
 // Returns the notes: one or two sentences for each thing that is out of the ordinary.
 std::vector<std::string> ps_notes(const View &view, control::UnixMs now);

@@ -1,6 +1,5 @@
 #include "checkpoint.hpp"
 
-#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,33 +30,22 @@ void try_again(const std::function<bool()> &done) {
 
 }  // namespace
 
-policy::Result<std::vector<GpuState>, std::string> Machine::gpus() const {
-    if (!nvml) return nvml.error();
-    return nvml->gpus();
-}
-
-Machine open_machine() {
-    auto driver = open_driver();
-    return {std::move(driver), Nvml::open()};
-}
-
-DriverFacts facts_of(const Machine &machine, int pid) {
+DriverFacts facts_of(const policy::Result<Driver, std::string> &driver, int pid) {
     DriverFacts facts;
-    if (!machine.driver) {
-        facts.fault = machine.driver.error();
+    if (!driver) {
+        facts.fault = driver.error();
         return facts;
     }
-    const Driver &driver = *machine.driver;
-    facts.cuda = driver.version;
-    facts.version = machine.nvml ? machine.nvml->driver_version() : "";
-    facts.has_checkpoint = driver.has_checkpoint;
-    if (!driver.has_checkpoint) return facts;
+    facts.cuda = driver->version;
+    facts.version = nvml_driver_version();
+    facts.has_checkpoint = driver->has_checkpoint;
+    if (!driver->has_checkpoint) return facts;
     CUprocessState state{};
-    const CUresult error = driver.cuCheckpointProcessGetState(pid, &state);
+    const CUresult error = driver->cuCheckpointProcessGetState(pid, &state);
     if (error == CUDA_SUCCESS)
         facts.state = state;
     else
-        facts.state_error = driver.text(error);
+        facts.state_error = driver->text(error);
     return facts;
 }
 

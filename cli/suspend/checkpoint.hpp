@@ -1,5 +1,4 @@
-// What suspend and resume do with the machine: ask the driver, NVML and the process for facts, and make the driver's
-// calls on one process.
+// Asks the driver, NVML and the process for facts, and makes the driver's calls on one process.
 #pragma once
 
 #include <chrono>
@@ -14,18 +13,8 @@ namespace curb::cli {
 
 using Seconds = std::chrono::duration<double>;
 
-struct Machine {
-    policy::Result<Driver, std::string> driver;
-    policy::Result<Nvml, std::string> nvml;
-
-    [[nodiscard]] policy::Result<std::vector<GpuState>, std::string> gpus() const;
-};
-// Loads both libraries; the driver may take seconds.
-Machine open_machine();
-
-DriverFacts facts_of(const Machine &machine, int pid);
-// Asks the process for its status, over its socket. A suspended process answers too. The error says why there is no
-// answer.
+DriverFacts facts_of(const policy::Result<Driver, std::string> &driver, int pid);
+// Asks the process for its status. A suspended process answers too. The error says why there is no answer.
 policy::Result<control::Status, std::string> ask_books(const Target &target);
 Books books_of(const Target &target);
 // Returns the pid of another process that holds GPU memory, if both have the same parent and the parent runs the same

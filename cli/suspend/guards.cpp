@@ -34,7 +34,9 @@ constexpr const char *kSeeSmi = "see whether nvidia-smi works here";
 
 std::string gpu_name(const GpuState &gpu) { return fmt::format("GPU {} ({})", gpu.index, gpu.uuid); }
 
-bool not_ours(Guard &guard, const Target &target, unsigned user) {
+bool not_ours(Guard &guard, const Facts &facts) {
+    const Target &target = facts.target;
+    const unsigned user = facts.user;
     return guard.refuse(target.process.start == 0, "there is no such process",
                         "curb needs the pid as ps shows it here") ||
            guard.refuse(target.thread_of != 0, fmt::format("that is a thread of process {}", target.thread_of),
@@ -157,7 +159,7 @@ bool no_room(Guard &guard, const ResumeFacts &facts, const Need &need) {
 std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
     Guard guard("resume", facts.target);
     const auto refuses = [&] {
-        if (not_ours(guard, facts.target, facts.user)) return true;
+        if (not_ours(guard, facts)) return true;
         if (facts.driver) {
             if (cannot(guard, *facts.driver) || guard.refuse(*facts.driver->state == CU_PROCESS_STATE_RUNNING,
                                                              "it is not suspended: it runs", "there is nothing to do"))
@@ -185,7 +187,7 @@ std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
     Guard guard("suspend", facts.target);
     const auto &driver = facts.driver;
     const Books books = facts.books.value_or(Books{0, ""});
-    not_ours(guard, facts.target, facts.user) ||
+    not_ours(guard, facts) ||
         (driver && (cannot(guard, *driver) || wrong_state(guard, *driver->state, facts.target.process.pid))) ||
         not_alone(guard, facts) || (facts.gpus && wrong_gpus(guard, facts)) ||
         guard.refuse(books.managed.value_or(0) != 0,

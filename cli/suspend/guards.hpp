@@ -34,12 +34,14 @@ struct Books {
     std::string unknown;                   // why: "it is not under curb"
 };
 
-struct SuspendFacts {
+// Facts that are not known yet are not judged.
+struct Facts {
     unsigned user = 0;  // who is asking
     Target target;
-    // Facts that are not known yet are not judged.
     std::optional<DriverFacts> driver;
-    std::optional<policy::Result<std::vector<GpuState>, std::string>> gpus;
+    std::optional<NvmlGpus> gpus;
+};
+struct SuspendFacts : Facts {
     std::optional<Books> books;
     std::optional<HostRoom> host;
     int companion = 0;   // another process that holds GPU memory, started by the same program; 0: none
@@ -52,11 +54,7 @@ struct Need {
     std::string uuid;
     policy::Bytes bytes = 0;
 };
-struct ResumeFacts {
-    unsigned user = 0;
-    Target target;
-    std::optional<DriverFacts> driver;
-    std::optional<policy::Result<std::vector<GpuState>, std::string>> gpus;
+struct ResumeFacts : Facts {
     std::optional<std::vector<Need>> needs;  // empty: it is not known what has to come back
 };
 // Returns the reason to refuse. nullopt for a process that is only locked: it has only to be unlocked.

@@ -72,8 +72,8 @@ class Moving {
                          (failed ? ": the driver has given it up, and all that is left is to end it (kill -9)"
                                  : ": try curb resume " + remedy));
     }
-    [[nodiscard]] Bytes held(const Machine &machine) const {
-        const auto gpus = machine.gpus();
+    [[nodiscard]] Bytes held() const {
+        const auto gpus = nvml_gpus();
         return gpus ? held_by(*gpus, pid_) : 0;
     }
 
@@ -121,20 +121,19 @@ class Suspending : Moving {
         suspended::remove_stale(target_.process);
         const auto claim = suspended::Claim::take(target_.process);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
-        const Machine machine = open_machine();
-        known.driver = facts_of(machine, pid_);
-        known.gpus = machine.gpus();
+        const auto driver = open_driver();
+        known.driver = facts_of(driver, pid_);
+        known.gpus = nvml_gpus();
         known.books = books_of(target_);
         known.host = host_room(pid_);
         if (*known.gpus) known.companion = companion_of(target_, **known.gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         const auto longest = std::numeric_limits<unsigned>::max();
-        return lock(machine, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), known);
+        return lock(*driver, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), known);
     }
 
   private:
-    int lock(const Machine &machine, unsigned patience, SuspendFacts &known) {
-        const Driver &driver = *machine.driver;
+    int lock(const Driver &driver, unsigned patience, SuspendFacts &known) {
         hold_interrupts();
         CUcheckpointLockArgs arguments{};
         arguments.timeoutMs = patience;
@@ -150,31 +149,30 @@ class Suspending : Moving {
                 (locked.error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
                                                             options_.timeout + "; try again, or --timeout 1m"
                                                       : driver.text(locked.error));
-            if (state_of(driver, pid_).is(CU_PROCESS_STATE_LOCKED)) return give_up(machine, why);
+            if (state_of(driver, pid_).is(CU_PROCESS_STATE_LOCKED)) return give_up(driver, why);
             return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why);
         }
         try {
-            return move(machine, locked.time, known);
+            return move(driver, locked.time, known);
         } catch (const std::exception &failure) {  // no memory: it must not stay locked for that
             if (state_of(driver, pid_).is(CU_PROCESS_STATE_CHECKPOINTED)) throw;
-            return give_up(machine, failure.what());
+            return give_up(driver, failure.what());
         }
     }
 
-    int move(const Machine &machine, Seconds lock_time, SuspendFacts &known) {
-        const Driver &driver = *machine.driver;
+    int move(const Driver &driver, Seconds lock_time, SuspendFacts &known) {
         // Checks again now that it stands still: it may have allocated since.
-        known.gpus = machine.gpus();
+        known.gpus = nvml_gpus();
         known.host = host_room(pid_);
         known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
-        if (const auto refusal = why_not_suspend(known)) return give_up(machine, refusal->text());
+        if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->text());
         suspended::Record record;
         for (const GpuState *gpu : gpus_of(**known.gpus, pid_))
             record.push_back({gpu->uuid, gpu->user(pid_)->held.value_or(0), gpu->free});
-        if (const auto fault = suspended::write(target_.process, record)) return give_up(machine, cannot_ + *fault);
+        if (const auto fault = suspended::write(target_.process, record)) return give_up(driver, cannot_ + *fault);
         if (interrupted()) {
             suspended::remove(target_.process);
-            return give_up(machine, "interrupted before anything was moved", kInterrupted);
+            return give_up(driver, "interrupted before anything was moved", kInterrupted);
         }
         // The lock blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory
         // that the checkpoint may move. (JAX on an H200, in the middle of training, crashed in 4 of 12 suspends without
@@ -185,7 +183,7 @@ class Suspending : Moving {
         const Made moved =
             make([&] { return driver.cuCheckpointProcessCheckpoint(pid_, &arguments); },
                  [&](Seconds so_far) {
-                     const auto now = machine.gpus();
+                     const auto now = nvml_gpus();
                      const Bytes left = now ? std::min(whole, held_by(*now, pid_)) : whole;
                      return fmt::format("  {} of {} out, {}", format_human(whole - left), format_human(whole),
                                         seconds_text(so_far));
@@ -195,26 +193,26 @@ class Suspending : Moving {
                      pid_));
         const Left left = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
         if (moved.error == CUDA_SUCCESS || left.is(CU_PROCESS_STATE_CHECKPOINTED))
-            return done(machine, record, lock_time, moved.time);
+            return done(record, lock_time, moved.time);
         if (left.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
         const bool unsupported = moved.error == CUDA_ERROR_NOT_SUPPORTED;
-        return give_up(machine,
+        return give_up(driver,
                        cannot_ + "the driver could not move it out: " + driver.text(moved.error) +
                            (unsupported ? " (it may have managed memory, or memory shared with other processes)" : ""));
     }
 
     // After the lock: unlocks the process, and prints `why` and its state.
-    int give_up(const Machine &machine, const std::string &why, int status = kRefused) const {
-        const Left left = unlock(*machine.driver, pid_);
+    int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
+        const Left left = unlock(driver, pid_);
         if (left.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
-        return half_done(left, why,
-                         fmt::format("; it could not be unlocked ({}, its state is {})",
-                                     machine.driver->text(left.error), left.name()),
-                         std::to_string(pid_));
+        return half_done(
+            left, why,
+            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(left.error), left.name()),
+            std::to_string(pid_));
     }
 
-    int done(const Machine &machine, const suspended::Record &record, Seconds lock_time, Seconds time) const {
-        const auto now = machine.gpus();
+    int done(const suspended::Record &record, Seconds lock_time, Seconds time) const {
+        const auto now = nvml_gpus();
         const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, pid_) : 0; };
         Bytes held = 0, left = 0;
         for (const suspended::Gpu &gpu : record) {
@@ -288,16 +286,16 @@ class Resuming : Moving {
         suspended::remove_stale(target_.process);
         const auto claim = suspended::Claim::take(target_.process);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
-        const Machine machine = open_machine();
-        facts.driver = facts_of(machine, pid_);
+        const auto driver = open_driver();
+        facts.driver = facts_of(driver, pid_);
         if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
         hold_interrupts();
         if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) {
             complain(target_.text() + " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
-            return unlocked(machine, 0, std::nullopt);
+            return unlocked(*driver, 0, std::nullopt);
         }
-        if (const auto status = wait_for_room(machine, facts)) return *status;
-        return move(machine);
+        if (const auto status = wait_for_room(facts)) return *status;
+        return move(*driver);
     }
 
   private:
@@ -321,14 +319,14 @@ class Resuming : Moving {
     }
 
     // Returns the exit status if there is too little room. nullopt if there is enough.
-    std::optional<int> wait_for_room(const Machine &machine, ResumeFacts &facts) const {
+    std::optional<int> wait_for_room(ResumeFacts &facts) const {
         constexpr auto kNextLook = std::chrono::milliseconds(200);
         Progress progress([&](Seconds so_far) {
             return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
                                policy::format(patience_));
         });
         for (;;) {
-            facts.gpus = machine.gpus();
+            facts.gpus = nvml_gpus();
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);
             if (!refusal) return std::nullopt;
@@ -340,9 +338,8 @@ class Resuming : Moving {
         }
     }
 
-    int move(const Machine &machine) const {
-        const Driver &driver = *machine.driver;
-        const Bytes left = held(machine);
+    int move(const Driver &driver) const {
+        const Bytes left = held();
         Bytes whole = 0;
         for (const suspended::Gpu &gpu : suspended::read(target_.process).value_or(suspended::Record()))
             whole += gpu.held;
@@ -351,25 +348,25 @@ class Resuming : Moving {
         const Made moved =
             make([&] { return driver.cuCheckpointProcessRestore(pid_, &arguments); },
                  [&](Seconds so_far) {
-                     return fmt::format("  {}{} back, {}", format_human(back(held(machine))),
+                     return fmt::format("  {}{} back, {}", format_human(back(held())),
                                         whole == 0 ? "" : " of " + format_human(back(whole)), seconds_text(so_far));
                  },
                  "half a resume cannot be stopped: it goes on to its end");
         const Left state = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
         if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_LOCKED))
-            return unlocked(machine, back(held(machine)), moved.time);
+            return unlocked(driver, back(held()), moved.time);
         const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
         if (state.is(CU_PROCESS_STATE_CHECKPOINTED))
             return ended(kRefused, "suspended", why + "; it is still suspended, and curb resume can be tried again");
         return half_done(state, why, "; its state is " + state.name(), "again");
     }
 
-    int unlocked(const Machine &machine, Bytes bytes, std::optional<Seconds> time) const {
-        const Left left = unlock(*machine.driver, pid_);
+    int unlocked(const Driver &driver, Bytes bytes, std::optional<Seconds> time) const {
+        const Left left = unlock(driver, pid_);
         if (!left.is(CU_PROCESS_STATE_RUNNING))
-            return half_done(
-                left, cannot_ + "its memory is back, but it could not be unlocked: " + machine.driver->text(left.error),
-                "; its state is " + left.name(), "again");
+            return half_done(left,
+                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(left.error),
+                             "; its state is " + left.name(), "again");
         suspended::remove(target_.process);
         if (json_)
             print_line(json::object({{"pid", pid_},

@@ -1,8 +1,6 @@
 #include "text_width.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <iterator>
 
 namespace curb::cli {
@@ -36,14 +34,10 @@ struct Character {
 // The first of a text that is not empty.
 Character first_of(std::string_view text) {
     const auto lead = static_cast<unsigned char>(text[0]);
-    const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-    if (length == 1 || length > text.size()) return {text.substr(0, 1), lead < 0x80 ? lead : U'\uFFFD'};
+    const std::size_t length = policy::character(text, 0);
+    if (length < 2) return {text.substr(0, 1), length == 1 ? lead : U'\uFFFD'};
     char32_t code = lead & (0xFFU >> (length + 1));
-    for (std::size_t i = 1; i < length; ++i) {
-        const auto next = static_cast<unsigned char>(text[i]);
-        if ((next & 0xC0) != 0x80) return {text.substr(0, 1), U'\uFFFD'};
-        code = code << 6 | (next & 0x3FU);
-    }
+    for (const char next : text.substr(1, length - 1)) code = code << 6 | (static_cast<unsigned char>(next) & 0x3FU);
     return {text.substr(0, length), code};
 }
 
@@ -85,10 +79,10 @@ std::string padded(std::string text, std::size_t columns, bool right) {
     return text;
 }
 
-std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent) {
+std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent, std::size_t taken) {
     std::string out;
     if (indent + 8 > columns) indent = 0;
-    for (std::size_t room = columns;; room = columns - indent) {
+    for (std::size_t room = columns - std::min(columns, taken);; room = columns - indent) {
         if (width_of(text) <= room) return out.append(text).append("\n");
         std::string_view line = beginning(text, room);
         if (line.empty()) line = first_of(text).bytes;

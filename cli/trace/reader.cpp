@@ -227,8 +227,7 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     if (!standard_input && !opened) return fault(errno);
     const int fd = standard_input ? STDIN_FILENO : opened.number();
     TraceReader reader(name);
-    // Reserves memory for the most events that there can be: pages that are not used are never touched, and growing
-    // would copy all events.
+    // Reserves memory for the most events that there can be: growing would copy all of them.
     constexpr std::int64_t kShortestLine = 100;
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))

@@ -1,13 +1,9 @@
-// A trace in memory, for `curb report` and `curb replay`. An event takes 64 bytes, because a run may have fifty
-// million.
+// A trace in memory, for `curb report` and `curb replay`. A run may have fifty million events, of 64 bytes each.
 #pragma once
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "control/trace.hpp"

@@ -282,8 +282,7 @@ class Run {
         return std::any_of(pending_.begin(), pending_.end(),
                            [&](const Pending &one) { return one.event->thread == thread; });
     }
-    // The waiting requests look again, in the order in which they began to wait; a thread whose wait is over makes up
-    // for what it has missed.
+    // Tries the waiting requests again, oldest first. A thread whose wait is over makes up for what it has missed.
     void retry() {
         for (std::size_t i = 0; i < pending_.size();) {
             const Pending request = pending_[i];

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "policy/policy.hpp"

@@ -1,7 +1,6 @@
 // Sums up a recorded run: peaks, refusals, waits and releases. Pure.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>

@@ -38,7 +38,7 @@ MachineCondition machine() {
     out.driver.has_checkpoint = true;
     out.driver.version = out.driver.kernel = "580.159.04";
     out.driver.has_device_files = true;
-    out.nvml.gpus = {{0, false, true, 0}};
+    out.nvml = std::vector<GpuState>(1);
     out.library.path = "/usr/lib/curb/libcurb.so";
     out.library.elf = Elf{64, EM_X86_64, true, {}};
     out.library.command = kOurs;
@@ -157,7 +157,7 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     with(problem, "there is no CUDA driver here", "install NVIDIA's driver", [](M &m) {
         m.driver.fault = "libcuda.so.1: no such file";
         m.driver.kernel.clear();
-        m.nvml.fault = "there is no NVML either";  // is not told as well
+        m.nvml = std::string("there is no NVML either");  // is not reported as well
     });
     with(problem, "has not answered cuInit", "dmesg", [](M &m) { m.driver.silent = true; });
     with(problem, "stub", "LD_LIBRARY_PATH", init(34));
@@ -186,16 +186,16 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
 TEST_CASE("missing figures of NVML, and the settings of GPUs") {
     const Examined<M> with(machine());
     with(problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility",
-         [](M &m) { m.nvml.fault = "there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"; });
+         [](M &m) { m.nvml = std::string("there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"); });
     const auto unlisted = with.after([](M &m) { m.view->gpus[0].uses[0].nvml.reset(); });
     unlisted(note, "NVML does not list process 4711", "--pid=host");
     // Nor need it: such a process holds nothing.
     unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
     unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
-    with(note, "GPU 0 is divided (MIG)", "", [](M &m) { m.nvml.gpus[0].mig = true; });
-    with(note, "shared through MPS by 1 process,", "", [](M &m) { m.nvml.gpus[0].mps_clients = 1; });
-    with(note, "shared through MPS by 3 processes", "", [](M &m) { m.nvml.gpus[0].mps_clients = 3; });
-    with(note, "put to sleep", "nvidia-smi -pm 1", [](M &m) { m.nvml.gpus[0].kept_awake = false; });
+    with(note, "GPU 0 is divided (MIG)", "", [](M &m) { m.nvml.value()[0].mig = true; });
+    with(note, "shared through MPS by 1 process,", "", [](M &m) { m.nvml.value()[0].mps_clients = {7}; });
+    with(note, "shared through MPS by 3 processes", "", [](M &m) { m.nvml.value()[0].mps_clients = {7, 8, 9}; });
+    with(note, "put to sleep", "nvidia-smi -pm 1", [](M &m) { m.nvml.value()[0].kept_awake = false; });
 }
 
 TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner only") {
@@ -280,8 +280,8 @@ TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") 
     mute(problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711");
     mute(note, "does not say what it holds", "", [](M &m) { m.view->processes[0].stopped = true; });
     const auto wrong = with.after([](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; });
-    wrong(problem, "the last edit of the policy of process 4711 (python3) of alice is not in force", "mend");
-    wrong(problem, "so it gets no GPU memory: job.json:1:1: no", "mend",
+    wrong(problem, "the last edit of the policy of process 4711 (python3) of alice is not in force", "it is read at once");
+    wrong(problem, "so it gets no GPU memory: job.json:1:1: no", "it is read at once",
           [](M &m) { m.view->processes[0].status->policy.unusable = true; });
 }
 
@@ -384,7 +384,7 @@ TEST_CASE("the problems of a process under curb") {
     const auto broken = with.after([](P &p) { p.status->policy.error = "job.json:4:14: no size"; });
     broken(problem, "the last edit of its policy is not in force", "the last good one");
     broken(problem, "every GPU allocation is refused: job.json:4:14: no size",
-           "mend /home/alice/job.json; it is read at once", [](P &p) { p.status->policy.unusable = true; });
+           "fix /home/alice/job.json; it is read at once", [](P &p) { p.status->policy.unusable = true; });
     with(problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND", [](P &p) {
         p.status->bypasses = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
     });
@@ -460,7 +460,7 @@ TEST_CASE("a call that does not return is given up, and doctor reports no proces
     }));
     CHECK(a_call_hangs());
     MachineCondition hangs = machine();
-    hangs.nvml.fault = "NVML has not answered for 10 s";
+    hangs.nvml = std::string("NVML has not answered for 10 s");
     hangs.view.reset();
     const Findings findings = examine(hangs);
     CHECK(found(findings, problem, "NVML has not answered for 10 s") != nullptr);

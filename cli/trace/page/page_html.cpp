@@ -170,16 +170,15 @@ void add_releases(std::string &out, const Recording &recording, const Summary &s
 
 // ---- what the script reads: times in us, sizes in bytes ----
 
-std::string list(const auto &values, auto text) { return "[" + policy::joined(values, ",", text) + "]"; }
 std::string microseconds(std::uint64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 std::string times(const auto &samples) {
-    return list(samples, [](const auto &one) { return microseconds(one.ns); });
+    return json::list(samples, [](const auto &one) { return microseconds(one.ns); });
 }
 std::string limits(const std::vector<LimitSample> &samples) {
     const auto limit = [](const LimitSample &one) {
         return one.limit == policy::kUnbounded ? "null" : std::to_string(one.limit);
     };
-    return fmt::format(R"({{"t":{},"v":{}}})", times(samples), list(samples, limit));
+    return json::object({{"t", times(samples)}, {"v", json::list(samples, limit)}});
 }
 
 // When the trace began, in this machine's time zone.
@@ -198,16 +197,21 @@ std::string data_of(const Recording &recording, const Picture &picture) {
             const auto bytes = [=](const HeldSample &one) {
                 return std::to_string(one.kinds[static_cast<std::size_t>(kind)]);
             };
-            return fmt::format(R"({{"name":{},"v":{}}})", policy::json_text(std::string(policy::kind_text(kind))),
-                               list(chart.samples, bytes));
+            return json::object(
+                {{"name", json::text(policy::kind_text(kind))}, {"v", json::list(chart.samples, bytes)}});
         };
-        return fmt::format(R"({{"gpu":{},"t":{},"held":{},"kinds":{},"cap":{},"allowance":{}}})", chart.gpu,
-                           times(chart.samples),
-                           list(chart.samples, [](const HeldSample &one) { return std::to_string(one.held); }),
-                           list(chart.kinds, kind_data), limits(chart.cap), limits(chart.allowance));
+        const auto held = [](const HeldSample &one) { return std::to_string(one.held); };
+        return json::object({{"gpu", chart.gpu},
+                             {"t", times(chart.samples)},
+                             {"held", json::list(chart.samples, held)},
+                             {"kinds", json::list(chart.kinds, kind_data)},
+                             {"cap", limits(chart.cap)},
+                             {"allowance", limits(chart.allowance)}});
     };
-    return fmt::format(R"({{"begin":{},"end":{},"clock":{},"gpus":{}}})", microseconds(picture.begin_ns),
-                       microseconds(picture.end_ns), seconds_of_day(recording), list(picture.charts, chart_data));
+    return json::object({{"begin", microseconds(picture.begin_ns)},
+                         {"end", microseconds(picture.end_ns)},
+                         {"clock", seconds_of_day(recording)},
+                         {"gpus", json::list(picture.charts, chart_data)}});
 }
 
 }  // namespace
