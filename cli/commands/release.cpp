@@ -131,7 +131,7 @@ void print_answer(const Asked &process) {
 // `all`: waits at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
-    if (const Target target = look_at(pid); target.process.start != 0 && control::suspended::read(target.process))
+    if (const Target target = inspect(pid); target.process.start != 0 && control::suspended::read(target.process))
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
                std::to_string(pid) + " brings it back";
     // A process that does not answer this at once would not answer the release either.

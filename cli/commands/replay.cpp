@@ -98,7 +98,7 @@ std::optional<Outcome> load(const ReplayOptions &options, const Recording &recor
     if (loaded.rule != nullptr) out.rule = policy::rule_name(reading->own.file, *loaded.rule);
     if (asks_for_more(reading->own) || (reading->ceiling && asks_for_more(*reading->ceiling)))
         out.notes.emplace_back(
-            "Some rules ask for a user or an environment, which a trace does not tell: they are taken not to match.");
+            "Some rules ask for a user or an environment, which a trace does not have: they are taken not to match.");
     if (reading->ceiling)
         out.notes.push_back(fmt::format("This machine's ceiling, {}, holds here too.", config::kCeiling));
     return out;
@@ -110,7 +110,7 @@ void judge(const Recording &recording, Outcome &out) {
     for (auto *rules : {&policy.gpu, &policy.ceiling}) {
         policy::Matched matched = policy::match(*rules, gpus);
         for (const std::string &one : matched.unmatched)
-            if (rules == &policy.gpu) out.notes.push_back(one + "; a trace tells ordinals and UUIDs alone");
+            if (rules == &policy.gpu) out.notes.push_back(one + "; a trace has only ordinals and UUIDs");
         for (std::string &one : matched.ambiguous) out.notes.push_back(std::move(one));
         *rules = std::move(matched.rules);
     }
@@ -268,7 +268,7 @@ int replay(const ReplayOptions &options) {
                           });
     if (!sized && relative)
         return failed(
-            "replay: the trace does not tell how large the GPU was, so a size in percent means nothing; write it in "
+            "replay: the trace does not have the size of the GPU, so a size in percent means nothing; write it in "
             "bytes");
     judge(*recording, *outcome);
     if (options.json)

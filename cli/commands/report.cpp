@@ -34,10 +34,10 @@ mode_t mode_of_new_files() {
 int report(const ReportOptions &options) {
     const std::string file = options.output.value_or(""), lower = policy::lower_case(file);
     const std::string quoted = policy::quote(policy::one_line(file));
-    const bool is_page = lower.ends_with(".html") || lower.ends_with(".htm");
+    const bool is_page = lower.ends_with(".html");
     if (options.output && !is_page && !lower.ends_with(".svg"))
         return failed("report: " + quoted +
-                      " says not what to write; name a file that ends in .html (a page) or .svg (a picture)");
+                      " does not say what to write; name a file that ends in .html (a page) or .svg (a picture)");
     std::error_code ignored;
     if (options.output && std::filesystem::equivalent(options.trace, file, ignored))
         return failed("report: " + quoted + " is the trace itself; name another file");

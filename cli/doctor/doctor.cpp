@@ -62,7 +62,7 @@ std::string text_of(const Findings &findings, const Screen &screen) {
 }
 
 int doctor(const DoctorOptions &options) {
-    const Findings findings = options.pid == 0 ? examine(look_at_machine()) : examine(look_into(options.pid));
+    const Findings findings = options.pid == 0 ? examine(inspect_machine()) : examine(inspect_process(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     const int status = has_problem(findings) ? 1 : 0;
     if (!a_call_hangs()) return status;

@@ -107,7 +107,7 @@ struct MachineCondition {
 };
 // Takes seconds if the driver sleeps, and longer if it hangs (within.hpp). Changes nothing, except that it creates the
 // user's runtime folder, as every program under curb does.
-MachineCondition look_at_machine();
+MachineCondition inspect_machine();
 Findings examine(const MachineCondition &facts);
 
 // A library in a process's memory.
@@ -155,7 +155,7 @@ struct ProcessCondition {
     std::string version;                     // of this command
     std::optional<std::vector<int>> listed;  // holds GPU memory, as NVML reports; nullopt: not known
 };
-ProcessCondition look_into(int pid);
+ProcessCondition inspect_process(int pid);
 Findings examine(const ProcessCondition &facts);
 
 }  // namespace curb::cli

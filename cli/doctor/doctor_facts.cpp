@@ -226,7 +226,7 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
     for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
         if (const auto there = curb_in(above); there.empty() || there.front().begin != curb.front().begin) return 0;
         if (std::binary_search(with_socket.begin(), with_socket.end(), above)) return above;
-        above = look_at(above).parent;
+        above = inspect(above).parent;
     }
     return 0;
 }
@@ -255,7 +255,7 @@ void ask(ProcessCondition &facts, const Target &target) {
 
 }  // namespace
 
-MachineCondition look_at_machine() {
+MachineCondition inspect_machine() {
     MachineCondition out;
     out.driver = driver_condition();
     const auto nvml = within(kNvmlPatience, [] { return std::pair(nvml_gpus(), nvml_driver_version()); });
@@ -267,17 +267,17 @@ MachineCondition look_at_machine() {
     out.preload_file = preload_file();
     out.runtime = runtime_condition();
     out.policy = policy_condition();
-    if (nvml) out.view = within(kNvmlPatience, [] { return look_around(kProcessesPatience); });
+    if (nvml) out.view = within(kNvmlPatience, [] { return poll_all(kProcessesPatience); });
     return out;
 }
 
-ProcessCondition look_into(int pid) {
+ProcessCondition inspect_process(int pid) {
     ProcessCondition facts;
     facts.pid = pid;
     facts.now = control::unix_now();
     facts.user = ::geteuid();
     facts.version = CURB_VERSION;
-    const Target target = look_at(pid);
+    const Target target = inspect(pid);
     facts.name = "process " + target.text();
     const std::string status = proc_text(pid, "status");
     const std::string_view state = field_in(status, "State:");

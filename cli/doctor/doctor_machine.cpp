@@ -89,7 +89,7 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const std::optio
                       "until nvidia-smi works");
         return;
     }
-    check.ok(hidden.empty(), "tells what processes hold");
+    check.ok(hidden.empty(), "reports what processes hold");
     check.note(!hidden.empty(),
                "NVML does not list process " + policy::joined(hidden, ", ") +
                    ", as in some containers, so what the driver takes for code there is not measured",
@@ -122,7 +122,7 @@ void judge(const LibraryCondition &library, Findings &out) {
     check.problem(library.command && !same_architecture(*library.elf, *library.command),
                   path + " is for " + architecture_of(*library.elf) + ", and this command for " + ours,
                   "install curb for " + ours);
-    check.problem(library.no_exec, path + " lies on a file system that is mounted noexec, so the loader passes it over",
+    check.problem(library.no_exec, path + " lies on a file system that is mounted noexec, so the loader ignores it",
                   "install curb elsewhere");
     check.problem(writable, path + " can be written by everybody, and with it what every program under curb does",
                   "chmod o-w " + path);

@@ -65,7 +65,7 @@ class Examination {
             facts_.name + " belongs to " + facts_.owner_name + ", so it cannot be looked into",
             "ask as " + (facts_.owner_name == "root" ? "" : facts_.owner_name + ", or as ") + "root: " + as_root) ||
             none(facts_.owner != facts_.acts_as,
-                 "its program has another user's rights (setuid), so the loader passes LD_PRELOAD over",
+                 "its program has another user's rights (setuid), so the loader ignores LD_PRELOAD",
                  "start the program that it starts by curb run, or name libcurb.so in /etc/ld.so.preload") ||
             check.problem(
                 facts_.user == 0,
@@ -92,8 +92,7 @@ class Examination {
                  "its program uses musl as its libc, and libcurb.so needs glibc",
                  "run it in an image with glibc, on which CUDA's libraries depend too") ||
             none(facts_.secure,
-                 "its program has rights of its own (setuid, setgid or capabilities), so the loader passes LD_PRELOAD "
-                 "over",
+                 "its program has rights of its own (setuid, setgid or capabilities), so the loader ignores LD_PRELOAD",
                  "start it without them, or name libcurb.so in /etc/ld.so.preload") ||
             none(facts_.preloaded.empty(),
                  fmt::format("LD_PRELOAD {} when it was started{}",
@@ -149,7 +148,7 @@ class Examination {
             of("fork").note(
                 facts_.forked_from != 0 && !is_listed(),
                 fmt::format("{} was forked by process {}: if that had used CUDA by then, CUDA does not work in "
-                            "it, and curb passes its calls",
+                            "it, and its calls bypass curb",
                             facts_.name, facts_.forked_from),
                 "start workers that use CUDA by spawn, not by fork") ||
             control.note(facts_.inner_pid != 0, facts_.name + " runs in a container of its own, where it can be asked",

@@ -93,7 +93,7 @@ std::vector<int> started_by(int pid, const std::vector<int> &processes) {
     return out;
 }
 
-Target look_at(int pid) {
+Target inspect(int pid) {
     Target target;
     target.process.pid = pid;
     target.process.start = pid > 0 ? control::suspended::start_of(pid) : 0;

@@ -30,7 +30,7 @@ struct Target {
     // "4711 (python3)"
     [[nodiscard]] std::string text() const;
 };
-Target look_at(int pid);
+Target inspect(int pid);
 // Returns "4711 (python3)", for the process that has this pid now.
 std::string name_of(int pid);
 // Returns those of `processes` that are descendants of `pid`: the programs of a shell or launcher.

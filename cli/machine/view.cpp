@@ -34,7 +34,7 @@ const std::string &user_name(uid_t uid) {
                entry && entry->pw_name && *entry->pw_name ? policy::plain(entry->pw_name) : std::to_string(uid);
 }
 
-ProcessFacts look(int pid, bool asked) {
+ProcessFacts facts_of(int pid, bool asked) {
     ProcessFacts out;
     out.pid = pid;
     control::suspended::Process process{pid, control::suspended::start_of(pid), 0, 0};
@@ -64,24 +64,24 @@ std::set<int> listed_in(const NvmlGpus &gpus) {
 }
 
 // Joins these answers with NVML and /proc.
-View look_beside(std::vector<control::Answer> answers) {
+View view_with(std::vector<control::Answer> answers) {
     ViewFacts facts{nvml_gpus(), std::move(answers), {}};
     std::set<int> asked, known, missing;
     for (const control::Answer &one : facts.answers) asked.insert(one.pid);
-    const auto look_at_new = [&](const std::set<int> &pids) {
+    const auto add_new = [&](const std::set<int> &pids) {
         for (const int pid : pids) {
             if (!known.insert(pid).second) continue;
-            facts.processes.push_back(look(pid, asked.contains(pid)));
+            facts.processes.push_back(facts_of(pid, asked.contains(pid)));
             if (!facts.processes.back().lives) missing.insert(pid);
         }
     };
-    look_at_new(asked);
-    look_at_new(listed_in(facts.gpus));
+    add_new(asked);
+    add_new(listed_in(facts.gpus));
     if (missing.empty()) return join(facts);
     // Missing processes have ended. If NVML still lists them, they are in another pid namespace.
     facts.gpus = nvml_gpus();
     const std::set<int> still = listed_in(facts.gpus), suspects = std::exchange(missing, {});
-    look_at_new(still);
+    add_new(still);
     std::erase_if(facts.processes, [&](const ProcessFacts &one) {
         return suspects.contains(one.pid) && still.contains(one.pid) &&
                ::access(control::proc_path(one.pid, "").c_str(), F_OK) != 0;
@@ -228,21 +228,21 @@ class Join {
 
 }  // namespace
 
-View look_around(std::chrono::milliseconds patience) {
-    return look_beside(control::ask_all(control::StatusRequest(), patience));
+View poll_all(std::chrono::milliseconds patience) {
+    return view_with(control::ask_all(control::StatusRequest(), patience));
 }
 
-Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience) {
-    Closely out;
+Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
+    Polled out;
     std::vector<control::Answer> answers;
     for (const int pid : pids) {
         control::Reply reply = control::ask(pid, control::StatusRequest{true}, patience);
         if (const auto *failure = std::get_if<control::Failure>(&reply)) out.failures[pid] = failure->message;
         // A failure of a process that is not under curb is not an answer.
-        const bool is_answer = !out.failures.contains(pid) || look(pid, false).preloaded;
+        const bool is_answer = !out.failures.contains(pid) || facts_of(pid, false).preloaded;
         if (is_answer) answers.push_back({pid, std::move(reply)});
     }
-    out.view = look_beside(std::move(answers));
+    out.view = view_with(std::move(answers));
     return out;
 }
 

@@ -55,14 +55,14 @@ struct View {
 };
 
 // Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
-View look_around(std::chrono::milliseconds patience);
+View poll_all(std::chrono::milliseconds patience);
 
 // Asks these processes in detail, one after the other. The view also has the processes that NVML lists.
-struct Closely {
+struct Polled {
     View view;
     std::map<int, std::string> failures;  // by pid: why there is no answer, with the remedy
 };
-Closely look_closely(const std::vector<int> &pids, std::chrono::milliseconds patience);
+Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
 // Returns the part of the view that is about these processes.
 View only(const View &view, const std::vector<int> &pids);

@@ -24,7 +24,7 @@ struct MetricsOptions {
 constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
 
 int metrics(const MetricsOptions &options) {
-    const std::string text = text_of(families_of(look_around(kMetricsPatience), CURB_VERSION));
+    const std::string text = text_of(families_of(poll_all(kMetricsPatience), CURB_VERSION));
     std::optional<std::string> fault;
     if (options.textfile) {
         fault = replace_file(*options.textfile, text);

@@ -32,37 +32,25 @@ struct PsOptions {
 
 constexpr auto kTablePatience = 300ms;     // of the table: it shows what has answered by then
 constexpr auto kDetailsPatience = 1000ms;  // of the details, some of which take milliseconds to find out
-constexpr auto kShortest = 100ms;          // between two looks
 
-// "2", "0.5" (seconds), "2s", "500ms", "1m".
-policy::Result<policy::Duration, std::string> span_of(const std::string &text) {
-    double seconds = 0;
-    const char *end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, seconds, std::chars_format::fixed);
-    if (error != std::errc() || stop != end) {
-        const auto span = policy::parse_duration(text);
-        if (span && *span >= kShortest) return span;
-    } else if (seconds >= 0.1 && seconds <= 1e6) {
-        return policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000));
-    }
-    return policy::quote(text) + " is no time between two looks; write seconds, from 0.1 on, as 2 or 0.5";
-}
-
-// Returns the interval of --watch, if it was given.
+// Returns the interval of --watch, which is in seconds. nullopt if it was not given.
 policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
     if (!options.watch) return std::optional<policy::Duration>();
-    const auto span = span_of(*options.watch);
-    if (!span) return "--watch: " + span.error();
-    return std::optional(*span);
+    double seconds = 0;
+    const char *end = options.watch->data() + options.watch->size();
+    const auto [stop, error] = std::from_chars(options.watch->data(), end, seconds, std::chars_format::fixed);
+    if (error == std::errc() && stop == end && seconds >= 0.1 && seconds <= 1e6)
+        return std::optional(policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000)));
+    return "--watch: " + policy::quote(*options.watch) + " is not an interval; write seconds, from 0.1 on, as 2 or 0.5";
 }
 
-struct Looked {
+struct Shown {
     View view;
     std::vector<PsError> errors;  // of those that were asked for, and cannot be shown
     bool silent = false;          // one of them can be shown, but does not answer
 };
 
-std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size_t> process) {
+std::string what_is_wrong(const Polled &found, int pid, std::optional<std::size_t> process) {
     const auto failure = found.failures.find(pid);
     std::string out =
         failure == found.failures.end() ? control::process_text(pid) + " has ended meanwhile" : failure->second;
@@ -71,9 +59,9 @@ std::string what_is_wrong(const Closely &found, int pid, std::optional<std::size
     return says.empty() ? out : out + "; " + says;
 }
 
-Looked look_at_these(const std::vector<int> &pids) {
-    Closely found = look_closely(pids, kDetailsPatience);
-    Looked out;
+Shown polled_view(const std::vector<int> &pids) {
+    Polled found = poll(pids, kDetailsPatience);
+    Shown out;
     std::vector<int> shown;
     for (const int pid : pids) {
         const auto &all = found.view.processes;
@@ -91,38 +79,38 @@ Looked look_at_these(const std::vector<int> &pids) {
     return out;
 }
 
-std::string text_of(const Looked &looked, const PsOptions &options, const Screen &screen) {
+std::string text_of(const Shown &shown, const PsOptions &options, const Screen &screen) {
     const control::UnixMs now = control::unix_now();
-    if (options.json) return ps_json(looked.view, looked.errors, now) + "\n";
-    if (options.pids.empty()) return ps_table(looked.view, screen, now);
+    if (options.json) return ps_json(shown.view, shown.errors, now) + "\n";
+    if (options.pids.empty()) return ps_table(shown.view, screen, now);
     std::string out;
-    for (std::size_t i = 0; i < looked.view.processes.size(); ++i)
-        out += (i == 0 ? "" : "\n") + ps_detail(looked.view, i, screen, now);
-    for (const PsError &one : looked.errors)
+    for (std::size_t i = 0; i < shown.view.processes.size(); ++i)
+        out += (i == 0 ? "" : "\n") + ps_detail(shown.view, i, screen, now);
+    for (const PsError &one : shown.errors)
         if (options.watch) out += one.message + "\n";
     return out;
 }
 
 int ps(const PsOptions &options) {
-    const auto between_looks = every(options);
-    if (!between_looks) return failed("ps: " + between_looks.error());
+    const auto interval = every(options);
+    if (!interval) return failed("ps: " + interval.error());
     std::map<int, std::string> complaints;
     const auto frame = [&](const Screen &screen) {
-        const Looked looked =
-            options.pids.empty() ? Looked{look_around(kTablePatience), {}, false} : look_at_these(options.pids);
+        const Shown shown =
+            options.pids.empty() ? Shown{poll_all(kTablePatience), {}, false} : polled_view(options.pids);
         Frame out;
-        out.status = looked.errors.empty() && !looked.silent ? 0 : 1;
-        out.last = !options.pids.empty() && looked.errors.size() == options.pids.size();
-        out.text = text_of(looked, options, screen);
+        out.status = shown.errors.empty() && !shown.silent ? 0 : 1;
+        out.last = !options.pids.empty() && shown.errors.size() == options.pids.size();
+        out.text = text_of(shown, options, screen);
         if (options.json) return out;
-        for (const PsError &one : looked.errors) complaints[one.pid] = one.message;
+        for (const PsError &one : shown.errors) complaints[one.pid] = one.message;
         for (auto &[pid, message] : complaints)  // once each, and not into a picture that is redrawn
             if (!message.empty() && (!options.watch || out.last)) complain(policy::plain(std::exchange(message, "")));
         return out;
     };
     // The line before each answer of --watch. Lines of JSON have their own time.
     const auto divider = [&] { return options.json ? "" : "curb ps at " + clock_text(control::unix_now(), 0) + "\n"; };
-    if (*between_looks) return watch(**between_looks, divider, frame);
+    if (*interval) return watch(**interval, divider, frame);
     const Frame once = frame(screen_of_stdout());
     print(once.text);
     return once.status;
@@ -142,7 +130,7 @@ refused requests, a process that is stopped or does not answer, one above its
 cap. It answers within 0.3 s, also if processes are stuck.
 
 With PID: its policy, what it holds by kind, pools, its last refusals and
-releases, calls that pass by curb. Processes under curb are those of this user
+releases, calls that bypass curb. Processes under curb are those of this user
 (of all users, for root).
 
 Exit status 0: shown, or ended by Ctrl-C; 1: a PID is none, is not under curb,

@@ -190,7 +190,7 @@ class Detail {
     }
     void bypasses(const control::Status &status) {
         if (status.bypasses.empty()) return;
-        title("calls that pass by curb");
+        title("calls that bypass curb");
         for (const control::Bypass &one : status.bypasses) line(2, "", plain(one.library) + ": " + plain(one.how));
     }
 

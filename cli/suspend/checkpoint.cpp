@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kBooksPatience = std::chrono::seconds(2);
-constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr auto kRefresh = std::chrono::milliseconds(50);
 constexpr auto kLine = std::chrono::seconds(1);
 constexpr int kTries = 5;
 constexpr auto kBetweenTries = std::chrono::milliseconds(100);
@@ -65,10 +65,10 @@ Books books_of(const Target &target) {
 }
 
 int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
-    if (target.executable.empty() || look_at(target.parent).executable != target.executable) return 0;
+    if (target.executable.empty() || inspect(target.parent).executable != target.executable) return 0;
     for (const GpuState &gpu : gpus)
         for (const GpuUser &user : gpu.users)
-            if (user.pid != target.process.pid && look_at(user.pid).parent == target.parent) return user.pid;
+            if (user.pid != target.process.pid && inspect(user.pid).parent == target.parent) return user.pid;
     return 0;
 }
 
@@ -89,7 +89,7 @@ Progress::~Progress() {
     if (shown_) std::fputs("\r\033[K", stderr);
 }
 
-void Progress::look() {
+void Progress::refresh() {
     if (!terminal_ || Clock::now() < next_) return;
     next_ = Clock::now() + kLine;
     shown_ = true;
@@ -115,8 +115,8 @@ Made make(const std::function<CUresult()> &call, const Progress::Line &line, con
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     bool said = false;
-    while (result.wait_for(kLook) == std::future_status::timeout) {
-        progress.look();
+    while (result.wait_for(kRefresh) == std::future_status::timeout) {
+        progress.refresh();
         if (interrupted() && !said) progress.say(note);
         said = said || interrupted();
     }

@@ -34,7 +34,7 @@ class Progress {
     ~Progress();  // wipes the line
     Progress(const Progress &) = delete;
     Progress &operator=(const Progress &) = delete;
-    void look();
+    void refresh();
     // Prints a line that stays.
     void say(const std::string &text);
     [[nodiscard]] Seconds so_far() const { return std::chrono::steady_clock::now() - start_; }

@@ -114,7 +114,7 @@ bool shared_in_hardware(Guard &guard, const SuspendFacts &facts, const std::vect
 }
 
 bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
-    if (!*facts.gpus) return guard.refuse(true, "NVML does not tell who holds what: " + facts.gpus->error(), kSeeSmi);
+    if (!*facts.gpus) return guard.refuse(true, "NVML does not report who holds what: " + facts.gpus->error(), kSeeSmi);
     const int pid = facts.target.process.pid;
     const auto gpus = gpus_of(**facts.gpus, pid);
     if (guard.refuse(gpus.empty(), "NVML lists no GPU memory of it",
@@ -122,7 +122,7 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
         shared_in_hardware(guard, facts, gpus))
         return true;
     for (const GpuState *gpu : gpus)
-        if (guard.refuse(!gpu->user(pid)->held, "NVML does not tell how much it holds of " + gpu_name(*gpu),
+        if (guard.refuse(!gpu->user(pid)->held, "NVML does not report how much it holds of " + gpu_name(*gpu),
                          "try as root (sudo curb ...)"))
             return true;
     if (!facts.host) return false;
@@ -149,7 +149,7 @@ bool no_room(Guard &guard, const ResumeFacts &facts, const Need &need) {
     }
     return guard.refuse(
         true,
-        fmt::format("it needs {} of {}, and only {} are free: {} are missing, and the driver would wedge "
+        fmt::format("it needs {} of {}, and only {} are free: {} are missing, and the driver would block "
                     "it for good{}",
                     format_human(need.bytes), gpu_name(*gpu), format_human(gpu->free),
                     format_human(need.bytes - gpu->free), users.empty() ? "" : users + ")"),
@@ -167,12 +167,12 @@ std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
             if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) return false;
         }
         if (guard.refuse(facts.needs && facts.needs->empty(),
-                         "there is no record of what has to come back, and with too little room the driver would wedge "
+                         "there is no record of what has to come back, and with too little room the driver would block "
                          "it for good",
-                         "say how much it held of each GPU with --bytes SIZE"))
+                         "give what it held of each GPU with --bytes SIZE"))
             return true;
         if (facts.gpus && !*facts.gpus)
-            return guard.refuse(true, "NVML does not tell what is free: " + facts.gpus->error(), kSeeSmi);
+            return guard.refuse(true, "NVML does not report what is free: " + facts.gpus->error(), kSeeSmi);
         return room && facts.gpus && facts.needs &&
                std::any_of(facts.needs->begin(), facts.needs->end(),
                            [&](const Need &need) { return no_room(guard, facts, need); });

@@ -46,7 +46,7 @@ class Moving {
     Moving(const char *what, const char *done, int pid, bool json)
         : pid_(pid),
           json_(json),
-          target_(look_at(pid)),
+          target_(inspect(pid)),
           cannot_(fmt::format("cannot {} {}: ", what, target_.text())),
           done_(done) {}
 
@@ -109,9 +109,8 @@ class Suspending : Moving {
     int run() {
         const auto patience = policy::parse_duration(options_.timeout);
         if (!patience || patience->count() == 0)
-            return ended(
-                kFailure, "unchanged",
-                "--timeout: " + (patience ? "the driver would wait for ever; say how long" : patience.error()));
+            return ended(kFailure, "unchanged",
+                         "--timeout: " + (patience ? "0 would wait for ever; give a time" : patience.error()));
         SuspendFacts known;
         known.user = ::geteuid();
         known.target = target_;
@@ -276,7 +275,7 @@ class Resuming : Moving {
             const auto size = policy::parse_size(*options_.bytes);
             if (!size || size->unit != policy::Size::Unit::bytes)
                 return ended(kFailure, "unchanged",
-                             "--bytes: " + (size ? "a share of which device? say it as a size: 8GiB" : size.error()));
+                             "--bytes: " + (size ? "a share of which device? Write an amount, as 8GiB" : size.error()));
             bytes_ = size->amount;
         }
         ResumeFacts facts;
@@ -320,7 +319,7 @@ class Resuming : Moving {
 
     // Returns the exit status if there is too little room. nullopt if there is enough.
     std::optional<int> wait_for_room(ResumeFacts &facts) const {
-        constexpr auto kNextLook = std::chrono::milliseconds(200);
+        constexpr auto kNextPoll = std::chrono::milliseconds(200);
         Progress progress([&](Seconds so_far) {
             return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
                                policy::format(patience_));
@@ -333,8 +332,8 @@ class Resuming : Moving {
             if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
             if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
                 return ended(kRefused, "suspended", refusal->text());
-            progress.look();
-            std::this_thread::sleep_for(kNextLook);
+            progress.refresh();
+            std::this_thread::sleep_for(kNextPoll);
         }
     }
 
@@ -400,7 +399,7 @@ managed memory, one process of several that work together, too little host memor
 guessed that it might go wrong: managed memory of a process that is not under curb, a launcher's variables without NCCL,
 XLA (JAX, TensorFlow), whose threads were seen to crash in the middle of training (2 of 14).
 
-Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error tells of, 125: wrong arguments,
+Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
 Examples:
@@ -413,10 +412,10 @@ extern const Command kResume{
     .name = "resume",
     .line = "Bring a suspended process back",
     .help = R"(
-Refused while a GPU has less room than the process held there: the driver would wedge it for good. Others who take that
+Refused while a GPU has less room than the process held there: the driver would block it for good. Others who take that
 room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
 
-Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error tells of, 125: wrong arguments,
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C.
 
 Examples:

@@ -18,12 +18,6 @@ std::string_view variable(const char *name) {
     return value ? value : "";
 }
 
-std::optional<std::size_t> number_in(const char *name) {
-    const auto number = policy::whole_number(variable(name));
-    if (!number || *number == 0) return std::nullopt;
-    return static_cast<std::size_t>(*number);
-}
-
 // The text with each line made plain and put behind `head`.
 std::string plain_lines(std::string_view text, std::string_view head) {
     std::string out;
@@ -45,8 +39,8 @@ Screen screen_of_stdout() {
         if (size.ws_col > 0) out.width = size.ws_col;
         if (size.ws_row > 0) out.height = size.ws_row;
     }
-    if (!out.width) out.width = number_in("COLUMNS");
-    if (terminal && !out.height) out.height = number_in("LINES");
+    if (!out.width) out.width = policy::whole_number<std::size_t>(variable("COLUMNS"));
+    if (out.width == 0) out.width.reset();
     out.colour = terminal && variable("NO_COLOR").empty() && variable("TERM") != "dumb" && !variable("TERM").empty();
     return out;
 }

@@ -13,8 +13,8 @@ struct Screen {
     std::optional<std::size_t> height;  // lines
     bool colour = false;
 };
-// Returns the size of stdout. COLUMNS and LINES replace a size that the terminal does not report; COLUMNS also applies
-// if stdout is not a terminal. NO_COLOR and TERM=dumb turn colours off.
+// Returns the size of stdout; COLUMNS if the terminal does not report it, or if stdout is not a terminal. NO_COLOR and
+// TERM=dumb turn colours off.
 Screen screen_of_stdout();
 
 enum class Ink { plain, bold, dim, red, yellow, green };

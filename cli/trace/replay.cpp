@@ -85,7 +85,7 @@ class Run {
             happen(event);
         }
         if (held() < before && !pending_.empty()) retry();
-        look();
+        note_peak();
     }
 
     // What is in the recorded figures and not here; less than none: what is here still, and not there.
@@ -121,7 +121,7 @@ class Run {
         if (event.what == What::alloc) unborn_[event.key()] = thread;
         return true;
     }
-    void look() {
+    void note_peak() {
         const Bytes now = held();
         if (now > out_.peak) {
             out_.peak = now;
@@ -138,7 +138,7 @@ class Run {
         }
         ++out_.requests;
         attempt({&event, now_}, true);
-        look();
+        note_peak();
     }
 
     [[nodiscard]] bool refused_by_device(const Moment &event) const noexcept {
@@ -230,7 +230,8 @@ class Run {
         return out;
     }
 
-    void waited(const Pending &request, bool first) noexcept {
+    void end(const Pending &request, bool first) noexcept {
+        if (!unborn_.empty()) unborn_.erase(request.event->key());
         if (first) return;
         out_.waited_ns += now_ - request.began_ns;
         out_.longest_wait_ns = std::max(out_.longest_wait_ns, now_ - request.began_ns);
@@ -238,8 +239,7 @@ class Run {
 
     void granted(const Pending &request, bool first) {
         const Moment &event = *request.event;
-        waited(request, first);
-        if (!unborn_.empty()) unborn_.erase(event.key());
+        end(request, first);
         if (event.what == What::refuse) {  // how long the program would have kept it is not known
             if (event.bytes > 0) ++out_.served_now;
             return;
@@ -259,8 +259,7 @@ class Run {
 
     void refused(const Pending &request, const policy::Terms &now, Bytes bytes, bool first) {
         const Moment &event = *request.event;
-        waited(request, first);
-        if (!unborn_.empty()) unborn_.erase(event.key());
+        end(request, first);
         if (!first) ++out_.waits_in_vain;
         ++out_.refused;
         out_.refused_bytes = policy::added(out_.refused_bytes, positive(event.bytes));
@@ -292,7 +291,7 @@ class Run {
             }
             pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
             catch_up(request.event->thread);
-            look();
+            note_peak();
             i = 0;  // that may have made room
         }
     }

@@ -257,7 +257,7 @@ TEST_CASE("commands that ask a process say what is wrong with what was typed") {
              {{"release", "1", "--bytes", "2"}, "--bytes: '2' has no unit; did you mean \"2GiB\"?"},
              {{"release", "1", "--bytes", "0B"}, "asks for nothing"},
              {{"suspend", "0"}, no_pid},
-             {{"suspend", "--timeout", "0s", "1"}, "say how long"},
+             {{"suspend", "--timeout", "0s", "1"}, "give a time"},
              {{"suspend", "--timeout", "10", "1"}, "--timeout"},
              {{"resume", "--wait", "5", "1"}, "--wait"},
              {{"resume", "--bytes", "8", "1"}, "--bytes"},

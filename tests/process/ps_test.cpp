@@ -191,8 +191,8 @@ TEST_CASE("curb ps says why it cannot show a process, and shows the others") {
                              "MiB of GPU 0\ncurb: there is no process 2147483647\n");
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
              {{"ps", "0"}, "is not the pid of a process\ncurb: see curb ps --help"},
-             {{"ps", "--watch", "0"}, "is no time between two"},
-             {{"ps", "--watch", "10ms"}, "is no time between two"}}) {
+             {{"ps", "--watch", "0"}, "is not an interval"},
+             {{"ps", "--watch", "10ms"}, "is not an interval"}}) {
         CAPTURE(words);
         const Outcome wrong = machine.curb(words);
         CHECK(wrong.status == 125);

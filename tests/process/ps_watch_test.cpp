@@ -120,13 +120,15 @@ TEST_CASE("--watch of a process ends with it") {
     CHECK(text == "curb: there is no process " + program.id() + "\n");
 }
 
-TEST_CASE("a reader of curb ps may stop reading") {
+TEST_CASE("a reader of curb ps and curb report may stop reading") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
+    const std::string trace = machine.write("empty.trace.json", "[\n");
     for (const char *how : {"", "trap '' PIPE; "})
-        for (const char *options : {"", "--json", "--watch 0.1"}) {
-            CAPTURE(how, options);
+        for (const std::string &command :
+             {std::string("ps"), std::string("ps --json"), std::string("ps --watch 0.1"), "report " + trace}) {
+            CAPTURE(how, command);
             const Outcome outcome = in_shell(
-                machine, std::string(how) + "{ timeout 20 $CURB ps " + options + "; echo $? >&2; } | head -c 1 >&2");
+                machine, std::string(how) + "{ timeout 20 $CURB " + command + "; echo $? >&2; } | head -c 1 >&2");
             CHECK_THAT(outcome.err, !contains("124") && !contains("curb:"));
         }
 }
@@ -135,11 +137,13 @@ TEST_CASE("every command fails if its answer cannot be written") {
     const Machine machine;
     Program program(machine);
     const std::string policy = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
+    const std::string trace = machine.write("empty.trace.json", "[\n");
     for (const std::string &command :
          {std::string("ps"), "policy check " + policy, "policy show " + policy, "policy show --json " + policy,
           "policy explain " + policy + " -- true", std::string("policy schema"), std::string("--help"),
           std::string("policy --help"), std::string("--version"), std::string("run --dry-run -- true"),
-          "cap " + program.id() + " 8GiB", "release " + program.id(), "doctor " + program.id()}) {
+          "cap " + program.id() + " 8GiB", "release " + program.id(), "doctor " + program.id(), "report " + trace,
+          "replay --cap 8GiB " + trace}) {
         CAPTURE(command);
         const Outcome full = in_shell(machine, "$CURB " + command + " > /dev/full");
         CHECK(full.status == 125);

@@ -190,8 +190,8 @@ TEST_CASE("missing figures of NVML, and the settings of GPUs") {
     const auto unlisted = with.after([](M &m) { m.view->gpus[0].uses[0].nvml.reset(); });
     unlisted(note, "NVML does not list process 4711", "--pid=host");
     // Nor need it: such a process holds nothing.
-    unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
-    unlisted(ok, "tells what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
+    unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
+    unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
     with(note, "GPU 0 is divided (MIG)", "", [](M &m) { m.nvml.value()[0].mig = true; });
     with(note, "shared through MPS by 1 process,", "", [](M &m) { m.nvml.value()[0].mps_clients = {7}; });
     with(note, "shared through MPS by 3 processes", "", [](M &m) { m.nvml.value()[0].mps_clients = {7, 8, 9}; });

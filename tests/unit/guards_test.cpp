@@ -86,7 +86,7 @@ const std::vector<Row> kRows{
     {[](auto &f) { f.driver->state = CU_PROCESS_STATE_CHECKPOINTED; }, "curb resume 4711 brings"},
     {[](auto &f) { f.driver->state = CU_PROCESS_STATE_LOCKED; }, "curb resume 4711 unlocks"},
     {[](auto &f) { f.driver->state = CU_PROCESS_STATE_FAILED; }, "has given it up"},
-    {[](auto &f) { f.gpus.emplace(std::string("no NVML")); }, "NVML does not tell who"},
+    {[](auto &f) { f.gpus.emplace(std::string("no NVML")); }, "NVML does not report who"},
     {[](auto &f) { first(f).users.erase(first(f).users.begin()); }, "lists no GPU memory"},
     {[](auto &f) { first(f).users[0].held.reset(); }, "how much it holds of GPU 0 (GPU-1)"},
     {[](auto &f) { first(f).mig = true; }, "GPU 0 (GPU-1) is divided (MIG)"},

@@ -150,9 +150,11 @@ TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one c
         if (i == 20'000) run.then({alloc(20.0001, 1, 5 * GiB), free(20.0002, 1, 5 * GiB)});
         if (i % 1000 == 0) run.then({stop(i * 0.001, What::refuse, GiB)});
     }
-    const Picture picture = picture_of(run.recording(), 50);
+    const Recording recording = run.recording();
+    const Picture picture = picture_of(recording, 50);
     const Chart &chart = picture.charts.at(0);
     CHECK(chart.samples.size() <= 4 * 50);
+    CHECK(html_page(recording, summarise(recording)).size() < 1'500'000);
     const auto highest = [](const HeldSample &a, const HeldSample &b) { return a.held < b.held; };
     CHECK(std::max_element(chart.samples.begin(), chart.samples.end(), highest)->held == 5 * GiB + 0 * MiB);
     CHECK(std::is_sorted(chart.samples.begin(), chart.samples.end(),

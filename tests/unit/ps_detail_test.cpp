@@ -52,7 +52,7 @@ last releases; another one is under way
   12:29:04    3 GiB in 44 ms on SIGUSR1
     cache       0 B in 0.2 ms: nothing cached
     pools       3 GiB in 40 ms
-calls that pass by curb
+calls that bypass curb
               /opt/lib/libodd.so: binds cuMemAlloc_v2 of the driver directly
 )");
 }

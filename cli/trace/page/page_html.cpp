@@ -146,7 +146,7 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
                     policy::limit_text(one->why()), exact(one->held),  limited ? exact(one->limit()) : "",
                     std::to_string(one->thread)};
         },
-        "; curb report --json tells of more of them");
+        "; curb report --json lists more of them");
     add_table(out, "<h3>Largest allocations at the peak</h3>", {"#Size", "Kind", "Since", "Pointer", "#Thread"},
               gpu.held_at_peak, [&](const Moment *one) -> Cells {
                   return {exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),

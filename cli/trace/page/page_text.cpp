@@ -46,18 +46,16 @@ std::string summary_json(const GpuSummary &gpu) {
         refused += wait.end == Waited::End::refused;
         longest = std::max(longest, wait.ended_ns - wait.began_ns);
     }
-    const auto allocation = [](const Moment *one) {
+    const auto with = [](const Moment *one, const char *name, json::Value value) {
         return json::object({{"bytes", one->bytes},
                              {"kind", json::text(policy::kind_name(one->kind))},
                              {"at_ns", one->ns},
-                             {"pointer", json::text(pointer_text(one->pointer))}});
+                             {name, std::move(value)}});
     };
-    const auto request = [](const Moment *one) {
-        return json::object({{"bytes", one->bytes},
-                             {"kind", json::text(policy::kind_name(one->kind))},
-                             {"at_ns", one->ns},
-                             {"refused", one->what == What::refuse}});
+    const auto allocation = [=](const Moment *one) {
+        return with(one, "pointer", json::text(pointer_text(one->pointer)));
     };
+    const auto request = [=](const Moment *one) { return with(one, "refused", one->what == What::refuse); };
     return json::object(
         {{"gpu", gpu.gpu},
          {"name", text_or_null(gpu.name)},
