@@ -89,7 +89,8 @@ policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOption
             add(pid);
             continue;
         }
-        complain("process " + name_of(pid) + " is not under curb, or has not used CUDA; asking what it started: " +
+        complain("process " + label_of(pid, name_of(pid)) +
+                 " is not under curb, or has not used CUDA; asking what it started: " +
                  policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
         for (const int one : below) add(one);
     }

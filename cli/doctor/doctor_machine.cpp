@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include "control/proc.hpp"
 #include "doctor.hpp"
 #include "driver.hpp"
 #include "policy/words.hpp"
+#include "target.hpp"
 
 namespace curb::cli {
 namespace {
@@ -178,8 +178,7 @@ void judge(const PolicyCondition &policy, Findings &out) {
 }
 
 std::string who(const ViewProcess &process) {
-    return control::process_text(process.pid) + (process.name.empty() ? "" : " (" + process.name + ")") +
-           (process.user.empty() ? "" : " of " + process.user);
+    return "process " + label_of(process.pid, process.name) + (process.user.empty() ? "" : " of " + process.user);
 }
 
 // Adds the findings for a process under curb that does not answer, or whose policy is not in force.

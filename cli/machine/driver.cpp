@@ -137,7 +137,7 @@ void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     for (const nvmlProcessInfo_t &one : processes) {
         const auto pid = static_cast<int>(one.pid);
         if (gpu.user(pid) != nullptr) continue;
-        GpuUser user{pid, name_of(pid), std::nullopt};
+        GpuUser user{pid, label_of(pid, name_of(pid)), std::nullopt};
         if (one.usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) user.held = one.usedGpuMemory;
         gpu.users.push_back(std::move(user));
     }

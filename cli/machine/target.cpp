@@ -19,8 +19,6 @@ std::optional<std::string> whole(const std::string &path) {
     return control::file_text(path, control::kMostOfEnvironment);
 }
 
-std::string first_line(const std::string &text) { return text.substr(0, text.find('\n')); }
-
 std::map<std::string, std::string> variables_in(const std::string &text) {
     std::map<std::string, std::string> out;
     std::istringstream all(text);
@@ -29,11 +27,6 @@ std::map<std::string, std::string> variables_in(const std::string &text) {
         if (equals != std::string::npos) out.emplace(one.substr(0, equals), one.substr(equals + 1));
     }
     return out;
-}
-
-bool is_more_than_one(const std::string &count) {
-    const auto number = policy::whole_number(count);
-    return number && *number > 1;
 }
 
 std::optional<policy::Bytes> bytes_in(const std::string &path) {
@@ -67,15 +60,13 @@ void narrow(HostRoom &room, const std::string &top, const fs::path &path, const 
 
 }  // namespace
 
-std::string Target::text() const {
-    return std::to_string(process.pid) + (name.empty() ? "" : " (" + policy::plain(name) + ")");
+std::string label_of(int pid, const std::string &name) {
+    return std::to_string(pid) + (name.empty() ? "" : " (" + policy::plain(name) + ")");
 }
 
 std::string name_of(int pid) {
-    Target target;
-    target.process.pid = pid;
-    target.name = first_line(control::proc_text(pid, "comm"));
-    return target.text();
+    const std::string comm = control::proc_text(pid, "comm");
+    return comm.substr(0, comm.find('\n'));
 }
 
 std::vector<int> started_by(int pid, const std::vector<int> &processes) {
@@ -104,7 +95,7 @@ Target inspect(int pid) {
     target.parent = static_cast<int>(control::number_in(status, "PPid:"));
     target.process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
     target.process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
-    target.name = first_line(control::proc_text(pid, "comm"));
+    target.name = name_of(pid);
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
     // The file of another user's process opens, but cannot be read.
@@ -133,7 +124,7 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
                                                   {"SLURM_NTASKS", {"SLURM_PROCID"}}};
     for (const Launcher &launcher : kLaunchers) {
         const auto count = environment.find(launcher.count);
-        if (count == environment.end() || !is_more_than_one(count->second)) continue;
+        if (count == environment.end() || policy::whole_number(count->second).value_or(1) < 2) continue;
         if (std::string(launcher.count) == "SLURM_NTASKS" && environment.contains("SLURM_STEP_NUM_TASKS")) continue;
         if (std::any_of(launcher.rank.begin(), launcher.rank.end(),
                         [&](const char *rank) { return environment.contains(rank); }))

@@ -16,6 +16,11 @@
 
 namespace curb::cli {
 
+// Returns "4711 (python3)". Without a name, the pid.
+std::string label_of(int pid, const std::string &name);
+// Returns the kernel's name of the process that has this pid now, "python3". Empty if there is none.
+std::string name_of(int pid);
+
 struct Target {
     control::suspended::Process process;  // start 0: there is none
     int thread_of = 0;                    // the pid is that of a thread of this process; 0: it is not
@@ -27,12 +32,9 @@ struct Target {
     bool has_nccl = false;                                          // libnccl is
     bool has_xla = false;                                           // XLA for CUDA is, on which JAX and TensorFlow run
 
-    // "4711 (python3)"
-    [[nodiscard]] std::string text() const;
+    [[nodiscard]] std::string text() const { return label_of(process.pid, name); }
 };
 Target inspect(int pid);
-// Returns "4711 (python3)", for the process that has this pid now.
-std::string name_of(int pid);
 // Returns those of `processes` that are descendants of `pid`: the programs of a shell or launcher.
 std::vector<int> started_by(int pid, const std::vector<int> &processes);
 

@@ -45,14 +45,13 @@ ProcessFacts facts_of(int pid, bool asked) {
     process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
-    const std::string comm = proc_text(pid, "comm");
-    out.name = policy::plain(std::string_view(comm).substr(0, comm.find('\n')));
+    out.name = policy::plain(name_of(pid));
     std::string words = proc_text(pid, "cmdline", kMostOfCommand);
     while (!words.empty() && words.back() == '\0') words.pop_back();
     std::replace(words.begin(), words.end(), '\0', ' ');
     out.command = policy::plain(words);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.preloaded = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
+    if (!asked) out.under_curb = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
     return out;
 }
 
@@ -119,14 +118,9 @@ class Join {
         std::map<int, ViewProcess> all;
         for (const ProcessFacts &one : facts_.processes) {
             if (!one.lives) continue;
-            ViewProcess &process = all[one.pid];
-            process.user = one.user;
-            process.name = one.name;
-            process.command = one.command.empty() ? one.name : one.command;
-            process.stopped = one.stopped;
-            process.suspended = one.suspended;
-            process.under_curb = one.preloaded;
-            if (one.preloaded) process.trouble = "has no control socket: see curb doctor " + std::to_string(one.pid);
+            ViewProcess &process = all[one.pid] = one;
+            if (process.command.empty()) process.command = process.name;
+            if (one.under_curb) process.trouble = "has no control socket: see curb doctor " + std::to_string(one.pid);
         }
         for (const control::Answer &answer : facts_.answers) {
             const auto found = all.find(answer.pid);
@@ -239,7 +233,7 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
         control::Reply reply = control::ask(pid, control::StatusRequest{true}, patience);
         if (const auto *failure = std::get_if<control::Failure>(&reply)) out.failures[pid] = failure->message;
         // A failure of a process that is not under curb is not an answer.
-        const bool is_answer = !out.failures.contains(pid) || facts_of(pid, false).preloaded;
+        const bool is_answer = !out.failures.contains(pid) || facts_of(pid, false).under_curb;
         if (is_answer) answers.push_back({pid, std::move(reply)});
     }
     out.view = view_with(std::move(answers));

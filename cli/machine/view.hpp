@@ -71,14 +71,9 @@ const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 // Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 
-// Facts from /proc about a process.
-struct ProcessFacts {
-    int pid = 0;
+// A process as /proc shows it: under_curb if libcurb.so is mapped.
+struct ProcessFacts : ViewProcess {
     bool lives = false;  // false: there is none (any more) in this pid namespace, or it is a zombie
-    std::string user, name, command;
-    bool stopped = false;
-    bool suspended = false;  // by the record that curb suspend keeps
-    bool preloaded = false;  // libcurb.so is mapped
 };
 
 struct ViewFacts {

@@ -8,6 +8,7 @@
 #include "policy/names.hpp"
 #include "policy/size.hpp"
 #include "ps_text.hpp"
+#include "target.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
@@ -53,7 +54,7 @@ class Detail {
     void title(const std::string &text) { out_ += inked(screen_, Ink::bold, text) + "\n"; }
 
     void head() {
-        std::string text = "process " + process_label(process_);
+        std::string text = "process " + label_of(process_.pid, process_.name);
         if (!process_.user.empty()) text += " of " + plain(process_.user);
         if (const auto &status = process_.status) {
             text += ", under curb " + plain(status->version);

@@ -6,6 +6,7 @@
 
 #include "policy/size.hpp"
 #include "ps_text.hpp"
+#include "target.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
@@ -200,7 +201,7 @@ class Notes {
   private:
     void about(std::size_t index) {
         const ViewProcess &process = view_.processes[index];
-        const std::string who = process_label(process), says = nvml_says(view_, index);
+        const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
         if (process.suspended)
             say("{} is suspended: what it held is in host memory until: curb resume {}", who, process.pid);
@@ -221,7 +222,7 @@ class Notes {
     }
 
     void about_gpu(const ViewProcess &process, const ViewGpu &gpu, const control::GpuStatus &books) {
-        const std::string who = process_label(process);
+        const std::string who = label_of(process.pid, process.name);
         const std::string where = view_.gpus.size() > 1 ? " on " + gpu_label(view_, gpu) : "";
         if (is_over_cap(process, books))
             say("{} holds {} more{} than its cap of {}: {} new requests are refused", who,

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <ctime>
 
 #include "control/messages.hpp"
 #include "json.hpp"
@@ -14,13 +12,6 @@
 
 namespace curb::cli {
 namespace {
-
-tm local(control::UnixMs at) {
-    const auto seconds = static_cast<time_t>(at / 1000);
-    tm out{};
-    ::localtime_r(&seconds, &out);
-    return out;
-}
 
 using json::list;
 using json::object;
@@ -74,16 +65,9 @@ std::string gpu_label(const View &view, const ViewGpu &gpu) {
            (gpu.index ? "MIG " + std::to_string(*gpu.index) : plain(gpu.uuid.substr(0, 12)));
 }
 
-std::string process_label(const ViewProcess &process) {
-    return std::to_string(process.pid) + (process.name.empty() ? "" : " (" + plain(process.name) + ")");
-}
-
 std::string clock_text(control::UnixMs at, control::UnixMs now) {
-    const tm then = local(at), today = local(now);
-    const bool same = then.tm_yday == today.tm_yday && then.tm_year == today.tm_year;
-    std::array<char, 32> text{};
-    const std::size_t length = std::strftime(text.data(), text.size(), same ? "%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &then);
-    return {text.data(), length};
+    const bool is_today = local_time(at / 1000, "%F") == local_time(now / 1000, "%F");
+    return local_time(at / 1000, is_today ? "%T" : "%F %T");
 }
 
 std::string span_text(control::UnixMs from, control::UnixMs to) {

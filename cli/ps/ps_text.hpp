@@ -29,8 +29,6 @@ std::string ps_json(const View &view, const std::vector<PsError> &errors, contro
 bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 // "GPU 0", "GPU 0 MIG 1", "GPU-8f3a1b2c"
 std::string gpu_label(const View &view, const ViewGpu &gpu);
-// "4711 (python3)"
-std::string process_label(const ViewProcess &process);
 // "NVML says that it holds 3 GiB of GPU 0"; empty: NVML does not list it.
 std::string nvml_says(const View &view, std::size_t process);
 // "800 MiB since 3 s (thread 4720): it met the allowance; the next growth step is due in 5 s; it fails in 27 s unless

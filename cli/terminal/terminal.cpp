@@ -41,7 +41,8 @@ Screen screen_of_stdout() {
     }
     if (!out.width) out.width = policy::whole_number<std::size_t>(variable("COLUMNS"));
     if (out.width == 0) out.width.reset();
-    out.colour = terminal && variable("NO_COLOR").empty() && variable("TERM") != "dumb" && !variable("TERM").empty();
+    out.redraws = terminal && variable("TERM") != "dumb" && !variable("TERM").empty();
+    out.colour = out.redraws && variable("NO_COLOR").empty();
     return out;
 }
 

@@ -12,6 +12,7 @@ struct Screen {
     std::optional<std::size_t> width;   // columns; none: as wide as it likes
     std::optional<std::size_t> height;  // lines
     bool colour = false;
+    bool redraws = false;  // the terminal obeys escape sequences
 };
 // Returns the size of stdout; COLUMNS if the terminal does not report it, or if stdout is not a terminal. NO_COLOR and
 // TERM=dumb turn colours off.

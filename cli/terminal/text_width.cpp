@@ -1,6 +1,7 @@
 #include "text_width.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 namespace curb::cli {
@@ -115,6 +116,13 @@ std::string aligned(const std::vector<std::vector<std::string>> &lines) {
         out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     }
     return out;
+}
+
+std::string local_time(std::time_t seconds, const char *format) {
+    std::tm local{};
+    std::array<char, 64> out;
+    ::localtime_r(&seconds, &local);
+    return {out.data(), std::strftime(out.data(), out.size(), format, &local)};
 }
 
 }  // namespace curb::cli

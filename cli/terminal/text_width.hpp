@@ -1,7 +1,8 @@
-// Measures and fits text for a terminal. All text is UTF-8.
+// Measures and fits text for a terminal; times as text. All text is UTF-8.
 #pragma once
 
 #include <cstddef>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,8 @@ std::string padded(std::string text, std::size_t columns, bool right = false);
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent, std::size_t taken = 0);
 // Joins lines of cells to a table; each column is as wide as its widest cell. A line of one cell does not count.
 std::string aligned(const std::vector<std::vector<std::string>> &lines);
+// Formats a time by the local clock, as strftime does.
+std::string local_time(std::time_t seconds, const char *format);
 using policy::plain;
 
 }  // namespace curb::cli

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -98,16 +97,11 @@ class InPlace {
     bool can_;
 };
 
-bool can_redraw() {
-    const char *terminal = std::getenv("TERM");
-    return ::isatty(STDOUT_FILENO) != 0 && terminal && *terminal && std::string_view(terminal) != "dumb";
-}
-
 }  // namespace
 
 int watch(std::chrono::milliseconds every, const std::function<std::string()> &divider,
           const std::function<Frame(const Screen &)> &frame) {
-    const bool in_place = can_redraw();
+    const bool in_place = screen_of_stdout().redraws;
     const Signals signals;
     Frame shown;
     bool printed = false;

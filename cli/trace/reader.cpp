@@ -135,12 +135,9 @@ void TraceReader::take_first(std::string_view line) {
 
 void TraceReader::take_event(std::string_view line, bool whole) {
     if (line.starts_with(kCounters) && whole) return;  // the viewers' alone
-    Moment moment;
+    control::trace::Event event;
     std::string_view text;
-    if (scan(line, moment, text)) {
-        if (!text.empty()) moment.text = index_of(policy::plain(text));
-        return add(moment);
-    }
+    if (scan(line, event, text)) return add(event, text);
     const auto parsed = control::trace::parse(line);
     if (!parsed) {
         if (!whole) {
@@ -163,17 +160,13 @@ void TraceReader::take_event(std::string_view line, bool whole) {
             gpu.name = policy::plain(gpu.name);
         }
     }
-    if (parsed->event) add(*parsed->event);
+    if (parsed->event) add(*parsed->event, parsed->event->text);
 }
 
-void TraceReader::add(const control::trace::Event &event) {
+void TraceReader::add(const control::trace::Event &event, std::string_view text) {
     if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
     Moment moment = moment_of(event);
-    if (!event.text.empty()) moment.text = index_of(policy::plain(event.text));
-    add(moment);
-}
-
-void TraceReader::add(const Moment &moment) {
+    if (!text.empty()) moment.text = index_of(policy::plain(text));
     if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
     if (moment.what == What::dropped && moment.bytes > 0)
         dropped_ = policy::added(dropped_, static_cast<std::uint64_t>(moment.bytes));

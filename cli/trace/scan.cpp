@@ -1,4 +1,5 @@
 #include <charconv>
+#include <utility>
 
 #include "policy/words.hpp"
 #include "recording.hpp"
@@ -63,27 +64,16 @@ class Cursor {
     std::string_view rest_;
 };
 
-struct Arguments {
-    std::uint64_t pointer = 0, limit = 0, seen = 0;
-    std::int64_t charge = 0;
-    std::uint8_t why = 0, step = 0;
-    bool reused = false;
-};
-
-// One member of "args", the name of which has been read.
-bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out, std::string_view &text) noexcept {
+// One member of "args", the name of which has been read. `seen`: a bit for each name, so that none is there twice.
+bool member(Cursor &line, std::string_view name, control::trace::Event &out, unsigned &seen, std::string_view &text) {
     std::string_view word;
-    const auto once = [&](unsigned bit) {
-        const bool first = (out.seen & (1U << bit)) == 0;
-        out.seen |= 1U << bit;
-        return first;
-    };
-    if (name == "gpu") return once(0) && line.number(moment.gpu);
+    const auto once = [&](unsigned bit) { return (std::exchange(seen, seen | 1U << bit) & (1U << bit)) == 0; };
+    if (name == "gpu") return once(0) && line.number(out.gpu);
     if (name == "pointer") return once(1) && line.skip("\"0x") && line.number(out.pointer, 16) && line.skip("\"");
-    if (name == "bytes") return once(2) && line.number(moment.bytes);
+    if (name == "bytes") return once(2) && line.number(out.bytes);
     if (name == "charge") return once(3) && line.number(out.charge);
-    if (name == "of_kind") return once(4) && line.number(moment.of_kind);
-    if (name == "held") return once(5) && line.number(moment.held);
+    if (name == "of_kind") return once(4) && line.number(out.of_kind);
+    if (name == "held") return once(5) && line.number(out.held);
     if (name == "limit") return once(6) && line.number(out.limit);
     if (name == "reused") {
         out.reused = true;
@@ -92,17 +82,19 @@ bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out,
     if (!line.skip("\"") || !line.quoted(word)) return false;
     if (name == "kind") {
         const auto kind = policy::parse_kind(word);
-        if (kind) moment.kind = *kind;
+        out.kind = kind.value_or(out.kind);
         return once(8) && kind;
     }
     if (name == "why") {
         const auto why = policy::parse_limit(word);
-        if (why) out.why = static_cast<std::uint8_t>(*why);
+        out.why = why.value_or(out.why);
         return once(9) && why;
     }
     if (name == "step") {
-        while (out.step < policy::kSteps && word != policy::step_name(static_cast<policy::Step>(out.step))) ++out.step;
-        return once(10) && out.step < policy::kSteps;
+        std::size_t step = 0;
+        while (step < policy::kSteps && word != policy::step_name(static_cast<policy::Step>(step))) ++step;
+        out.step = static_cast<policy::Step>(step);
+        return once(10) && step < policy::kSteps;
     }
     text = word;
     return name == "text" && once(11);
@@ -110,36 +102,29 @@ bool member(Cursor &line, std::string_view name, Moment &moment, Arguments &out,
 
 }  // namespace
 
-bool scan(std::string_view line, Moment &moment, std::string_view &text) noexcept {
+bool scan(std::string_view line, control::trace::Event &event, std::string_view &text) {
     Cursor at(line);
-    moment = {};
+    event = {};
     text = {};
     const bool lasting = at.skip(kLasting);
     std::string_view name;
     if (!lasting && !at.skip(kInstant)) return false;
     const auto what = at.quoted(name) ? control::trace::parse_what(name) : std::nullopt;
     if (!what || lasting != (*what == What::step)) return false;
-    moment.what = *what;
-    std::uint64_t duration = 0;
+    event.what = *what;
     int pid = 0;
-    if (!at.skip(",\"ts\":") || !at.time(moment.ns)) return false;
-    if (at.skip(",\"dur\":") && !at.time(duration)) return false;
-    if (!at.skip(",\"pid\":") || !at.number(pid) || !at.skip(",\"tid\":") || !at.number(moment.thread)) return false;
+    if (!at.skip(",\"ts\":") || !at.time(event.ns)) return false;
+    if (at.skip(",\"dur\":") && !at.time(event.duration_ns)) return false;
+    if (!at.skip(",\"pid\":") || !at.number(pid) || !at.skip(",\"tid\":") || !at.number(event.thread)) return false;
     if (!at.skip(",\"args\":{")) return false;
-    Arguments arguments;
+    unsigned seen = 0;
     while (!at.skip("}}")) {
-        if (arguments.seen != 0 && !at.skip(",")) return false;
-        if (!at.skip("\"") || !at.quoted(name) || !at.skip(":") || !member(at, name, moment, arguments, text))
-            return false;
+        if (seen != 0 && !at.skip(",")) return false;
+        if (!at.skip("\"") || !at.quoted(name) || !at.skip(":") || !member(at, name, event, seen, text)) return false;
     }
     at.skip(",");
-    if (!at.at_end()) return false;
-    if (lasting) moment.ns += duration;
-    const bool memory = moment.moves_memory();
-    moment.pointer = memory ? arguments.pointer : duration;
-    moment.charge = memory ? arguments.charge : static_cast<std::int64_t>(arguments.limit);
-    moment.detail = memory ? arguments.reused : moment.what == What::step ? arguments.step : arguments.why;
-    return true;
+    if (lasting) event.ns += event.duration_ns;
+    return at.at_end();
 }
 
 }  // namespace curb::cli

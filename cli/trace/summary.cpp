@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <functional>
 #include <map>
 #include <unordered_map>
+
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -146,11 +147,7 @@ void add_step(std::vector<Release> &releases, const Recording &recording, const 
 std::string times(std::size_t n) { return n == 1 ? "once" : std::to_string(n) + " times"; }
 
 std::string stamp(std::int64_t unix_ns, const char *format) {
-    const std::time_t seconds = unix_ns / static_cast<std::int64_t>(kSecond);
-    std::tm local{};
-    std::array<char, 64> out;
-    ::localtime_r(&seconds, &local);
-    return {out.data(), std::strftime(out.data(), out.size(), format, &local)};
+    return local_time(unix_ns / static_cast<std::int64_t>(kSecond), format);
 }
 
 // "refused 2 times (the cap)"

@@ -4,7 +4,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "pages.hpp"
 #include "replay.hpp"
@@ -19,42 +18,15 @@ inline policy::Result<cli::Recording, std::string> read_text(std::string_view te
     return std::move(reader).done();
 }
 
-// The member of an event that a Moment does not keep as it is; empty: none.
-inline std::string lost(const control::trace::Event &event, const cli::Moment &moment) {
-    using control::trace::What;
-    const bool memory = moment.moves_memory(), stop = event.what == What::refuse || event.what == What::wait;
-    const std::pair<const char *, bool> kept[] = {
-        {"what", moment.what == event.what},
-        {"ns", moment.ns == event.ns},
-        {"kind", moment.kind == event.kind},
-        {"gpu", int{moment.gpu} == event.gpu},
-        {"thread", moment.thread == event.thread},
-        {"bytes", moment.bytes == event.bytes},
-        {"of_kind", moment.of_kind == event.of_kind},
-        {"held", moment.held == event.held},
-        {"pointer", !memory || moment.pointer == event.pointer},
-        {"charge", !memory || moment.charge == event.charge},
-        {"reused", !memory || (moment.detail != 0) == event.reused},
-        {"duration_ns", memory || moment.duration_ns() == event.duration_ns},
-        {"limit", memory || moment.limit() == event.limit},
-        {"why", !stop || moment.why() == event.why},
-        {"step", event.what != What::step || moment.step() == event.step},
-    };
-    for (const auto &[name, is_kept] : kept)
-        if (!is_kept) return name;
-    return {};
-}
-
 // Empty: on this line both agree, or the fast one leaves it to the other.
 inline std::string disagreement(std::string_view line) {
-    cli::Moment fast;
+    control::trace::Event fast;
     std::string_view text;
     if (!cli::scan(line, fast, text)) return {};
+    fast.text = text;
     const auto parsed = control::trace::parse(line);
     if (!parsed || !parsed->event) return "the parser refuses what the fast reader reads: " + std::string(line);
-    const std::string member = text == parsed->event->text ? lost(*parsed->event, fast) : "text";
-    return member.empty() ? member
-                          : "the two readers read " + member + " of this line differently: " + std::string(line);
+    return *parsed->event == fast ? "" : "the two readers read this line differently: " + std::string(line);
 }
 
 // What does not hold of this file; empty: all does.

@@ -102,7 +102,7 @@ TEST_CASE("a process is there once, whatever is known of it") {
         std::size_t uses;
     };
     auto mapped = process(7), stopped = process(7);
-    mapped.preloaded = true;
+    mapped.under_curb = true;
     stopped.stopped = true;
     const std::vector<GpuState> unused{gpu(0, {})}, used{gpu(0, {user(7, 5 * GiB)})};
     const std::vector<control::Answer> silent{
