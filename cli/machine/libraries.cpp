@@ -45,7 +45,7 @@ template <class Header, class Segment>
 std::optional<Elf> read_as(const File &file, int bits) {
     Header header{};
     if (!file.read(&header, sizeof header, 0)) return std::nullopt;
-    Elf out{bits, header.e_machine, header.e_type == ET_DYN, {}};
+    Elf out{bits, header.e_machine, {}};
     for (int i = 0; i < header.e_phnum && i < kMostHeaders; ++i) {
         Segment segment{};
         if (!file.read(&segment, sizeof segment, header.e_phoff + std::uint64_t{header.e_phentsize} * unsigned(i)))

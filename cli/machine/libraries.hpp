@@ -14,7 +14,6 @@ namespace curb::cli {
 struct Elf {
     int bits = 0;               // 32, 64
     std::uint16_t machine = 0;  // EM_X86_64, …
-    bool shared = false;        // a shared object, or a program that can be moved
     std::string interpreter;    // "/lib64/ld-linux-x86-64.so.2"; empty: none, so nothing is loaded into it
     friend bool operator==(const Elf &, const Elf &) = default;
 };

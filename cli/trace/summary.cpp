@@ -172,14 +172,9 @@ Summary summarise(const Recording &recording) {
     walk_of.fill(-1);
     for (const int gpu : gpus_of(recording)) {
         walk_of[static_cast<std::size_t>(gpu)] = static_cast<int>(walks.size());
-        Walk walk;
+        Walk &walk = walks.emplace_back();
+        if (const auto *known = recording.gpu(gpu)) static_cast<control::trace::Gpu &>(walk.out) = *known;
         walk.out.gpu = gpu;
-        if (const auto *known = recording.gpu(gpu)) {
-            walk.out.name = known->name;
-            walk.out.uuid = known->uuid;
-            walk.out.total = known->total;
-        }
-        walks.push_back(std::move(walk));
     }
     Summary out;
     for (std::size_t i = 0; i < recording.events.size(); ++i) {

@@ -25,10 +25,7 @@ struct Waited {
     enum class End : std::uint8_t { granted, refused, unknown } end = End::unknown;
 };
 
-struct GpuSummary {
-    int gpu = 0;
-    std::string name, uuid;   // empty: not known
-    policy::Bytes total = 0;  // 0: not known
+struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if they are not known
     std::size_t allocations = 0, frees = 0, growth_steps = 0;
     std::uint64_t refused_bytes = 0;
 

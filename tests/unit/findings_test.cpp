@@ -18,7 +18,7 @@ using curb::policy::GiB;
 
 namespace {
 
-const Elf kOurs{64, EM_X86_64, true, "/lib64/ld-linux-x86-64.so.2"};
+const Elf kOurs{64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"};
 constexpr int kPid = 4711;
 
 // A capped process on a GPU.
@@ -40,7 +40,7 @@ MachineCondition machine() {
     out.driver.has_device_files = true;
     out.nvml = std::vector<GpuState>(1);
     out.library.path = "/usr/lib/curb/libcurb.so";
-    out.library.elf = Elf{64, EM_X86_64, true, {}};
+    out.library.elf = Elf{64, EM_X86_64, {}};
     out.library.command = kOurs;
     out.library.mode = 0644;
     out.library.folder_mode = 0755;
@@ -280,7 +280,8 @@ TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") 
     mute(problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711");
     mute(note, "does not say what it holds", "", [](M &m) { m.view->processes[0].stopped = true; });
     const auto wrong = with.after([](M &m) { m.view->processes[0].status->policy.error = "job.json:1:1: no"; });
-    wrong(problem, "the last edit of the policy of process 4711 (python3) of alice is not in force", "it is read at once");
+    wrong(problem, "the last edit of the policy of process 4711 (python3) of alice is not in force",
+          "it is read at once");
     wrong(problem, "so it gets no GPU memory: job.json:1:1: no", "it is read at once",
           [](M &m) { m.view->processes[0].status->policy.unusable = true; });
 }
@@ -315,14 +316,14 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
     const Examined<P> with(process());
     const auto preloads = with.after([](P &p) {
         p.preload = "/opt/curb/libcurb.so";
-        p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, true, {}}}};
+        p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, {}}}};
     });
     const auto missing = preloads.after([](P &p) { p.preloaded[0].there = false; });
     with(problem, "its program is for 32-bit x86, and libcurb.so for x86-64", "no 32-bit programs", [](P &p) {
-        p.program = Elf{32, EM_386, false, "/lib/ld-linux.so.2"};
+        p.program = Elf{32, EM_386, "/lib/ld-linux.so.2"};
     });
     with(problem, "its program is for aarch64", "install curb for aarch64", [](P &p) {
-        p.program = Elf{64, EM_AARCH64, true, "/lib/ld-linux-aarch64.so.1"};
+        p.program = Elf{64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"};
     });
     with(problem, "statically linked", "dynamically", [](P &p) {
         p.program->interpreter.clear();
@@ -474,13 +475,12 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
         out.replace(0, SELFMAG, ELFMAG);
         out[EI_CLASS] = bits == 64 ? ELFCLASS64 : ELFCLASS32;
         out[EI_DATA] = ELFDATA2LSB;
-        out[offsetof(Elf64_Ehdr, e_type)] = ET_DYN;
         out[offsetof(Elf64_Ehdr, e_machine)] = static_cast<char>(machine);
         return out;
     };
     const auto read = [&](const std::string &text) { return read_elf(folder.write("file", text)); };
-    CHECK(read(header(32, EM_386)) == Elf{32, EM_386, true, ""});
-    CHECK(read(header(64, EM_AARCH64)) == Elf{64, EM_AARCH64, true, ""});
+    CHECK(read(header(32, EM_386)) == Elf{32, EM_386, ""});
+    CHECK(read(header(64, EM_AARCH64)) == Elf{64, EM_AARCH64, ""});
     CHECK_FALSE(read(header(64, EM_X86_64).substr(0, 40)));
     CHECK_FALSE(read("#!/bin/sh\n"));
     CHECK_FALSE(read(""));
@@ -488,12 +488,12 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
     std::string lies = header(64, EM_X86_64);  // headers that are not there
     lies[offsetof(Elf64_Ehdr, e_phnum)] = 100;
     lies[offsetof(Elf64_Ehdr, e_phentsize)] = 56;
-    CHECK(read(lies) == Elf{64, EM_X86_64, true, ""});
+    CHECK(read(lies) == Elf{64, EM_X86_64, ""});
     const auto self = read_elf("/proc/self/exe");
     REQUIRE(self);
     CHECK_FALSE(self->interpreter.empty());
-    CHECK(architecture_of(Elf{32, EM_386, false, ""}) == "32-bit x86");
-    CHECK(architecture_of(Elf{64, 243, false, ""}) == "machine 243 (64 bits)");
+    CHECK(architecture_of(Elf{32, EM_386, ""}) == "32-bit x86");
+    CHECK(architecture_of(Elf{64, 243, ""}) == "machine 243 (64 bits)");
 }
 
 TEST_CASE("read_elf opens regular files only") {
