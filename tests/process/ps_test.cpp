@@ -189,6 +189,7 @@ TEST_CASE("curb ps says why it cannot show a process, and shows the others") {
     CHECK(outcome.err == "curb: process " + bare.id() +
                              " does not run under curb; start it by: curb run -- COMMAND; NVML says that it holds 518 "
                              "MiB of GPU 0\ncurb: there is no process 2147483647\n");
+    CHECK(machine.curb({"ps", "--json", bare.id()}).err.empty());  // it is in the answer
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
              {{"ps", "0"}, "is not the pid of a process\ncurb: see curb ps --help"},
              {{"ps", "--watch", "0"}, "is not an interval"},
