@@ -124,11 +124,6 @@ std::string answer_json(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-void print_answer(const Asked &process) {
-    if (!*process.answer) return complain(policy::plain(process.answer->error()));
-    print(text_of(process));
-}
-
 // `all`: waits at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
@@ -154,7 +149,11 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         Answer answer = release_of(one->pid, request, options.all);
         const std::scoped_lock lock(printing);
         one->answer = std::move(answer);
-        if (!options.json) print_answer(*one);
+        if (options.json) return;
+        if (*one->answer)
+            print(text_of(*one));
+        else
+            complain(policy::plain(one->answer->error()));
     };
     std::vector<std::future<void>> asking;
     for (Asked &one : processes) {

@@ -44,11 +44,6 @@ struct RunOptions {
     }
 };
 
-std::string variable(const char *name) {
-    const char *value = std::getenv(name);
-    return value == nullptr ? "" : value;
-}
-
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 

@@ -115,7 +115,6 @@ struct Mapped {
     std::string path;
     std::uint64_t begin = 0;
     bool deleted = false;  // its file was replaced or removed since
-    friend bool operator==(const Mapped &, const Mapped &) = default;
 };
 
 // A libcurb.so in the LD_PRELOAD of a process, as that process sees it.

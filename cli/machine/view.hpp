@@ -34,7 +34,6 @@ struct ViewUse {
     std::size_t process = 0;            // index into View::processes
     std::optional<std::size_t> books;   // index into its status->gpus; nullopt: it has not answered
     std::optional<policy::Bytes> nvml;  // held, as NVML reports; nullopt: NVML does not list it
-    [[nodiscard]] bool operator==(const ViewUse &) const = default;
 };
 
 struct ViewGpu {

@@ -54,10 +54,8 @@ class Moving {
     [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const {
         complain(message);
         if (json_)
-            print(
-                json::object(
-                    {{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}) +
-                "\n");
+            print_line(json::object(
+                {{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}));
         return status;
     }
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }

@@ -13,11 +13,6 @@
 namespace curb::cli {
 namespace {
 
-std::string_view variable(const char *name) {
-    const char *value = std::getenv(name);
-    return value ? value : "";
-}
-
 // The text with each line made plain and put behind `head`.
 std::string plain_lines(std::string_view text, std::string_view head) {
     std::string out;
@@ -30,6 +25,11 @@ std::string plain_lines(std::string_view text, std::string_view head) {
 }
 
 }  // namespace
+
+std::string variable(const char *name) {
+    const char *value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
 
 Screen screen_of_stdout() {
     Screen out;
@@ -47,17 +47,8 @@ Screen screen_of_stdout() {
 }
 
 std::string inked(const Screen &screen, Ink ink, std::string_view text) {
-    const char *code = "";
-    switch (ink) {
-        case Ink::plain: break;
-        case Ink::bold: code = "1"; break;
-        case Ink::dim: code = "2"; break;
-        case Ink::red: code = "31"; break;
-        case Ink::yellow: code = "33"; break;
-        case Ink::green: code = "32"; break;
-    }
-    if (!screen.colour || *code == '\0') return std::string(text);
-    return std::string("\x1b[") + code + "m" + std::string(text) + "\x1b[0m";
+    if (!screen.colour || ink == Ink::plain) return std::string(text);
+    return "\x1b[" + std::to_string(static_cast<int>(ink)) + "m" + std::string(text) + "\x1b[0m";
 }
 
 bool print(std::string_view text) {

@@ -8,6 +8,9 @@
 
 namespace curb::cli {
 
+// Returns the value of an environment variable. Empty if it is unset.
+std::string variable(const char *name);
+
 struct Screen {
     std::optional<std::size_t> width;   // columns; none: as wide as it likes
     std::optional<std::size_t> height;  // lines
@@ -18,7 +21,8 @@ struct Screen {
 // TERM=dumb turn colours off.
 Screen screen_of_stdout();
 
-enum class Ink { plain, bold, dim, red, yellow, green };
+// Numbers of ECMA-48.
+enum class Ink { plain = 0, bold = 1, dim = 2, red = 31, green = 32, yellow = 33 };
 std::string inked(const Screen &screen, Ink ink, std::string_view text);
 
 // Prints all of `text`. Returns false if the reader has closed the pipe, which is not a failure of curb. Throws
