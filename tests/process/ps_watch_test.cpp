@@ -120,16 +120,16 @@ TEST_CASE("--watch of a process ends with it") {
     CHECK(text == "curb: there is no process " + program.id() + "\n");
 }
 
-TEST_CASE("a reader of curb ps and curb report may stop reading") {
+TEST_CASE("a reader of a command may stop reading") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
-    const std::string trace = machine.write("empty.trace.json", "[\n");
+    const std::string trace = machine.write("empty.trace.json", "[\n"), pipe = (machine.folder() / "pipe").string();
+    const std::string gone = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe + " 4>" + pipe + " 3<&-; ";
     for (const char *how : {"", "trap '' PIPE; "})
-        for (const std::string &command :
-             {std::string("ps"), std::string("ps --json"), std::string("ps --watch 0.1"), "report " + trace}) {
+        for (const std::string &command : {std::string("ps"), std::string("ps --json"), std::string("ps --watch 0.1"),
+                                           std::string("metrics"), "report " + trace}) {
             CAPTURE(how, command);
-            const Outcome outcome = in_shell(
-                machine, std::string(how) + "{ timeout 20 $CURB " + command + "; echo $? >&2; } | head -c 1 >&2");
-            CHECK_THAT(outcome.err, !contains("124") && !contains("could not be written"));
+            const Outcome outcome = in_shell(machine, how + gone + "timeout 20 $CURB " + command + " >&4; echo $? >&2");
+            CHECK_THAT(outcome.err, !contains("124") && !contains("be written"));
         }
 }
 
@@ -152,6 +152,9 @@ TEST_CASE("every command fails if its answer cannot be written") {
         CHECK(closed.status == 125);
         CHECK_THAT(closed.err, contains("could not be written to standard output: Bad file descriptor"));
     }
+    const Outcome metrics = in_shell(machine, "$CURB metrics > /dev/full");
+    CHECK(metrics.status == 1);
+    CHECK(metrics.err == "curb: metrics: standard output cannot be written: No space left on device\n");
 }
 
 TEST_CASE("curb run leaves closed standard streams closed for the program", "[own-runtime]") {
