@@ -150,17 +150,6 @@ TEST_CASE("a ceiling holds against live edits, and is itself followed within a s
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
 }
 
-TEST_CASE("a ceiling that others may write refuses every allocation, and the log says why") {
-    const Ceiling ceiling(kLab);
-    if (!can_try(ceiling)) return;
-    fs::permissions(ceiling.file(), fs::perms(0666));
-    Job job;
-    job.policy(R"({ "version": 1 })").ceiling(ceiling);
-    const Outcome outcome = job.run("every_allocation_is_refused");
-    succeeds(outcome);
-    CHECK_THAT(outcome.err, contains("/etc/curb/policy.json") && contains("root"));
-}
-
 TEST_CASE("before main the program's variables are set as the policy says, where the user has not set them",
           "[foreign]") {
     const Words env{"env"}, python{"python3", "-c", "import os; os.execvp('env', ['env'])"};
