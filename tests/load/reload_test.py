@@ -40,7 +40,9 @@ class Storm(Judge):
         self.live: int | None = None
         self.in_force = self.before = MOST_CAP * MIB
         """By the live one too, at the last two rounds."""
-        self.write_by_rename(self.policy(self.cap)[0])
+        # With a trace, whose thread stays.
+        trace = {"file": str(machine.folder / "trace-0.json")}
+        self.write_by_rename(json.dumps(self.plain({"cap": f"{self.cap}B"}) | {"trace": trace}))
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
         self.traffic = Traffic(machine, words, {"CURB_POLICY": str(self.file)})
         self.wait("the control socket", bool)
@@ -159,12 +161,7 @@ class Storm(Judge):
         self.traffic.tell("empty")
         self.expect(self.traffic.line() == "empty", "it does not give everything back")
         self.before = self.in_force = self.cap
-        until = time.monotonic() + PATIENCE_S
-        has = of_process(self.traffic.pid)
-        while has["threads"] > 5 and time.monotonic() < until:  # the trace's ends a moment later
-            time.sleep(0.01)
-            has = of_process(self.traffic.pid)
-        return has
+        return of_process(self.traffic.pid)
 
 
 def main() -> int:

@@ -318,7 +318,8 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     EXPECT(kernel_handler(SIGUSR1) == count);
 }
 
-// As Python's faulthandler does with `chain`: it sets the handler before it again, raises the signal, and sets itself back.
+// As Python's faulthandler does with `chain`: it sets the handler before it again, raises the signal, and sets itself
+// back.
 SCENARIO_NAMED(a_handler_that_lets_the_one_before_it_run_stays) {
     static struct sigaction before {
     }, own{};

@@ -53,8 +53,7 @@ TEST_CASE("handlers run as without curb, in the program, its threads and its chi
         "a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs",
         "a_fork_child_and_its_child_have_handlers_of_their_own",
         "children_forked_while_handlers_are_set_find_one_of_them", "a_handler_that_ends_in_the_one_before_it_ends",
-        "a_handler_that_lets_the_one_before_it_run_stays",
-        "a_storm_while_the_signal_moves_reaches_the_right_handlers");
+        "a_handler_that_lets_the_one_before_it_run_stays", "a_storm_while_the_signal_moves_reaches_the_right_handlers");
     CAPTURE(scenario);
     succeeds(Job().policy(kUsr1).run(scenario));
 }
