@@ -8,20 +8,45 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
+import matrix  # noqa: E402
 from simulated import PATIENCE_S, Machine, Process  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
 PORTION = int(sys.argv[2]) if len(sys.argv) > 2 else 1
 RUNTIME = sys.argv[3] if len(sys.argv) > 3 else ""
 SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
+
+
+class Judge:
+    """What a long test counts, and what it finds wrong."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(SEED)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        print(f"CURB_LOAD_SEED={SEED}", flush=True)
+
+    def expect(self, right: bool, otherwise: str) -> None:
+        if not right:
+            self.wrong.append(otherwise)
+            print("WRONG:", otherwise, flush=True)
+
+    def report(self, row: str, count: int) -> int:
+        """To the matrix, unless something was wrong; the exit status."""
+        print(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
+        if not self.wrong:
+            matrix.report(row, count)
+        return 1 if self.wrong else 0
 
 
 def run(program: str, words: list[Any], gpu: dict[str, Any], **more: str) -> tuple[int, str, str]:

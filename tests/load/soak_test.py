@@ -11,14 +11,12 @@ first quiet point, and not much more of the host's memory. CURB_SOAK_SECONDS set
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-from processes import BUILD, SEED, Traffic, of_process
+from processes import BUILD, Judge, Traffic, of_process
 
 import matrix
 from simulated import PATIENCE_S, Machine
@@ -27,7 +25,7 @@ SECONDS = float(os.environ.get("CURB_SOAK_SECONDS", "0")) or float(matrix.figure
 LONG_LIVED, SHORT_LIVED = 3, 5
 QUIET_EVERY_S = 6.0
 GROWTH_KIB = 24 * 1024
-DISTURBANCES = ("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend")
+DISTURBANCES = ("kill", "fork", "fork", "signal", "signal", "edit", "edit", "release", "cap", "reset", "suspend", "suspend")
 POLICIES = (
     {"gpu": {"*": {"cap": "3GiB"}}},
     {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "256MiB", "idle": "1s"}}}},
@@ -38,12 +36,10 @@ POLICIES = (
 )
 
 
-class Soak:
+class Soak(Judge):
     def __init__(self, machine: Machine) -> None:
+        super().__init__()
         self.machine = machine
-        self.random = random.Random(SEED)
-        self.counts: Counter[str] = Counter()
-        self.wrong: list[str] = []
         self.members: list[Traffic] = []
         self.first: dict[int, dict[str, int]] = {}
         self.files: dict[int, Path] = {}
@@ -51,11 +47,6 @@ class Soak:
         for _ in range(LONG_LIVED + SHORT_LIVED):
             self.start()
         self.long_lived = self.members[:LONG_LIVED]
-
-    def expect(self, right: bool, otherwise: str) -> None:
-        if not right:
-            self.wrong.append(otherwise)
-            print("WRONG:", otherwise, flush=True)
 
     def start(self) -> None:
         self.started += 1
@@ -149,7 +140,6 @@ class Soak:
 
 
 def main() -> int:
-    print(f"CURB_LOAD_SEED={SEED}", flush=True)
     begin = time.monotonic()
     with Machine(BUILD, gpus=2) as machine:
         soak = Soak(machine)
@@ -162,11 +152,8 @@ def main() -> int:
         finally:
             for member in soak.members:
                 member.kill()
-    print(", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items())))
     soak.expect(soak.counts["suspend"] > 0, "none was suspended")
-    if not soak.wrong:
-        matrix.report("soak_seconds", int(time.monotonic() - begin))
-    return 1 if soak.wrong else 0
+    return soak.report("soak_seconds", int(time.monotonic() - begin))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ foreach(program neighbour_scenarios throwing_new_scenarios)
   target_include_directories(${program} PRIVATE
     ${PROJECT_SOURCE_DIR}/tests/process ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
   target_link_libraries(${program} PRIVATE scenario_main curb_sim_cuda curb_sim_nvml Threads::Threads ${CMAKE_DL_LIBS})
-  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
 # A plugin whose references to what it has itself are bound when it is linked.
 add_library(plugin_symbolic SHARED ${PROJECT_SOURCE_DIR}/tests/process/plugins/bound.cpp)

@@ -31,9 +31,9 @@ import matrix  # noqa: E402
 from command_list import OTHERS, STOPPED, UNSAFE, Command  # noqa: E402
 
 SEED = int(os.environ.get("CURB_PROGRAMS_SEED", str(time.time_ns() % 1_000_000)))
-SAMPLE = 200
+SAMPLE = 100
 """Programs, of which each is run six times."""
-BARE_S, PRELOADED_S = 10.0, 120.0
+BARE_S, PRELOADED_S = 5.0, 120.0
 MORE = 6
 """Further bare runs where only the preloaded one differs."""
 NOBODY = 65534
@@ -100,8 +100,7 @@ class Place:
         """("same", "masked", or why it is left out; what is wrong)."""
         folder = self.folder / str(number)
         try:
-            first, other = self.run(command, folder, ""), self.run(command, folder, "")
-            if first is None or other is None:
+            if (first := self.run(command, folder, "")) is None or (other := self.run(command, folder, "")) is None:
                 return "does not end by itself", ""
             curb = self.run(command, folder, str(self.library))
             if curb is None:

@@ -4,8 +4,6 @@ target_include_directories(surroundings_program PRIVATE ${PROJECT_SOURCE_DIR}/sh
 target_link_libraries(surroundings_program PRIVATE curb_sim_cuda)
 add_library(surroundings_clock SHARED surroundings_clock.cpp)
 add_library(surroundings_harm SHARED surroundings_harm.cpp)
-set_target_properties(surroundings_program surroundings_clock surroundings_harm PROPERTIES
-  RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 # Not under sanitizers, whose runtimes need /proc, descriptors, address space and threads of their own.
 curb_python_test(surroundings_test)
 curb_python_test(surroundings_preload_test)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from surroundings_here import CAP, USER, Here, Skip, give_to_user, require_program, require_root
+from surroundings_here import CAP, FIRST_USER, Here, Skip, give_to_user, require_program, require_root
 
 Before = Callable[[Here], None]
 
@@ -21,7 +21,7 @@ def runtime_folder(make: Callable[[Path], None]) -> Before:
 def anothers(folder: Path) -> None:
     require_root()
     folder.mkdir(mode=0o700)
-    os.chown(folder, USER + 1, USER + 1)
+    os.chown(folder, FIRST_USER - 1, FIRST_USER - 1)
 
 
 def mode(bits: int) -> Callable[[Path], None]:

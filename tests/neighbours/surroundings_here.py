@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-USER = 54321
-"""Root becomes this user in cases about missing permissions."""
+FIRST_USER = 54321
+"""Root becomes this user, or one after it, in cases about missing permissions. Each case has its own: limits count by user."""
 CAP = "4GiB"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PATIENCE_S = 90.0
@@ -42,9 +42,10 @@ class Skip(Exception):
 class Here:
     """A folder for one case: runtime directory, policy, and copies of what runs, which any user may read."""
 
-    def __init__(self, folder: Path, build: Path) -> None:
-        self.folder, self.runtime = folder, folder / "runtime"
-        self.build = build
+    def __init__(self, root: Path, build: Path, number: int) -> None:
+        self.folder = folder = root / str(number)
+        self.runtime = folder / "runtime"
+        self.build, self.user = build, FIRST_USER + number
         self.bin = folder / "b"
         self.curb, self.library = self.bin / "curb", self.bin / "libcurb.so"
         self.program, self.clock = self.bin / "program", self.bin / "clock.so"
@@ -111,8 +112,8 @@ class Here:
                 case.prepare()
             if case.as_user and os.geteuid() == 0:
                 os.setgroups([])
-                os.setresgid(USER, USER, USER)
-                os.setresuid(USER, USER, USER)
+                os.setresgid(self.user, self.user, self.user)
+                os.setresuid(self.user, self.user, self.user)
 
         return prepare if case.prepare or case.as_user else None
 
@@ -166,8 +167,8 @@ def limit(which: int, bound: int) -> Callable[[], None]:
 
 def give_to_user(here: Here) -> None:
     if os.geteuid() == 0:
-        os.chown(here.runtime, USER, USER)
-        os.chown(here.folder, USER, USER)
+        os.chown(here.runtime, here.user, here.user)
+        os.chown(here.folder, here.user, here.user)
 
 
 # System calls that are refused (seccomp(2)). The numbers are those of x86-64; those from 424 on are everybody's.

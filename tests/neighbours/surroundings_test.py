@@ -12,14 +12,15 @@ from __future__ import annotations
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "matrix")]
@@ -147,9 +148,7 @@ def judged(case: Case, bare: Came, capped: Came) -> list[str]:
 
 
 def lives_through(case: Case, root: Path, build: Path) -> list[str]:
-    folder = root / str(CASES.index(case))
-    here = Here(folder, build)
-    with here:
+    with Here(root, build, CASES.index(case)) as here:
         if case.before:
             case.before(here)
         if case.whole:
@@ -166,30 +165,33 @@ def lives_through(case: Case, root: Path, build: Path) -> list[str]:
         return wrong and [*wrong, f"stderr: {capped.err[:2000]}"]
 
 
+def tried(number: int, root: Path, build: Path) -> tuple[list[str], str, float]:
+    """Returns the errors of a case, or why it is skipped, and the seconds that it took."""
+    began = time.monotonic()
+    try:
+        return lives_through(CASES[number], root, build), "", time.monotonic() - began
+    except Skip as why:
+        return [], str(why), 0
+
+
 def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     build, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
-    root = Path(tempfile.mkdtemp(prefix="curb-surroundings-"))
-    root.chmod(0o755)
+    numbers = [number for number, case in enumerate(CASES) if not names or any(name in case.name for name in names)]
     failed, lived, skipped = [], 0, 0
-    try:
-        for case in CASES:
-            if names and not any(name in case.name for name in names):
-                continue
-            began = time.monotonic()
-            try:
-                wrong = lives_through(case, root, build)
-            except Skip as why:
-                print(f"skipped: {case.name}: {why}", flush=True)
+    # In processes, which may fork where threads may not. A case mostly waits.
+    with tempfile.TemporaryDirectory(prefix="curb-surroundings-") as folder, ProcessPoolExecutor(4) as pool:
+        root = Path(folder)
+        root.chmod(0o755)
+        for number, (wrong, why, took) in zip(numbers, pool.map(partial(tried, root=root, build=build), numbers)):
+            name = CASES[number].name
+            if why:
+                print(f"skipped: {name}: {why}", flush=True)
                 skipped += 1
                 continue
-            print(f"{'FAILED' if wrong else 'lived'}: {case.name} ({time.monotonic() - began:.2f} s)", flush=True)
-            for line in wrong:
-                print(f"    {line}", flush=True)
-            failed += [case.name] if wrong else []
+            print(f"{'FAILED' if wrong else 'lived'}: {name} ({took:.2f} s)", *wrong, sep="\n    ", flush=True)
+            failed += [name] if wrong else []
             lived += not wrong
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{lived} surroundings, {skipped} skipped, {used.ru_utime + used.ru_stime:.1f} CPU s")
     matrix.report("surroundings", lived)

@@ -381,12 +381,6 @@ SCENARIO_NAMED(the_program_sees_a_device_of_this_size) {
     EXPECT_EQ(told_total(), static_cast<std::uint64_t>(std::atoi(std::getenv("TOLD_MIB"))) * MiB);
 }
 
-SCENARIO_NAMED(every_allocation_is_refused) {
-    start();
-    CUdeviceptr block = 0;
-    EXPECT_EQ(cuMemAlloc_v2(&block, 4096), CUDA_ERROR_OUT_OF_MEMORY);
-}
-
 // cap 800 MiB under a ceiling of 1 GiB
 SCENARIO_NAMED(edits_stay_below_the_ceiling) {
     const auto administer = [](const std::string &text) { write_in_place("/etc/curb/policy.json", text); };

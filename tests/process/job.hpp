@@ -39,16 +39,21 @@ class Job {
     [[nodiscard]] fs::path log() const { return folder() / "curb.log"; }
 
     Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
-        return run_command({program, scenario});
+        return begin(scenario, program).end();
     }
-    Outcome run_command(const Words &command) {
+    Outcome run_command(const Words &command) { return begin_command(command).end(); }
+    // The job lives longer than what it began.
+    Begun begin(const std::string &scenario, const char *program = CURB_SCENARIOS) {
+        return begin_command({program, scenario});
+    }
+    Begun begin_command(const Words &command) {
         Environment environment = environment_;
         environment.emplace("HOME", folder().string());
         environment.emplace("XDG_RUNTIME_DIR", folder().string());
         environment.emplace("LD_LIBRARY_PATH", CURB_SIM);
         std::string &preload = environment.emplace("LD_PRELOAD", CURB_LIBRARY).first->second;
         preload = preloaded(preload);
-        return start({.words = command,
+        return Begun({.words = command,
                       .environment = environment,
                       .input = {},
                       .directory = in_its_folder_ ? folder().string() : "",

@@ -1,9 +1,7 @@
-// `curb ps` of processes on the simulated driver, compared with that driver's own books.
+// `curb ps` of processes on the simulated driver, compared with that driver's own books. tests/crowd compares many.
 #include "simulated.hpp"
 
 namespace {
-
-const Environment kTwoGpus{{"CURB_SIM_GPUS", "2"}};
 
 bool is_silent(const Json &process) {
     return process["under_curb"] && process["status"].is_null() && !process["suspended"] && !process["stopped"] &&
@@ -47,11 +45,6 @@ std::string socket_of(const fs::path &folder, const Running &process) {
             return name;
     return {};
 }
-// The first line from `from` on that has `text`; the number of lines: there is none.
-std::size_t line_with(const Words &all, const std::string &text, std::size_t from = 0) {
-    while (from < all.size() && all[from].find(text) == std::string::npos) ++from;
-    return from;
-}
 
 // A user whose processes are all the test's own.
 const uid_t kSomebody = 200'000 + static_cast<uid_t>(::getpid());
@@ -66,40 +59,6 @@ class Askable : public Program {
 };
 
 }  // namespace
-
-TEST_CASE("curb ps shows what the driver's books have of two GPUs, of capped programs and of others") {
-    const Machine machine(kTwoGpus);
-    Askable first(machine), second(machine);
-    Program bare(machine, {});
-    REQUIRE(first.answers("hold 2048 0") == "held");
-    REQUIRE(first.answers("hold 1024 1") == "held");
-    REQUIRE(second.answers("hold 512 1") == "held");
-    REQUIRE(bare.answers("hold 300 1") == "held");
-    const Json answer = answer_of(machine);
-    for (const Running *process : std::vector<const Running *>{&first, &second, &bare})
-        for (const int device : {0, 1}) {
-            CAPTURE(process->id(), device);
-            const Row one = row(answer, *process, device);
-            REQUIRE(one.is_there);
-            const Json books = machine.held_of(device, process->pid());
-            CHECK(one.nvml == books);
-            CHECK(one.held == (process == &bare ? Json() : books));
-            CHECK(one.process["under_curb"] == (process != &bare));
-            CHECK_THAT(one.process["command"].get<std::string>(), contains("scenarios does_what_it_is_told"));
-        }
-    const Outcome table = machine.curb({"ps"});
-    CHECK(table.err.empty());
-    const Words out = lines(table.out);
-    const std::size_t one = line_with(out, "GPU 0  NVIDIA H100 80GB HBM3"), two = line_with(out, "GPU 1  ");
-    REQUIRE(one < two);
-    REQUIRE(two < out.size());
-    for (const std::size_t gpu : {one, two}) {
-        const std::size_t largest = line_with(out, "  " + first.id() + "  ", gpu);
-        CHECK(largest < line_with(out, "  " + second.id() + "  ", gpu));
-        CHECK(largest < line_with(out, "  " + bare.id() + "  ", gpu));
-    }
-    CHECK(line_with(out, "  " + first.id() + "  ", one) < two);
-}
 
 TEST_CASE("of a process that is stopped, NVML's figure is shown without a wait; one in a long CUDA call answers") {
     const Machine machine;

@@ -2,6 +2,7 @@
 // whether all was as it must be.
 
 #include <chrono>
+#include <deque>
 
 #include "families_tried.hpp"
 #include "job.hpp"
@@ -231,11 +232,18 @@ TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
 }
 
 TEST_CASE("NVML that hangs from the start delays no call for long, and the cap holds all the same") {
-    const std::string call = GENERATE("init", "processes", "memory");
-    CAPTURE(call);
-    const Outcome outcome = Job().cap("1GiB").with("CURB_SIM_NVML", "hangs:" + call).for_at_most(40).run(kStillCounts);
-    succeeds(outcome);
-    CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
+    std::deque<Job> jobs;
+    std::map<std::string, Begun> begun;
+    for (const std::string call : {"init", "processes", "memory"})
+        begun.emplace(
+            call,
+            jobs.emplace_back().cap("1GiB").with("CURB_SIM_NVML", "hangs:" + call).for_at_most(40).begin(kStillCounts));
+    for (auto &[call, one] : begun) {
+        CAPTURE(call);
+        const Outcome outcome = one.end();
+        succeeds(outcome);
+        CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
+    }
 }
 
 TEST_CASE("NVML that hangs for a while delays no thread for long, and is used again later") {

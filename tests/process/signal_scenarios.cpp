@@ -318,6 +318,32 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     EXPECT(kernel_handler(SIGUSR1) == count);
 }
 
+// As Python's faulthandler does with `chain`: it sets the handler before it again, raises the signal, and sets itself
+// back.
+SCENARIO_NAMED(a_handler_that_lets_the_one_before_it_run_stays) {
+    static struct sigaction before {
+    }, own{};
+    start();
+    signal(SIGUSR1, count);
+    own.sa_flags = SA_NODEFER;
+    own.sa_handler = [](int signal) {
+        count_other(signal);
+        sigaction(signal, &before, nullptr);
+        raise(signal);
+        sigaction(signal, &own, nullptr);
+    };
+    sigaction(SIGUSR1, &own, &before);
+    for (const int times : {1, 2}) {
+        send_and_see_the_release();
+        EXPECT_EQ(handled_other.load(), times);
+        EXPECT_EQ(handled.load(), times);
+    }
+    sigaction(SIGUSR1, &before, nullptr);
+    send_and_see_the_release();
+    EXPECT_EQ(handled_other.load(), 2);
+    EXPECT_EQ(handled.load(), 3);
+}
+
 SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     static void (*before)(int, siginfo_t *, void *) = nullptr;
     start();

@@ -29,9 +29,12 @@ class Machine {
                      {"XDG_RUNTIME_DIR", runtime().string()}},
                     more_);
     }
-    [[nodiscard]] Outcome curb(Words words, const Environment &more = {}) const {
+    [[nodiscard]] Begun begin_curb(Words words, const Environment &more = {}) const {
         words.insert(words.begin(), CURB_BINARY);
-        return start({words, with(environment(), more), {}, {}, {}});
+        return Begun({words, with(environment(), more), {}, {}, {}});
+    }
+    [[nodiscard]] Outcome curb(const Words &words, const Environment &more = {}) const {
+        return begin_curb(words, more).end();
     }
     [[nodiscard]] fs::path folder() const { return dir_.path(); }
     [[nodiscard]] fs::path runtime() const { return dir_ / "runtime"; }

@@ -27,48 +27,62 @@ struct Start {
     std::chrono::seconds patience = 30s;  // until it says something more, or ends
 };
 
-inline Outcome start(Start start) {
-    std::array<int, 2> in{};
-    std::array<int, 2> out{};
-    std::array<int, 2> err{};
-    for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
-    Words environment = environment_of(start.environment);
-    const std::vector<char *> argv = pointers(start.words);
-    std::vector<char *> envp = pointers(environment);
-    Outcome outcome;
-    outcome.pid = ::fork();
-    if (outcome.pid == 0) {
-        ::dup2(in[0], 0);
-        ::dup2(out[1], 1);
-        ::dup2(err[1], 2);
-        if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
-        environ = envp.data();  // which `prepare` may change
-        if (start.prepare) start.prepare();
-        ::execvp(argv.front(), argv.data());
-        ::_exit(98);
-    }
-    for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
-    REQUIRE(::write(in[1], start.input.data(), start.input.size()) == static_cast<ssize_t>(start.input.size()));
-    ::close(in[1]);
-    std::array<pollfd, 2> open{{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
-    while (open[0].fd >= 0 || open[1].fd >= 0) {
-        REQUIRE(::poll(open.data(), open.size(), static_cast<int>(start.patience / 1ms)) > 0);
-        for (pollfd &pipe : open) {
-            if (pipe.fd < 0 || pipe.revents == 0) continue;
-            std::array<char, 4096> block{};
-            const ssize_t got = ::read(pipe.fd, block.data(), block.size());
-            (pipe.fd == out[0] ? outcome.out : outcome.err)
-                .append(block.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-            if (got > 0) continue;
-            ::close(pipe.fd);
-            pipe.fd = -1;
+// A program that has been started. It may write little until end() reads it.
+class Begun {
+  public:
+    explicit Begun(Start start) : patience_(start.patience) {
+        std::array<int, 2> in{};
+        std::array<int, 2> out{};
+        std::array<int, 2> err{};
+        for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
+        Words environment = environment_of(start.environment);
+        const std::vector<char *> argv = pointers(start.words);
+        std::vector<char *> envp = pointers(environment);
+        outcome_.pid = ::fork();
+        if (outcome_.pid == 0) {
+            ::dup2(in[0], 0);
+            ::dup2(out[1], 1);
+            ::dup2(err[1], 2);
+            if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
+            environ = envp.data();  // which `prepare` may change
+            if (start.prepare) start.prepare();
+            ::execvp(argv.front(), argv.data());
+            ::_exit(98);
         }
+        for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
+        REQUIRE(::write(in[1], start.input.data(), start.input.size()) == static_cast<ssize_t>(start.input.size()));
+        ::close(in[1]);
+        open_ = {{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
     }
-    int status = 0;
-    REQUIRE(::waitpid(outcome.pid, &status, 0) == outcome.pid);
-    outcome.status = exit_status(status);
-    return outcome;
-}
+
+    // Waits for its end.
+    Outcome end() {
+        while (open_[0].fd >= 0 || open_[1].fd >= 0) {
+            REQUIRE(::poll(open_.data(), open_.size(), static_cast<int>(patience_ / 1ms)) > 0);
+            for (pollfd &pipe : open_) {
+                if (pipe.fd < 0 || pipe.revents == 0) continue;
+                std::array<char, 4096> block{};
+                const ssize_t got = ::read(pipe.fd, block.data(), block.size());
+                (&pipe == &open_[0] ? outcome_.out : outcome_.err)
+                    .append(block.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+                if (got > 0) continue;
+                ::close(pipe.fd);
+                pipe.fd = -1;
+            }
+        }
+        int status = 0;
+        REQUIRE(::waitpid(outcome_.pid, &status, 0) == outcome_.pid);
+        outcome_.status = exit_status(status);
+        return outcome_;
+    }
+
+  private:
+    Outcome outcome_;
+    std::array<pollfd, 2> open_{};
+    std::chrono::seconds patience_;
+};
+
+inline Outcome start(Start start) { return Begun(std::move(start)).end(); }
 
 inline Words lines(const std::string &text) {
     Words out;

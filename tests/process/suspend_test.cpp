@@ -1,5 +1,7 @@
 // `curb suspend` and `curb resume`. Each case starts a program that obeys lines (told_scenarios.cpp), under curb or
 // not, moves it, and reads the simulated driver's own books.
+#include <deque>
+
 #include "simulated.hpp"
 #include "terminal.hpp"
 
@@ -167,31 +169,55 @@ TEST_CASE("suspend and resume say that the driver has given a process up") {
     CHECK_THAT(machine.curb(forced(program)).err, contains("has given it up"));
 }
 
+// A process on a machine of its own, and a fault of the driver under the curb that moves it.
+struct Faulted {
+    explicit Faulted(std::string driver_fault) : fault(std::move(driver_fault)) {
+        REQUIRE(program.answers("hold 256") == "held");
+        before = machine.held(program.pid());
+    }
+
+    const std::string fault;
+    const Machine machine;
+    Program program{machine};
+    std::int64_t before = 0;
+};
+
 TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
     const std::string what = GENERATE("suspend", "resume");
+    CAPTURE(what);
+    std::deque<Faulted> all;
     // The k-th of all; and what fails together: the move and the first way back.
-    const std::string fault = GENERATE("*:1:999", "*:2:999", "*:3:999", "*:4:999", "*:5:999", "*:6:999", "*:7:999",
-                                       "*:8:999", "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessUnlock:1:999",
-                                       "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessGetState:2:999",
-                                       "cuCheckpointProcessLock:1:999,cuCheckpointProcessGetState:2:999",
-                                       "cuCheckpointProcessRestore:1:999,cuCheckpointProcessGetState:2:999",
-                                       "cuCheckpointProcessUnlock:1:999,cuCheckpointProcessUnlock:2:999");
-    CAPTURE(what, fault);
-    const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 256") == "held");
-    const std::int64_t before = machine.held(program.pid());
-    if (what == "resume") REQUIRE(machine.curb(forced(program)).status == 0);
-    const Outcome outcome =
-        machine.curb(what == "resume" ? Words{"resume", program.id()} : forced(program), {{"CURB_SIM_FAULT", fault}});
-    INFO(outcome.err);
-    CHECK((outcome.status == 0 || (outcome.status == 1 && !outcome.err.empty())));
-    const std::string state = machine.state(program.pid());
-    CHECK((state == "running" || state == "checkpointed"));
-    if (state == "checkpointed") CHECK(machine.curb({"resume", program.id()}).status == 0);
-    CHECK(program.answers("check") == "right");
-    CHECK(machine.held(program.pid()) == before);
-    CHECK(machine.records(program.pid()).empty());
+    for (int k = 1; k <= 8; ++k) all.emplace_back("*:" + std::to_string(k) + ":999");
+    for (const char *fault : {"cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessUnlock:1:999",
+                              "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessGetState:2:999",
+                              "cuCheckpointProcessLock:1:999,cuCheckpointProcessGetState:2:999",
+                              "cuCheckpointProcessRestore:1:999,cuCheckpointProcessGetState:2:999",
+                              "cuCheckpointProcessUnlock:1:999,cuCheckpointProcessUnlock:2:999"})
+        all.emplace_back(fault);
+    // All at once: each takes its time.
+    const auto begin = [&](const Words &words, bool faulted) {
+        std::vector<Begun> moves;
+        for (const Faulted &one : all)
+            moves.push_back(one.machine.begin_curb(joined(words, {one.program.id()}),
+                                                   {{"CURB_SIM_FAULT", faulted ? one.fault : ""}}));
+        return moves;
+    };
+    const Words suspend{"suspend", "--force"}, resume{"resume"};
+    if (what == "resume")
+        for (Begun &move : begin(suspend, false)) REQUIRE(move.end().status == 0);
+    std::vector<Begun> moves = begin(what == "resume" ? resume : suspend, true);
+    std::size_t number = 0;
+    for (Faulted &one : all) {
+        const Outcome outcome = moves[number++].end();
+        CAPTURE(one.fault, outcome.err);
+        CHECK((outcome.status == 0 || (outcome.status == 1 && !outcome.err.empty())));
+        const std::string state = one.machine.state(one.program.pid());
+        CHECK((state == "running" || state == "checkpointed"));
+        if (state == "checkpointed") CHECK(one.machine.curb({"resume", one.program.id()}).status == 0);
+        CHECK(one.program.answers("check") == "right");
+        CHECK(one.machine.held(one.program.pid()) == one.before);
+        CHECK(one.machine.records(one.program.pid()).empty());
+    }
 }
 
 TEST_CASE("resume unlocks a process that suspend could not unlock") {
@@ -266,7 +292,7 @@ TEST_CASE("work that does not end keeps a process from being suspended, and it r
 TEST_CASE("Ctrl-C does not stop a process half way out") {
     const Machine machine;
     Program program(machine);
-    REQUIRE(program.answers("hold 4096") == "held");
+    REQUIRE(program.answers("hold 2048") == "held");
     const std::int64_t before = machine.held(program.pid());
     Running curb = curb_beside(machine, forced(program), {{"CURB_SIM_LATENCY", "h100"}});
     REQUIRE(within(20s, [&] { return machine.held(program.pid()) < before; }));
