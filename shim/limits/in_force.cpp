@@ -152,15 +152,6 @@ Lines publish(Version version) {
     return messages_of(own, ceiling, some_without_cap);
 }
 
-Lines notes() {
-    const auto now = process::snapshot();
-    const std::vector<policy::GpuIdentity> gpus = identities();
-    bool some_without_cap = false;
-    for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now->gpus[i].terms.cap;
-    return messages_of(policy::match(now->policy.gpu, gpus), policy::match(now->policy.ceiling, gpus),
-                       some_without_cap);
-}
-
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
