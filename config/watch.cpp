@@ -33,23 +33,17 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t kEvents =
     IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
 
-enum class Woken { by_time, by_event, by_stop };
-
-// Waits on either descriptor; -1: on none. A stop_fd that is closed counts as readable: else its owner would wait for
-// us for ever.
-Woken wait(int inotify, int stop_fd, milliseconds time) {
+// Waits for an event of inotify (-1: of none). False if the time is over.
+bool wait(int inotify, milliseconds time) {
     const Clock::time_point end = Clock::now() + time;
     for (;;) {
-        std::array<pollfd, 2> fds{{{inotify, POLLIN, 0}, {stop_fd, POLLIN, 0}}};
+        pollfd polled{inotify, POLLIN, 0};
         const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-        const int ready = ::poll(fds.data(), fds.size(), left > 0 ? static_cast<int>(left) : 0);
+        const int ready = ::poll(&polled, 1, left > 0 ? static_cast<int>(left) : 0);
         if (ready < 0 && errno == EINTR) continue;
-        if (fds[1].revents != 0) return Woken::by_stop;
-        if (fds[0].revents != 0) return Woken::by_event;
-        if (ready == 0) return Woken::by_time;
         // poll failed, because there is too little memory: do not spin.
         if (ready < 0) ::usleep(static_cast<useconds_t>(time.count()) * 1000);
-        return Woken::by_time;
+        return ready > 0;
     }
 }
 
@@ -160,11 +154,11 @@ std::optional<Watch::Texts> Watch::without_restless(const Texts &before, Texts n
     return now;
 }
 
-// Returns the new texts once they have not changed for kSettle. nullopt if nothing is new, or if the wait was stopped.
-std::optional<Watch::Texts> Watch::settle(int stop_fd, const std::function<bool()> &stopped) {
+// Returns the new texts once they have not changed for kSettle. nullopt if nothing is new.
+std::optional<Watch::Texts> Watch::settle() {
     const Clock::time_point end = Clock::now() + kPatience;
     for (Texts seen = read(); seen != texts_;) {
-        if (wait(-1, stop_fd, kSettle) == Woken::by_stop || (stopped && stopped())) return std::nullopt;
+        wait(-1, kSettle);
         Texts now = read();
         if (now == seen) return now;
         if (Clock::now() >= end) {
@@ -180,33 +174,26 @@ void Watch::catch_up() {
     texts_ = read();
 }
 
-std::optional<Watch::Texts> Watch::next(int stop_fd, const std::function<bool()> &stopped) {
-    bool spoke = false;
-    for (;;) {
-        if (stopped && stopped()) return std::nullopt;
-        try {
-            arm();  // before the read: a later change will wake us
-            if (auto texts = settle(stop_fd, stopped)) {
-                Texts known = *texts;  // first: a copy that fails half-way would hide a change
-                texts_.swap(known);
-                return texts;
-            }
-            tell_of_unreadable();
-        } catch (const std::bad_alloc &) {
-            // Reads the texts again later, when there may be memory.
+std::optional<Watch::Texts> Watch::next() {
+    const bool woken = std::exchange(woken_, false);
+    try {
+        arm();  // before the read: a later change will wake us
+        if (auto texts = settle()) {
+            Texts known = *texts;  // first: a copy that fails half-way would hide a change
+            texts_.swap(known);
+            return texts;
         }
-        // Reads at most once in kSettle if the directory changes all the time.
-        if (spoke && wait(-1, stop_fd, kSettle) == Woken::by_stop) return std::nullopt;
-        const Woken woken = wait(inotify_, stop_fd, kPoll);
-        if (woken == Woken::by_stop) return std::nullopt;
-        spoke = woken == Woken::by_event;
-        if (!spoke) continue;
-        if (is_inotify(inotify_)) {
-            drain(inotify_);
-        } else {
-            inotify_ = -1;
-        }
+        tell_of_unreadable();
+    } catch (const std::bad_alloc &) {
+        // Reads the texts again later, when there may be memory.
     }
+    if (woken) wait(-1, kSettle);  // reads at most once in kSettle if the directory changes all the time
+    woken_ = wait(inotify_, kPoll);
+    if (woken_ && is_inotify(inotify_))
+        drain(inotify_);
+    else if (woken_)
+        inotify_ = -1;
+    return std::nullopt;
 }
 
 }  // namespace curb::config

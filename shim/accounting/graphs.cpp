@@ -28,14 +28,19 @@ Registry &registry() noexcept { return leaked<Registry>(); }
 
 constinit std::atomic<bool> any{false};
 
+// Returns the record; null if unknown. The caller holds the lock.
+Executable *known(CUgraphExec executable) noexcept {
+    const auto found = registry().executables.find(executable);
+    return found == registry().executables.end() ? nullptr : &found->second;
+}
+
 // The caller holds the lock.
 void free_now(CUdeviceptr pointer) noexcept {
     const auto found = registry().left.find(pointer);
-    if (found == registry().left.end()) return;
-    const auto executable = registry().executables.find(found->second);
-    if (executable == registry().executables.end()) return;
-    executable->second.live = false;
-    executable->second.trims = pools::graph_trims();  // the next trim takes it
+    Executable *executable = found == registry().left.end() ? nullptr : known(found->second);
+    if (!executable) return;
+    executable->live = false;
+    executable->trims = pools::graph_trims();  // the next trim takes it
 }
 
 // An address range of one device that a graph's node allocates. Allocations that do not live at the same time share
@@ -141,10 +146,8 @@ std::optional<Memory> forget(CUgraphExec executable) noexcept {
 std::optional<Needs> missing(CUgraphExec executable) noexcept try {
     if (!any.load(std::memory_order_acquire)) return Needs{};
     const std::shared_lock lock(registry().mutex);
-    const auto found = registry().executables.find(executable);
-    if (found == registry().executables.end()) return Needs{};
-    const Executable &one = found->second;
-    return one.live || one.trims == pools::graph_trims() ? Needs{} : one.memory.needs;
+    const Executable *one = known(executable);
+    return !one || one->live || one->trims == pools::graph_trims() ? Needs{} : one->memory.needs;
 } catch (...) {
     return std::nullopt;
 }
@@ -152,8 +155,7 @@ std::optional<Needs> missing(CUgraphExec executable) noexcept try {
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {
     if (!any.load(std::memory_order_acquire)) return;
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().executables.find(executable);
-    if (found != registry().executables.end()) found->second.trims = trims;
+    if (Executable *one = known(executable)) one->trims = trims;
 }
 
 void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
@@ -161,17 +163,16 @@ void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
     {
         // Repeated launches of a graph usually change nothing: then the shared lock is enough.
         const std::shared_lock lock(registry().mutex);
-        const auto found = registry().executables.find(executable);
-        if (found == registry().executables.end()) return;
-        const Executable &one = found->second;
-        if (one.memory.freed.empty() && one.trims == trims && one.live == !one.memory.unfreed.empty()) return;
+        const Executable *one = known(executable);
+        if (!one) return;
+        if (one->memory.freed.empty() && one->trims == trims && one->live == !one->memory.unfreed.empty()) return;
     }
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().executables.find(executable);
-    if (found == registry().executables.end()) return;
-    found->second.trims = trims;
-    found->second.live = !found->second.memory.unfreed.empty();
-    for (const CUdeviceptr pointer : found->second.memory.freed) free_now(pointer);
+    Executable *one = known(executable);
+    if (!one) return;
+    one->trims = trims;
+    one->live = !one->memory.unfreed.empty();
+    for (const CUdeviceptr pointer : one->memory.freed) free_now(pointer);
 }
 
 void freed(CUdeviceptr pointer) noexcept {

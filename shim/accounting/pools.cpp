@@ -302,11 +302,6 @@ void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
     add(handle, device, kind);
 }
 
-Device *owner(CUmemoryPool handle) noexcept {
-    const Pool *pool = known(handle);
-    return pool ? pool->device : nullptr;
-}
-
 Forgotten forget(CUmemoryPool handle) noexcept {
     const KeepErrno keep_errno;
     Pool *pool = nullptr;

@@ -87,8 +87,6 @@ void graphs_trimmed() noexcept;
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // Records a new pool. If the handle is known, that pool ended without curb's knowledge and is credited.
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
-// Returns the device a pool is charged to; null if unknown or not charged.
-Device *owner(CUmemoryPool handle) noexcept;
 // Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
 // destroyed the pool, or put_back() if the driver fails.
 struct Forgotten {

@@ -9,8 +9,6 @@
 
 namespace curb::shim {
 
-namespace {
-
 void reconcile(Device &device, int attempts) noexcept {
     const KeepErrno keep_errno;
     const std::uint64_t began_us = now_us();
@@ -38,10 +36,6 @@ void reconcile(Device &device, int attempts) noexcept {
     device.figure_us.store(began_us, std::memory_order_relaxed);
     if (grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
 }
-
-}  // namespace
-
-void reconcile(Device &device) noexcept { reconcile(device, Ledger::kAttempts); }
 
 void reconcile_unless_fresh(Device &device) noexcept {
     constexpr std::uint64_t kFreshUs = 1000;

@@ -6,8 +6,8 @@
 namespace curb::shim {
 
 // Sets the ledger's pools and overhead to the measured figures. Calls NVML and the driver. Do not call it within a
-// ledger operation. Thread-safe. Keeps errno.
-void reconcile(Device &device) noexcept;
+// ledger operation. `attempts`: see Ledger::reconcile. Thread-safe. Keeps errno.
+void reconcile(Device &device, int attempts = Ledger::kAttempts) noexcept;
 
 // The same for a request near the cap. Does nothing if another thread is doing it and the last figure is less than a
 // millisecond old and `grown` is not set. Thread-safe. Keeps errno.

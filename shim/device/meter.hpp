@@ -38,6 +38,7 @@ class Meter {
     // The UUIDs as NVML and nvidia-smi spell them.
     [[nodiscard]] std::string gpu_uuid() const;
     [[nodiscard]] std::string mig_uuid() const;  // empty if the device is a whole GPU
+    [[nodiscard]] std::string uuid() const { return is_mig() ? mig_uuid() : gpu_uuid(); }
     // Returns nvidia-smi's index of the GPU. nullopt if NVML is missing. Cached after the first success.
     std::optional<int> index() noexcept;
     // Returns the cached index; nullopt if there is none yet.

@@ -122,6 +122,14 @@ CUresult create(Device &device, Size size, Handle *handle, Call call, Destroy de
 }
 
 template <class Call>
+CUresult create_array(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description, Call call) {
+    Device *device = device_for(array, description);
+    if (!device) return call();
+    const Bytes reported = ask_array(*description, device->ordinal);
+    return create(*device, size_of(reported, least_bytes(*description)), array, call, undo);
+}
+
+template <class Call>
 CUresult destroy(const void *handle, Call call) {
     const auto array = process::active() ? arrays::forget(handle) : std::nullopt;
     if (!array) return call();
@@ -145,17 +153,11 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descripti
     if (!description) return call();
     const CUDA_ARRAY3D_DESCRIPTOR same{description->Width,  description->Height,      0,
                                        description->Format, description->NumChannels, 0};
-    Device *device = device_for(array, &same);
-    if (!device) return call();
-    return create(*device, size_of(ask_array(same, device->ordinal), least_bytes(same)), array, call, undo);
+    return create_array(array, &same, call);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description) {
-    const auto call = to_driver<&Driver::cuArray3DCreate_v2>(array, description);
-    Device *device = device_for(array, description);
-    if (!device) return call();
-    return create(*device, size_of(ask_array(*description, device->ordinal), least_bytes(*description)), array, call,
-                  undo);
+    return create_array(array, description, to_driver<&Driver::cuArray3DCreate_v2>(array, description));
 }
 
 CUresult cuArrayDestroy(CUarray array) { return destroy(array, to_driver<&Driver::cuArrayDestroy>(array)); }

@@ -74,8 +74,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     const CUresult result = driver().cuMemPoolTrimTo(pool, keep);
-    if (result == CUDA_SUCCESS && process::active())
-        if (Device *device = pools::owner(pool)) pools::reconcile(*device);
+    const pools::Pool *known = result == CUDA_SUCCESS && process::active() ? pools::known(pool) : nullptr;
+    if (known && known->device) pools::reconcile(*known->device);
     return result;
 }
 

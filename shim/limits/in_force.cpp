@@ -117,17 +117,6 @@ std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const po
     return out;
 }
 
-in_force::Lines messages_of(const policy::Matched &own, const policy::Matched &ceiling, bool some_without_cap) {
-    in_force::Lines out;
-    for (const std::string &why : own.ambiguous) out.push_back({policy::LogLevel::warning, why});
-    for (const std::string &why : ceiling.ambiguous) out.push_back({policy::LogLevel::warning, "ceiling: " + why});
-    // A key without a match is normal: one file may serve processes that see different devices. But warn if a device
-    // has no cap, because the key may have meant that one.
-    const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
-    for (const std::string &why : own.unmatched) out.push_back({level, why});
-    return out;
-}
-
 }  // namespace
 
 namespace in_force {
@@ -149,16 +138,14 @@ Lines publish(Version version) {
         for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
         put_in_force(std::move(next));
     }
-    return messages_of(own, ceiling, some_without_cap);
-}
-
-Lines notes() {
-    const auto now = process::snapshot();
-    const std::vector<policy::GpuIdentity> gpus = identities();
-    bool some_without_cap = false;
-    for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !now->gpus[i].terms.cap;
-    return messages_of(policy::match(now->policy.gpu, gpus), policy::match(now->policy.ceiling, gpus),
-                       some_without_cap);
+    Lines out;
+    for (const std::string &why : own.ambiguous) out.push_back({policy::LogLevel::warning, why});
+    for (const std::string &why : ceiling.ambiguous) out.push_back({policy::LogLevel::warning, "ceiling: " + why});
+    // A key without a match is normal: one file may serve processes that see different devices. But warn if a device
+    // has no cap, because the key may have meant that one.
+    const auto level = some_without_cap ? policy::LogLevel::warning : policy::LogLevel::info;
+    for (const std::string &why : own.unmatched) out.push_back({level, why});
+    return out;
 }
 
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
@@ -180,8 +167,8 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     for (const std::size_t i : *named) {
         const Snapshot::Gpu &was = before.gpus[i], &is = next->gpus[i];
         const Device &device = devices::at(gpus[i].ordinal);
-        out.gpus.push_back({gpus[i].ordinal, device.meter.is_mig() ? gpus[i].mig_uuid : gpus[i].gpu_uuid, was.terms.cap,
-                            is.terms.cap, is.live_cap, is.terms.ceiling, device.ledger.held()});
+        out.gpus.push_back({gpus[i].ordinal, device.meter.uuid(), was.terms.cap, is.terms.cap, is.live_cap,
+                            is.terms.ceiling, device.ledger.held()});
         changes |= was.terms != is.terms || was.live_cap != is.live_cap;
     }
     if (changes) put_in_force(std::move(next));

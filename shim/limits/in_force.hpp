@@ -137,8 +137,6 @@ using Lines = std::vector<Line>;
 // Puts a version in force; live caps stay. Returns messages about its GPU keys. Throws std::bad_alloc, and then the old
 // snapshot stays in force.
 Lines publish(Version version);
-// Returns the same messages for the version in force.
-Lines notes();
 
 // Sets or clears live caps. Calls neither driver nor NVML: a key with an nvidia-smi index matches only devices whose
 // index is known. On failure nothing changes and the text says why. Throws as publish().

@@ -87,12 +87,6 @@ std::vector<std::string> differences(const policy::Policy &before, const policy:
     return out;
 }
 
-void log_changes(const config::Loaded &now, const Changed &changed) {
-    log::write(policy::LogLevel::info,
-               file_in_force() + ": new policy in force" + (now.rule.empty() ? "" : ", " + now.rule));
-    for (const std::string &line : changed.changes) log::write(policy::LogLevel::info, "  " + line);
-}
-
 // Wakes waiting requests, and requests a release if the ledger shows a device above its cap. A running release joins
 // it.
 void react_to_new_limits() {
@@ -193,22 +187,21 @@ void check_signal() noexcept {
     log_signal_state(signal, signal_state, again ? policy::LogLevel::info : policy::LogLevel::warning);
 }
 
-Changed enforce(const config::Loaded &loaded) {
-    Changed out;
-    out.changes = differences(snapshot()->policy, loaded.policy);
+void enforce(const config::Loaded &loaded) {
+    const std::vector<std::string> changes = differences(snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
     react_to_new_limits();
     take_signal();
     try {
         update_trace();
-        for (const auto &line : lines) out.notes.push_back(line.text);
         log_all(lines);
-        log_changes(loaded, out);
+        log::write(policy::LogLevel::info,
+                   file_in_force() + ": new policy in force" + (loaded.rule.empty() ? "" : ", " + loaded.rule));
+        for (const std::string &line : changes) log::write(policy::LogLevel::info, "  " + line);
     } catch (...) {
         log::write(policy::LogLevel::error, "out of host memory: some changes of the new policy are not logged");
     }
-    return out;
 }
 
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept try {

@@ -30,13 +30,8 @@ std::string signal_trouble();
 void check_signal() noexcept;
 
 // Puts a policy in force and logs the changes. Wakes waiting requests, and requests a release if a device exceeds its
-// cap. Calls no driver: the worker does the rest. Returns the changes, a line each, and notes on parts without effect.
-struct Changed {
-    std::vector<std::string> changes;
-    std::vector<std::string> notes;
-};
-// Throws std::bad_alloc before anything changes.
-Changed enforce(const config::Loaded &loaded);
+// cap. Calls no driver: the worker does the rest. Throws std::bad_alloc before anything changes.
+void enforce(const config::Loaded &loaded);
 
 // Sets a live cap, with the same effects. Never blocks, because the control thread calls it.
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;

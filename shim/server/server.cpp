@@ -26,7 +26,6 @@
 #include "log.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
-#include "policy_watcher.hpp"
 #include "process.hpp"
 #include "release.hpp"
 #include "socket_file.hpp"
@@ -146,7 +145,6 @@ class Server {
     Immediate on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
-    Immediate on(const control::ReloadRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
     void deliver_answers(Clock::time_point now);
     Connection *find(std::uint64_t client);
@@ -337,15 +335,6 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         for (control::CapChange &gpu : report.gpus) gpu.held = devices::at(gpu.ordinal).ledger.held();
         return report;
     });
-}
-
-Server::Immediate Server::on(const control::ReloadRequest & /*asked*/, std::uint64_t client,
-                             Clock::time_point /*now*/) {
-    if (!reserve_answer()) return control::Failure{"too much has been asked for that is not done yet; try again"};
-    if (policy_watcher::reload([client](const control::Reply &reply) { post_answer(client, reply); }))
-        return std::nullopt;
-    cancel_answer();
-    return control::Failure{policy_watcher::nothing_to_read()};
 }
 
 Server::Immediate Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {

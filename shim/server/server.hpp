@@ -1,4 +1,4 @@
-// The control socket. Processes of the same user and of root request status, releases, caps and reloads here. One
+// The control socket. Processes of the same user and of root request status, releases and caps here. One
 // thread, curb-control, serves it and blocks on its sockets only, so that it answers even if the driver is stuck or the
 // program keeps the GIL.
 //

@@ -43,7 +43,7 @@ std::vector<Bytes> of_pools(const Device &device) {
 control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     control::GpuStatus out;
     out.ordinal = device.ordinal;
-    out.uuid = device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid();
+    out.uuid = device.meter.uuid();
     if (device.meter.is_mig()) out.parent = device.meter.gpu_uuid();
     out.total = device.total;
     out.held = device.ledger.held();

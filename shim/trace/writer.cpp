@@ -92,9 +92,8 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
     header.unix_ns = wall.tv_sec * 1'000'000'000 + wall.tv_nsec - ago;
     header.command = policy::one_line(command);
     for (const Device &device : devices::all()) {
-        header.gpus.push_back({device.ordinal,
-                               device.meter.is_mig() ? device.meter.mig_uuid() : device.meter.gpu_uuid(),
-                               policy::one_line(device.model.data()), device.total});
+        header.gpus.push_back(
+            {device.ordinal, device.meter.uuid(), policy::one_line(device.model.data()), device.total});
     }
     return header;
 }

@@ -201,7 +201,7 @@ const Way kWays[] = {
          std::this_thread::sleep_for(std::chrono::milliseconds(2));
          std::exit(10);
      }},
-    {"exit during a reload", Before::statics,
+    {"exit during an edit", Before::statics,
      [] {
          for (int i = 0; i < 5; ++i) write_policy(std::getenv("EXIT_POLICY"), 1000 + i);
          status = 11;

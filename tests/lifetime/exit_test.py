@@ -38,20 +38,20 @@ def run(machine: Machine, environment: dict[str, str], command: list[str], what:
 
 def one_way(machine: Machine, command: list[str], way: str) -> float:
     """All runs of it; by how much they took longer than without curb, in s."""
-    for path in machine.folder.glob("reload.json"):
+    for path in machine.folder.glob("edited.json"):
         path.unlink()
-    own_policy = machine.folder / "reload.json"
+    own_policy = machine.folder / "edited.json"
     bare_environment = machine.bare | {"EXIT_LIBRARY": str(BUILD / "tests/libexit_library.so"), "EXIT_POLICY": str(own_policy)}
     plain = machine.under_curb(POLICY, **bare_environment)
     traced = machine.under_curb(POLICY | {"trace": {"file": str(machine.folder / "trace.json")}}, **bare_environment)
     own_policy.write_text('{"version": 1, "gpu": {"*": {"cap": "2GiB"}}}')
-    reloaded = plain | {"CURB_POLICY": str(own_policy)}
+    edited = plain | {"CURB_POLICY": str(own_policy)}
     bare = [run(machine, bare_environment, command, f"{way}, without curb") for _ in range(3)]
     expected = bare[0][0]
     assert all(one == expected for one, _ in bare), f"{way}: not even without curb is it always the same: {bare}"
     times = []
     for number in range(RUNS):
-        environment = reloaded if "reload" in way else (plain, traced)[number % 2]
+        environment = edited if "edit" in way else (plain, traced)[number % 2]
         if "late" in way:
             environment = environment | {"LD_PRELOAD": f"{machine.preload}:{BUILD}/tests/liblate_threads.so"}
         done, took = run(machine, environment, command, way)

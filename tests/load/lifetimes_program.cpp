@@ -115,9 +115,14 @@ void write_policy(const Cell &cell, std::uint64_t cap) {
     now.replace(now.find("CAP"), 3, std::to_string(cap) + "B");
     std::ofstream(cell.file + ".new") << now;
     expect(std::rename((cell.file + ".new").c_str(), cell.file.c_str()) == 0, "the policy cannot be replaced");
-    const control::Reply reply = control::ask(getpid(), control::ReloadRequest(), kPatience);
-    const auto *report = std::get_if<control::ReloadReport>(&reply);
-    expect(report && report->errors.empty(), "the edited policy is not in force");
+    const auto in_force = [=] {
+        const control::Reply reply = control::ask(getpid(), control::StatusRequest(), kPatience);
+        const auto *status = std::get_if<control::Status>(&reply);
+        return status && status->gpus.at(0).cap == cap;
+    };
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!in_force() && std::chrono::steady_clock::now() < end) usleep(10'000);
+    expect(in_force(), "the edited policy is not in force");
 }
 void edit_policy(Cell &cell) {
     write_policy(cell, curb_sim_held(0));

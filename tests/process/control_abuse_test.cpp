@@ -46,13 +46,12 @@ TEST_CASE("a line that is no request is answered with what is wrong, and the con
 TEST_CASE("a client that disconnects at once, or in the middle of a line, does no harm") {
     Capped process({.policy = R"({ "version": 1 })"});
     const std::string whole = std::string(kStatus) + "\n" + R"({"curb":1,"ask":"release"})" + "\n" +
-                              R"({"curb":1,"ask":"reload"})" + "\n" +
                               R"({"curb":1,"ask":"cap","cap":"1GiB","gpu":"nvml:0"})" + "\n";
     for (std::size_t length = 0; length <= whole.size(); ++length) Raw(process.socket()).send(whole.substr(0, length));
     for (int i = 0; i < 200; ++i) Raw(process.socket()).send(whole);
     CHECK(answers(process));
     CHECK(within(10s, [&] {  // the last of them, perhaps
-        return std::holds_alternative<control::ReloadReport>(ask(process.pid(), control::ReloadRequest(), 10s));
+        return std::holds_alternative<control::ReleaseReport>(ask(process.pid(), policy::ReleaseRequest(), 10s));
     }));
     CHECK(process.finish() == 0);
 }

@@ -1,4 +1,4 @@
-// Live caps (`curb cap`), reloads by the control socket, and edits of the policy beside them.
+// Live caps (`curb cap`), and edits of the policy beside them.
 
 #include "raw_client.hpp"
 #include "steered.hpp"
@@ -8,6 +8,18 @@ using namespace steered;
 namespace {
 
 std::uint64_t number(const std::string &text) { return std::stoull(text); }
+
+// Waits until an edit of the policy is in force, or has been refused for this reason.
+void comes_into_force(const Capped &process, Bytes cap) {
+    CHECK(within(10s, [&] { return status(process).gpus.at(0).cap == cap; }));
+    CHECK(status(process).policy.error.empty());
+}
+void is_refused(const Capped &process, const std::string &why) {
+    CHECK(within(10s, [&] { return status(process).policy.error.find(why) != std::string::npos; }));
+}
+bool logs(const Capped &process, const std::string &text) {
+    return within(10s, [&] { return process.log().find(text) != std::string::npos; });
+}
 
 }  // namespace
 
@@ -54,7 +66,7 @@ TEST_CASE("caps take effect in the order in which they are asked for, NVML or no
 }
 
 TEST_CASE(
-    "a live cap is refused for an unknown GPU and under a policy that cannot be used, until a reload brings a valid "
+    "a live cap is refused for an unknown GPU and under a policy that cannot be used, until an edit brings a valid "
     "one") {
     Capped process(how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
@@ -63,14 +75,12 @@ TEST_CASE(
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "nvml:7"), 10s)), contains("nvml:0"));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "gpu0"), 10s)), contains("did you mean \"cuda:0\"?"));
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
-    CHECK_THAT(refusal(ask(process.pid(), ReloadRequest(), 10s)),
-               contains("has no policy file") && contains("curb run --policy FILE"));
     Capped unusable(under("{"));
     CHECK_THAT(refusal(ask(unusable.pid(), cap("2GiB"), 10s)), contains("everything is refused whatever the cap"));
-    CHECK(!reload(unusable).errors.empty());
+    CHECK(!status(unusable).policy.error.empty());
     CHECK(unusable("take") == "refused");
     unusable.edit(capped_at("2GiB"));
-    CHECK(reload(unusable).errors.empty());
+    comes_into_force(unusable, 2 * GiB);
     CHECK(unusable("take") == "ok");
 }
 
@@ -94,20 +104,22 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     CHECK(typed.status == 1);
     CHECK(process.curb({"cap", process.id(), "9GiB", "--json"}).status == 1);
     CHECK(process.curb({"cap", process.id(), "1GiB"}).status == 0);
-    // Trusted again without a new text, the ceiling is read when that is asked for.
+    // While the ceiling is not to be trusted, no edit comes into force.
+    set(process, reset());
     fs::permissions(ceiling.file(), fs::perms(0666));
-    CHECK_THAT(reload(process).errors.at(0), contains("/etc/curb/policy.json"));
+    process.edit(capped_at("1500MiB"));
+    is_refused(process, "/etc/curb/policy.json");
+    CHECK(status(process).gpus.at(0).cap == 1 * GiB);
     fs::permissions(ceiling.file(), fs::perms(0644));
-    CHECK(reload(process).errors.empty());
+    process.edit(capped_at("1600MiB"));
+    comes_into_force(process, 1600 * MiB);
 }
 
 TEST_CASE("a live cap stays in force across edits of the policy, and the edit holds once the cap is reset") {
     Capped process(under(capped_at("2GiB")));
     set(process, cap("1GiB"));
     process.edit(capped_at("3GiB"));
-    CHECK(within(5s, [&] { return process.log().find("\"3GiB\"") != std::string::npos; }));
-    CHECK(status(process).gpus.at(0).cap == 1 * GiB);
-    CHECK(reload(process).changes.empty());
+    CHECK(logs(process, "\"3GiB\""));
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
     CHECK(set(process, reset()).gpus.at(0).now == 3 * GiB);
 }
@@ -140,43 +152,22 @@ TEST_CASE("a raised cap lets a request that waits go on at once") {
     CHECK(within(5s, [&] { return process("asked") == "granted"; }));
 }
 
-TEST_CASE("a reload answers with what an edit has changed that was made just before") {
-    Capped process(under(capped_at("2GiB")));
-    ReloadReport report;
-    std::string before = "2GiB", now = "3GiB";
-    // On a busy machine the process may have followed the edit by itself, and nothing is left to tell: then once more.
-    for (int i = 0; i < 20 && report.changes.empty(); ++i) {
-        process.edit(capped_at(now));
-        report = reload(process);
-        std::swap(before, now);
-    }
-    CHECK(report.file == process.policy().string());
-    CHECK(report.errors.empty());
-    REQUIRE(report.changes.size() == 1);
-    CHECK(report.changes[0] == "/gpu/*/cap: \"" + now + "\" -> \"" + before + "\"");
-    CHECK(status(process).gpus.at(0).cap == policy::parse_size(before).value().on(80 * GiB));
-    CHECK(reload(process).changes.empty());
-}
-
-TEST_CASE("a reload answers with every error, and the last good policy stays in force") {
+TEST_CASE("curb tells every error of an invalid edit, and the last good policy stays in force") {
     Capped process(under(capped_at("2GiB")));
     process.write(R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
-    const ReloadReport bad = reload(process);
-    CHECK(bad.errors.size() == 2);
-    CHECK(bad.changes.empty());
+    is_refused(process, "\"gqu\"");
+    CHECK_THAT(status(process).policy.error, contains("'2Gib' is not a size") && contains("; "));
     CHECK(status(process).gpus.at(0).cap == 2 * GiB);
-    CHECK(!status(process).policy.error.empty());
     fs::remove(process.policy());
-    CHECK_THAT(reload(process).errors.at(0), contains("no such file"));
+    process.write(capped_at("3GiB"));
+    comes_into_force(process, 3 * GiB);
+    CHECK(logs(process, "/gpu/*/cap: \"2GiB\" -> \"3GiB\""));
     process.write(R"({ "version": 1, "gpu": { "cuda:5": { "cap": "2GiB" } } })");
-    const ReloadReport nowhere = reload(process);
-    CHECK(nowhere.errors.empty());
-    CHECK_THAT(nowhere.notes.at(0), contains("\"cuda:5\" names none"));
-    CHECK(reload(process).notes == nowhere.notes);
-    CHECK(status(process).policy.error.empty());
+    CHECK(logs(process, "\"cuda:5\" names none"));
+    CHECK(!status(process).gpus.at(0).cap);
 }
 
-TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no status") {
+TEST_CASE("a log that nobody reads delays no edit, no live cap and no status") {
     Capped::How with = under(capped_at("2GiB"));
     with.prepare = [] {  // stderr is a pipe that is full
         int ends[2];
@@ -189,7 +180,6 @@ TEST_CASE("a log that nobody reads delays no edit, no reload, no live cap and no
     Capped process(with);
     process.edit(capped_at("3GiB"));  // which is logged once it is in force
     CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 3 * GiB; }));
-    CHECK(reload(process).errors.empty());
     CHECK(quickest([&] {
               CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
               CHECK(set(process, cap("2GiB")).gpus.at(0).now == 2 * GiB);

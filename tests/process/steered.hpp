@@ -17,8 +17,6 @@ using control::CapChange;
 using control::CapReport;
 using control::CapRequest;
 using control::Failure;
-using control::ReloadReport;
-using control::ReloadRequest;
 using control::Status;
 using control::StatusRequest;
 using policy::Bytes;
@@ -50,9 +48,6 @@ inline CapRequest cap(const char *size, const char *gpu = "*") { return {policy:
 inline CapRequest reset(const char *gpu = "*") { return {std::nullopt, gpu}; }
 inline CapReport set(const Capped &process, const CapRequest &request) {
     return said<CapReport>(ask(process.pid(), request, 10s));
-}
-inline ReloadReport reload(const Capped &process) {
-    return said<ReloadReport>(ask(process.pid(), ReloadRequest(), 20s));
 }
 
 // The shortest of several times that it takes.

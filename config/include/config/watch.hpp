@@ -39,10 +39,9 @@ class Watch {
     Watch(const Watch &) = delete;
     Watch &operator=(const Watch &) = delete;
 
-    // Waits until a file's text differs from the last one returned and all have settled. Returns the settled texts. A
-    // file that is deleted or cannot be read keeps its last text. Returns nullopt if `stop_fd` (-1: none) becomes
-    // readable, or if `stopped` returns true, which is called at least every kPoll.
-    std::optional<Texts> next(int stop_fd, const std::function<bool()> &stopped = {});
+    // Returns the settled texts if one differs from the last returned. A file that is deleted or cannot be read keeps
+    // its last text. nullopt if none differs; then it has waited for an event, kPoll at the most. Call it in a loop.
+    std::optional<Texts> next();
 
     // Takes the present texts as returned, settled or not, because the caller reads the files next. next() returns any
     // text that is newer.
@@ -52,7 +51,7 @@ class Watch {
     void arm();
     [[nodiscard]] Texts read();
     [[nodiscard]] std::optional<Texts> without_restless(const Texts &before, Texts now) const;
-    std::optional<Texts> settle(int stop_fd, const std::function<bool()> &stopped);
+    std::optional<Texts> settle();
     void tell_of_unreadable();
 
     std::vector<std::string> paths_;
@@ -63,6 +62,7 @@ class Watch {
     Texts texts_;               // last returned
     std::vector<int> watched_;  // the directories of the paths and of their targets
     int inotify_;               // -1: polls only
+    bool woken_ = false;        // an event ended the last wait
 };
 
 }  // namespace curb::config

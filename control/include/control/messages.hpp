@@ -32,11 +32,7 @@ struct CapRequest {
     std::string gpu = "*";            // a key as in policies
     friend bool operator==(const CapRequest &, const CapRequest &) = default;
 };
-// Reads the policy's files again at once.
-struct ReloadRequest {
-    friend bool operator==(const ReloadRequest &, const ReloadRequest &) = default;
-};
-using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, ReloadRequest>;
+using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest>;
 
 struct Failure {
     std::string message;  // what is wrong, where, and the remedy
@@ -56,16 +52,7 @@ struct CapReport {
     std::vector<CapChange> gpus;  // that the key names
     friend bool operator==(const CapReport &, const CapReport &) = default;
 };
-
-struct ReloadReport {
-    std::string file;                  // empty: the process has no policy file
-    std::string rule;                  // in force now
-    std::vector<std::string> changes;  // "/gpu/*/cap: 8GiB -> 6GiB"
-    std::vector<std::string> notes;    // settings that are valid and have no effect
-    std::vector<std::string> errors;   // with their places; if any, the last valid policy stays in force
-    friend bool operator==(const ReloadReport &, const ReloadReport &) = default;
-};
-using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, ReloadReport>;
+using Reply = std::variant<Failure, Status, ReleaseReport, CapReport>;
 
 // Return members of the answers of `curb … --json`: every member is there, and null if it is not known. json_of(status)
 // leaves out the devices.
