@@ -122,8 +122,8 @@ int on_one_machine(const char *name) {
 
 TEST_CASE("the child: does as it is told", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0, managed = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS);
+    CUdeviceptr managed = 0;
+    const CUdeviceptr block = allocate(kBlock);
     REQUIRE(cuMemsetD32_v2(block, 0xC0FFEE, kBlock / 4) == CUDA_SUCCESS);
     say('r');
     for (char letter = 0; ::read(kIn, &letter, 1) == 1;) {

@@ -185,6 +185,35 @@ std::string environment(const char *name) {
     return value;
 }
 
+Captured::Captured(CUstream stream, const std::function<void()> &work) {
+    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    work();
+    REQUIRE(cuStreamEndCapture(stream, &handle_) == CUDA_SUCCESS);
+}
+
+void run_graph(CUgraphExec exec, CUstream stream) {
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+}
+
+CUdeviceptr allocate(uint64_t bytes) {
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, bytes) == CUDA_SUCCESS);
+    return block;
+}
+
+CUcontext create_context() {
+    CUcontext made = nullptr;
+    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    return made;
+}
+
+CUmemoryPool default_pool() {
+    CUmemoryPool pool = nullptr;
+    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    return pool;
+}
+
 CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,37 +72,59 @@ class Gpu {
     int64_t at_start_ = 0;
 };
 
-class Stream {
+// A handle and the call that ends it.
+template <class Handle, CUresult (*kEnd)(Handle)>
+class Owned {
   public:
+    Owned() = default;
+    ~Owned() {
+        if (handle_) kEnd(handle_);
+    }
+    Owned(const Owned &) = delete;
+    Owned &operator=(const Owned &) = delete;
+    operator Handle() const { return handle_; }
+
+  protected:
+    Handle handle_ = nullptr;
+};
+
+struct Stream : Owned<CUstream, cuStreamDestroy_v2> {
     explicit Stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
         REQUIRE(cuStreamCreate(&handle_, flags) == CUDA_SUCCESS);
     }
-    ~Stream() { cuStreamDestroy_v2(handle_); }
-    Stream(const Stream &) = delete;
-    Stream &operator=(const Stream &) = delete;
-    operator CUstream() const { return handle_; }
+};
 
-  private:
-    CUstream handle_ = nullptr;
+struct Event : Owned<CUevent, cuEventDestroy_v2> {
+    Event() { REQUIRE(cuEventCreate(&handle_, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS); }
 };
 
 // A module in the current context.
-class Module {
-  public:
+struct Module : Owned<CUmodule, cuModuleUnload> {
     explicit Module(const char *image) { REQUIRE(cuModuleLoadData(&handle_, image) == CUDA_SUCCESS); }
-    ~Module() { cuModuleUnload(handle_); }
-    Module(const Module &) = delete;
-    Module &operator=(const Module &) = delete;
-    operator CUmodule() const { return handle_; }
     CUfunction function(const char *name) const {
         CUfunction function = nullptr;
         REQUIRE(cuModuleGetFunction(&function, handle_, name) == CUDA_SUCCESS);
         return function;
     }
-
-  private:
-    CUmodule handle_ = nullptr;
 };
+
+// A graph of what `work` does in a stream that is captured meanwhile.
+struct Captured : Owned<CUgraph, cuGraphDestroy> {
+    Captured(CUstream stream, const std::function<void()> &work);
+};
+
+struct Executable : Owned<CUgraphExec, cuGraphExecDestroy> {
+    explicit Executable(CUgraph graph) { REQUIRE(cuGraphInstantiateWithFlags(&handle_, graph, 0) == CUDA_SUCCESS); }
+};
+
+// Launches a graph and waits for it.
+void run_graph(CUgraphExec exec, CUstream stream);
+
+// Plain memory in the current context.
+CUdeviceptr allocate(uint64_t bytes);
+// A context on device 0 beside the primary one, which is current now.
+CUcontext create_context();
+CUmemoryPool default_pool();
 
 // One thread of a kernel; `arguments` as cuLaunchKernel wants them.
 inline CUresult run_kernel(CUfunction kernel, CUstream stream = nullptr, void **arguments = nullptr) {

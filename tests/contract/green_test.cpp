@@ -66,10 +66,9 @@ TEST_CASE("a green context is current under its own handle, on its device") {
 TEST_CASE("memory allocated in a green context belongs to the primary one") {
     const Gpu gpu;
     Green green;
-    CUdeviceptr block = 0;
     REQUIRE(cuCtxSetCurrent(green.context) == CUDA_SUCCESS);
     const int64_t before = gpu.taken();
-    REQUIRE(cuMemAlloc_v2(&block, 64 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(64 * kMiB);
     CHECK(gpu.taken() - before == 64 * kMiB);
     REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
     green.destroy();

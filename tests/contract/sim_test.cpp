@@ -84,9 +84,8 @@ TEST_CASE("the child: forks first", "[.child]") {
 
 TEST_CASE("the child: an allocation takes the card's time", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
     const auto before = std::chrono::steady_clock::now();
-    REQUIRE(cuMemAlloc_v2(&block, 8 * kGiB) == CUDA_SUCCESS);  // which takes no millisecond otherwise
+    allocate(8 * kGiB);  // which takes no millisecond otherwise
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
 }
 
@@ -96,8 +95,7 @@ TEST_CASE("with the card's latency calls take the card's time") {
 
 TEST_CASE("the books in the process and NVML's agree") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 4 * kMiB) == CUDA_SUCCESS);
+    allocate(4 * kMiB);
     CHECK(static_cast<int64_t>(curb_sim_held(0)) == held());
     CHECK(curb_sim_held(7) == 0);
     CHECK(curb_sim_calls("cuNoSuchCall") == 0);
@@ -124,13 +122,12 @@ TEST_CASE("stale and foreign handles are refused, whatever their type") {
 
 TEST_CASE("handles of a destroyed context are refused") {
     const Gpu gpu;
-    CUcontext made = nullptr;
     CUarray array = nullptr;
     CUstream stream = nullptr;
     CUevent event = nullptr;
     CUmodule module = nullptr;
     const CUDA_ARRAY_DESCRIPTOR descriptor{64, 64, CU_AD_FORMAT_FLOAT, 1};
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    CUcontext made = create_context();
     REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
     REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
     REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
@@ -213,12 +210,12 @@ TEST_CASE("no handle comes again where the environment says so") {
 
 TEST_CASE("after an error that stays every call fails, but for those that the driver answers then") {
     const Gpu gpu;
-    CUdeviceptr block = 0, another = 0;
+    CUdeviceptr another = 0;
     CUcontext current = nullptr;
     const char *name = nullptr;
     int count = 0;
     const int64_t others = held() - kContext;
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(kMiB);
     curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuMemAlloc_v2(&another, kMiB) == CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_ILLEGAL_ADDRESS);
