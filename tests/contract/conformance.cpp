@@ -1,7 +1,7 @@
 // Whether a program under curb finds everything where it would be without curb, except what curb stands in front of,
 // which it finds in curb, by every way there is to look a function up, and at every time of a process's life.
 //
-//   conformance [--driver DIR] [--curb FILE] [--requests FILE]
+//   conformance [--driver DIR] [--curb FILE]
 //
 // Every question is put to the same child program bare and under curb (conformance_probe.hpp), on whatever driver the
 // loader finds: LD_LIBRARY_PATH, or DIR. What is expected under curb follows from the bare answer and the kind of the
@@ -30,7 +30,6 @@ namespace {
 struct Options {
     Setting setting{.curb = here() / "../lib/libcurb.so", .library_paths = {}};
     fs::path driver;
-    fs::path requests = here() / "cudart13_requests.txt";
 };
 Options options;
 
@@ -301,7 +300,8 @@ std::vector<std::string> proc_requests() {
 }
 
 std::vector<std::string> recorded_requests() {
-    std::ifstream file(options.requests);
+    const fs::path name_of_file = here() / "cudart13_requests.txt";
+    std::ifstream file(name_of_file);
     std::vector<std::string> requests;
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
@@ -313,7 +313,7 @@ std::vector<std::string> recorded_requests() {
         requests.push_back("proc " + name + ' ' + std::to_string(version) + ' ' + flags.substr(1));
     }
     if (requests.empty()) {
-        std::fprintf(stderr, "conformance: no requests in %s\n", options.requests.c_str());
+        std::fprintf(stderr, "conformance: no requests in %s\n", name_of_file.c_str());
         std::exit(2);
     }
     return requests;
@@ -330,7 +330,7 @@ std::vector<std::string> call_requests(bool with_nvml) {
 }
 
 [[noreturn]] void usage() {
-    std::fputs("usage: conformance [--driver DIR] [--curb FILE] [--requests FILE]\n", stderr);
+    std::fputs("usage: conformance [--driver DIR] [--curb FILE]\n", stderr);
     std::exit(2);
 }
 
@@ -342,8 +342,6 @@ void read_options(int argc, char **argv) {
             options.driver = argv[i + 1];
         else if (option == "--curb")
             options.setting.curb = argv[i + 1];
-        else if (option == "--requests")
-            options.requests = argv[i + 1];
         else
             usage();
     }

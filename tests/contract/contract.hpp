@@ -162,6 +162,10 @@ class Filled {
 // Runs another case of this program, one tagged [.child] (the leading dot keeps it out of a plain run), in a process of
 // its own with more environment. Its exit status: 0 when the case passed, not when there is none of that name.
 int run_case(const std::string &name, const std::vector<std::string> &environment = {});
+// A case in a process of its own, with this environment.
+#define IN_A_PROCESS(name, tags, ...)                                                  \
+    TEST_CASE(name, tags) { CHECK(run_case("the child: " name, {__VA_ARGS__}) == 0); } \
+    TEST_CASE("the child: " name, "[.child]")
 // Waits for a child. Its exit status, or 128 + the signal that ended it.
 int exit_status_of(pid_t child);
 // What the environment must have.

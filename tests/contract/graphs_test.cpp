@@ -18,16 +18,12 @@ struct TrimmedGpu : Gpu {
     ~TrimmedGpu() { cuDeviceGraphMemTrim(0); }
 };
 
-class Graph {
+class Graph : public Owned<CUgraph, cuGraphDestroy> {
   public:
     Graph() { REQUIRE(cuGraphCreate(&handle_, 0) == CUDA_SUCCESS); }
     ~Graph() {
         for (CUgraphExec exec : execs_) cuGraphExecDestroy(exec);
-        cuGraphDestroy(handle_);
     }
-    Graph(const Graph &) = delete;
-    Graph &operator=(const Graph &) = delete;
-
     CUdeviceptr allocate(uint64_t bytes) {
         CUDA_MEM_ALLOC_NODE_PARAMS params{};
         params.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
@@ -54,7 +50,6 @@ class Graph {
     }
 
   private:
-    CUgraph handle_ = nullptr;
     CUgraphNode last_ = nullptr;
     std::vector<CUgraphExec> execs_;
 };

@@ -1,12 +1,13 @@
 // Green contexts: what one costs, and whose the memory is that is allocated there.
+#include <utility>
+
 #include "contract.hpp"
 
 using namespace contract;
 
 namespace {
 
-class Green {
-  public:
+struct Green : Owned<CUgreenCtx, cuGreenCtxDestroy> {
     Green() {
         CUdevResource all{}, group{}, rest{};
         unsigned groups = 1;
@@ -19,18 +20,9 @@ class Green {
         REQUIRE(cuGreenCtxCreate(&handle_, description, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
         REQUIRE(cuCtxFromGreenCtx(&context, handle_) == CUDA_SUCCESS);
     }
-    ~Green() { destroy(); }
-    Green(const Green &) = delete;
-    Green &operator=(const Green &) = delete;
-    void destroy() {
-        if (handle_) CHECK(cuGreenCtxDestroy(handle_) == CUDA_SUCCESS);
-        handle_ = nullptr;
-    }
+    void destroy() { CHECK(cuGreenCtxDestroy(std::exchange(handle_, nullptr)) == CUDA_SUCCESS); }
 
     CUcontext context = nullptr;
-
-  private:
-    CUgreenCtx handle_ = nullptr;
 };
 
 }  // namespace

@@ -8,20 +8,12 @@ namespace {
 constexpr auto kReserved = CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
 constexpr auto kUsed = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
 
-class Pool {
-  public:
+struct Pool : Owned<CUmemoryPool, cuMemPoolDestroy> {
     explicit Pool(uint64_t threshold) {
         const CUmemPoolProps properties = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
         REQUIRE(cuMemPoolCreate(&handle_, &properties) == CUDA_SUCCESS);
         REQUIRE(cuMemPoolSetAttribute(handle_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
     }
-    ~Pool() { cuMemPoolDestroy(handle_); }
-    Pool(const Pool &) = delete;
-    Pool &operator=(const Pool &) = delete;
-    operator CUmemoryPool() const { return handle_; }
-
-  private:
-    CUmemoryPool handle_ = nullptr;
 };
 
 CUdeviceptr allocate(CUmemoryPool pool, uint64_t bytes, CUstream stream) {

@@ -154,11 +154,6 @@ TEST_CASE("the child: imports a handle", "[.child]") {
 }
 
 TEST_CASE("VMM memory exported to another process shows it the same bytes and is not charged there") {
-    const State state;
-    CHECK(run_case("the child: exports a handle", {state.variable()}) == 0);
-}
-
-TEST_CASE("the child: exports a handle", "[.child]") {
     const Gpu gpu;
     const CUmemAllocationProp properties = on_device(0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUmemAccessDesc access = read_write(0);

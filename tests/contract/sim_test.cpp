@@ -64,12 +64,7 @@ TEST_CASE("in a forked child every call says that the driver is not initialised"
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a child forked before cuInit has a driver of its own") {
-    const State state;
-    CHECK(run_case("the child: forks first", {state.variable()}) == 0);
-}
-
-TEST_CASE("the child: forks first", "[.child]") {
+IN_A_PROCESS("a child forked before cuInit has a driver of its own", "", State().variable()) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -82,15 +77,11 @@ TEST_CASE("the child: forks first", "[.child]") {
     CHECK(device_used() == kContext);  // the child's went with it
 }
 
-TEST_CASE("the child: an allocation takes the card's time", "[.child]") {
+IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM_LATENCY=h100") {
     const Gpu gpu;
     const auto before = std::chrono::steady_clock::now();
     allocate(8 * kGiB);  // which takes no millisecond otherwise
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
-}
-
-TEST_CASE("with the card's latency calls take the card's time") {
-    CHECK(run_case("the child: an allocation takes the card's time", {"CURB_SIM_LATENCY=h100"}) == 0);
 }
 
 TEST_CASE("the books in the process and NVML's agree") {
@@ -202,10 +193,8 @@ static void handles_come_again(bool again) {
 
 TEST_CASE("a handle that was freed is the next one's") { handles_come_again(true); }
 
-TEST_CASE("the child: no handle comes again", "[.child]") { handles_come_again(false); }
-
-TEST_CASE("no handle comes again where the environment says so") {
-    CHECK(run_case("the child: no handle comes again", {"CURB_SIM_HANDLES=fresh"}) == 0);
+IN_A_PROCESS("no handle comes again where the environment says so", "", "CURB_SIM_HANDLES=fresh") {
+    handles_come_again(false);
 }
 
 TEST_CASE("after an error that stays every call fails, but for those that the driver answers then") {

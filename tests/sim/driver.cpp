@@ -159,22 +159,14 @@ SIM_CU(2000, cuInit, (unsigned flags), (flags)) {
     std::atexit([] { shut_down = true; });
 }
 
-}  // namespace curb::sim
-
-using namespace curb::sim;
-
-namespace {
-
-// What the machine says of this process's device; 0 without a driver, or for no such device.
+// Asks the machine about a device of this process. Returns 0 without a driver, or for no such device.
 template <class Ask>
-uint64_t of_device(int device, Ask ask) {
+static uint64_t of_device(int device, Ask ask) {
     if (in_forked_child) return 0;
     const std::lock_guard lock(model);
     const bool there = root && device >= 0 && static_cast<size_t>(device) < root->devices.size();
     return there ? ask(*root->machine, device_at(device).gpu) : 0;
 }
-
-}  // namespace
 
 SIM_EXPORT uint64_t curb_sim_held(int device) {
     return of_device(device, [](const Machine &machine, int gpu) { return machine.own(gpu).held(); });
@@ -207,3 +199,5 @@ SIM_EXPORT void *curb_sim_machine(void) {
     const std::lock_guard lock(model);
     return root ? root->machine.get() : nullptr;
 }
+
+}  // namespace curb::sim

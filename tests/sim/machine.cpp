@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <thread>
 
 #include "environment.hpp"
@@ -395,6 +396,32 @@ Step Machine::lock_process(int pid, unsigned milliseconds) {
     }
 }
 
+// Moves a process piece by piece, as it takes its time on the card and as a watcher sees it. `piece` moves as much of
+// one use on one device as fits into the rest of a piece, and returns how much; nullopt: there is no room.
+template <class Piece>
+Step Machine::move(int pid, ProcessState from, ProcessState to, const char *call, Piece piece) {
+    for (uint64_t moved = 1; moved;) {
+        moved = 0;
+        const Step done = step(pid, from, [&](Books::Process &process) {
+            for (int device = 0; device < kMaxDevices; ++device)
+                for (int use = 0; use < kUses; ++use) {
+                    const std::optional<uint64_t> bytes = piece(process, device, use, kMovedAtOnce - moved);
+                    if (!bytes) {
+                        process.atomic_state() = static_cast<uint32_t>(ProcessState::failed);
+                        return Step::no_room;
+                    }
+                    moved += *bytes;
+                }
+            books_->add_up();
+            if (!moved) process.atomic_state() = static_cast<uint32_t>(to);
+            return Step::done;
+        });
+        if (done != Step::done) return done;
+        spend_time_of(call, moved);
+    }
+    return Step::done;
+}
+
 Step Machine::move_out(int pid) {
     const auto managed = [](const Holding &holding) { return holding.bytes[kManaged] != 0; };
     const Step allowed = step(pid, ProcessState::locked, [&](Books::Process &process) {
@@ -402,56 +429,29 @@ Step Machine::move_out(int pid) {
                                                                                             : Step::done;
     });
     if (allowed != Step::done) return allowed;
-    // Piece by piece, as it takes its time on the card and as a watcher sees it.
-    for (bool more = true; more;) {
-        uint64_t moved = 0;
-        const Step piece = step(pid, ProcessState::locked, [&](Books::Process &process) {
-            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
-                for (int use = 0; use < kUses; ++use) {
-                    uint64_t &there = process.devices[device].bytes[use];
-                    const uint64_t left = use == static_cast<int>(Use::context) ? std::min(there, kLeftBehind) : 0;
-                    const uint64_t bytes = std::min(there - left, kMovedAtOnce - moved);
-                    there -= bytes;
-                    process.moved_out[device].bytes[use] += bytes;
-                    moved += bytes;
-                }
-            books_->add_up();
-            more = moved != 0;
-            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::checkpointed);
-            return Step::done;
-        });
-        if (piece != Step::done) return piece;
-        spend_time_of("cuCheckpointProcessCheckpoint", moved);
-    }
-    return Step::done;
+    const auto piece = [](Books::Process &process, int device, int use, uint64_t most) {
+        uint64_t &there = process.devices[device].bytes[use];
+        const uint64_t left = use == static_cast<int>(Use::context) ? std::min(there, kLeftBehind) : 0;
+        const uint64_t bytes = std::min(there - left, most);
+        there -= bytes;
+        process.moved_out[device].bytes[use] += bytes;
+        return std::optional(bytes);
+    };
+    return move(pid, ProcessState::locked, ProcessState::checkpointed, "cuCheckpointProcessCheckpoint", piece);
 }
 
 Step Machine::move_back(int pid) {
-    for (bool more = true; more;) {
-        uint64_t moved = 0;
-        const Step piece = step(pid, ProcessState::checkpointed, [&](Books::Process &process) {
-            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
-                for (int use = 0; use < kUses; ++use) {
-                    uint64_t &away = process.moved_out[device].bytes[use];
-                    const uint64_t bytes = std::min(away, kMovedAtOnce - moved);
-                    if (bytes > books_->total[device] - books_->firm[device]) {
-                        process.atomic_state() = static_cast<uint32_t>(ProcessState::failed);
-                        return Step::no_room;
-                    }
-                    away -= bytes;
-                    process.devices[device].bytes[use] += bytes;
-                    process.note_high(device);
-                    books_->firm[device] += bytes;
-                    moved += bytes;
-                }
-            more = moved != 0;
-            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::locked);
-            return Step::done;
-        });
-        if (piece != Step::done) return piece;
-        spend_time_of("cuCheckpointProcessRestore", moved);
-    }
-    return Step::done;
+    const auto piece = [&](Books::Process &process, int device, int use, uint64_t most) -> std::optional<uint64_t> {
+        uint64_t &away = process.moved_out[device].bytes[use];
+        const uint64_t bytes = std::min(away, most);
+        if (bytes > books_->total[device] - books_->firm[device]) return std::nullopt;
+        away -= bytes;
+        process.devices[device].bytes[use] += bytes;
+        process.note_high(device);
+        books_->firm[device] += bytes;
+        return bytes;
+    };
+    return move(pid, ProcessState::checkpointed, ProcessState::locked, "cuCheckpointProcessRestore", piece);
 }
 
 Step Machine::unlock_process(int pid) {

@@ -68,17 +68,22 @@ void may_hang(const char *call) {
     while (forever || hangs.load(std::memory_order_relaxed)) ::usleep(1000);
 }
 
-nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
+// Under the lock, after nvmlInit, with somewhere to write the answer.
+template <class Out, class Answer>
+nvmlReturn_t ready(Out *out, Answer answer) {
+    const std::lock_guard lock(state);
+    if (!users) return NVML_ERROR_UNINITIALIZED;
+    return out ? answer() : NVML_ERROR_INVALID_ARGUMENT;
+}
 
-// Most calls: under the lock, of a GPU or its instance, with somewhere to write the answer.
+// The same of a GPU or its instance.
 template <class Out, class Answer>
 nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
-        if (handle_of(gpu) == handle || instance_of(gpu) == handle)
-            return out ? answer(gpu) : NVML_ERROR_INVALID_ARGUMENT;
-    return NVML_ERROR_INVALID_ARGUMENT;
+    return ready(out, [&] {
+        for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
+            if (handle_of(gpu) == handle || instance_of(gpu) == handle) return answer(gpu);
+        return NVML_ERROR_INVALID_ARGUMENT;
+    });
 }
 
 nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
@@ -90,15 +95,14 @@ nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
 
 template <class Predicate>
 nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int device = 0; device < machine()->device_count(); ++device) {
-        if (!predicate(device)) continue;
-        *out = handle_of(device);
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_FOUND;
+    return ready(out, [&] {
+        for (int device = 0; device < machine()->device_count(); ++device) {
+            if (!predicate(device)) continue;
+            *out = handle_of(device);
+            return NVML_SUCCESS;
+        }
+        return NVML_ERROR_NOT_FOUND;
+    });
 }
 
 // What the processes of the machine are said to use of it, in percent; tests set it for their own process.
@@ -124,10 +128,10 @@ NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
 }
 
 NVML_EXPORT nvmlReturn_t nvmlShutdown(void) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    --users;
-    return NVML_SUCCESS;
+    return ready(&users, [] {
+        --users;
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
@@ -146,17 +150,14 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
 }
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    return version ? write(version, length, kDriverVersion) : NVML_ERROR_INVALID_ARGUMENT;
+    return ready(version, [=] { return write(version, length, kDriverVersion); });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    *count = static_cast<unsigned>(machine()->device_count());
-    return NVML_SUCCESS;
+    return ready(count, [=] {
+        *count = static_cast<unsigned>(machine()->device_count());
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *out) {

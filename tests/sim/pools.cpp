@@ -181,8 +181,7 @@ static void end_dying_pools() {
 
 void release_above_thresholds(int device) {
     all<Pool>().each([=](Pool &pool) {
-        if ((!pool.on_device() || pool.is_of(device)) && pool.reserved > pool.release_threshold)
-            pool.trim(pool.release_threshold);
+        if (!pool.on_device() || pool.is_of(device)) pool.trim(pool.release_threshold);
     });
     end_dying_pools();
 }
