@@ -1,5 +1,5 @@
-// Whole processes out to host memory and back (cuCheckpointProcess*), on a child that does as it is told. The calls are
-// looked up by hand: a driver before 570 lacks them, and then there is nothing to check.
+// Moves a child process out to host memory and back (cuCheckpointProcess*). The calls are looked up by hand: a driver
+// before 570 lacks them, and then there is nothing to check.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>

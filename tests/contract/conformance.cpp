@@ -167,8 +167,8 @@ bool asks_for_proc_address(const Channel &channel) {
 bool without_driver(const Channel &channel) {
     return std::string_view(channel.how).find("none") != std::string_view::npos;
 }
-// Whether it finds glibc's own functions, not what stands before them: asked of glibc itself, or by a version, which
-// only glibc's definitions have.
+// True if the channel finds glibc's own functions and not those in front of them: it asks glibc itself, or for a
+// version, which only glibc's definitions have.
 bool finds_glibc(const Channel &channel) {
     const std::string_view how = channel.how;
     return how == "handle" || how == "path" || how.substr(0, 7) == "version";
@@ -217,10 +217,10 @@ void compare_places(const Channel &channel, const std::vector<std::string> &requ
     check_ends(bare, curbed);
 }
 
-// Neither cuInit nor a context: the way leads to nothing here, as the look-ups have shown.
+// Neither cuInit nor a context was found: the channel leads to nothing here, as the look-ups have shown.
 constexpr const char *kNotToBeHad = "777 777 777";
 
-// What a call does under curb, by what it does without.
+// Returns what a call must do under curb, from what it does without.
 std::string due(const std::string &request, const std::string &bare) {
     if (request.rfind("allocate ", 0) == 0 && bare == "0 0 0") return "0 2 0";
     if (request.rfind("figures ", 0) == 0 && bare.rfind("0 ", 0) == 0) return std::string("0 ") + kCap;
@@ -361,7 +361,7 @@ int main(int argc, char **argv) {
             std::printf("skipped: no libcuda.so.1 in %s\n", options.driver.c_str());
             return 77;
         }
-        // Before what is there already: a driver's folder need not have an NVML of its own.
+        // Before the folders that are set: a driver's folder need not have an NVML of its own.
         const char *path = std::getenv("LD_LIBRARY_PATH");
         setenv("LD_LIBRARY_PATH", (options.driver.string() + (path ? std::string(":") + path : "")).c_str(), 1);
     }

@@ -120,7 +120,7 @@ Gpu::Gpu() {
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     REQUIRE(cuDeviceGet(&device, 0) == CUDA_SUCCESS);
     // A context costs seconds under a memory checker. With CONTRACT_KEEPS the first one stays for the whole process,
-    // and each line is written as it is said, among those of the checker.
+    // and stdout is written line by line, between the lines of the checker.
     static const bool keeps = std::getenv("CONTRACT_KEEPS") && std::setvbuf(stdout, nullptr, _IOLBF, 0) == 0 &&
                               cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS;
     static_cast<void>(keeps);
@@ -160,7 +160,7 @@ int run_case(const std::string &name, const std::vector<std::string> &environmen
     env.reserve(variables.size() + 1);
     for (std::string &variable : variables) env.push_back(variable.data());
     env.push_back(nullptr);
-    // A name that no case has is a failure: without being told, version 2 of Catch takes nothing for a success.
+    // An unknown name must fail: by default version 2 of Catch succeeds when it runs no case.
 #if __has_include(<catch2/catch_test_macros.hpp>)
     std::string nothing_found = "UnmatchedTestSpec";
 #else

@@ -1,7 +1,7 @@
 // The contract suite asks a driver, simulated or real, whether it behaves as docs/results/driver.md says, by the public
-// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that nobody
-// else uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those tagged
-// [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
+// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that no
+// other process uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those
+// tagged [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
 // process.
 #pragma once
 
@@ -136,8 +136,8 @@ inline void run_busy(CUfunction busy, CUstream stream, CUdeviceptr block) {
     REQUIRE(run_kernel(busy, stream, arguments) == CUDA_SUCCESS);
 }
 
-// Whether work is seen in progress by `begin_and_look`, which begins some. On a busy machine this thread may stand
-// still until the work has ended; then once more. Where something waits for the work, it has ended each time.
+// True if `begin_and_look`, which begins some work, sees it in progress. On a busy machine this thread may be suspended
+// until the work has ended, so it tries again. If a call waits for the work, every try sees it ended.
 template <class BeginAndLook>
 bool is_seen_in_progress(BeginAndLook begin_and_look) {
     for (int i = 0; i < 20; ++i)

@@ -1,4 +1,4 @@
-// What the simulated driver takes for a module, as its image says (tests/sim/sim.h).
+// The memory that the simulated driver takes for a module, as its image says (tests/sim/sim.h).
 #include "contract.hpp"
 
 using namespace contract;

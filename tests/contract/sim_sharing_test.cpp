@@ -1,5 +1,4 @@
-// Processes that share a simulated machine: what they see of each other, what they hand to each other, and what is left
-// when one has ended or was moved out.
+// Processes that share a simulated machine: how they see each other, share memory, and end.
 #include "sim.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Whole processes out to host memory and back, as the driver does it for whoever asks: docs/results/driver.md. Contents
-// stay where they are, in the process's own address space; what moves is what is held of the devices.
+// Moves whole processes out to host memory and back, as the driver does on request: docs/results/driver.md. Contents
+// stay in the process's own address space; only the figures of the devices move.
 #include <cerrno>
 #include <csignal>
 
@@ -9,7 +9,7 @@ namespace curb::sim {
 
 namespace {
 
-// Of a process that the machine does not know (measured on an H200).
+// The error for a process that the machine does not know (measured on an H200).
 CUresult unknown(int pid) {
     return kill(pid, 0) != 0 && errno == ESRCH ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NOT_INITIALIZED;
 }
@@ -25,7 +25,7 @@ void throw_unless_done(Step step, int pid) {
     }
 }
 
-// These wait for other processes, so the caller's own calls must go on meanwhile.
+// Releases the model's lock: these calls wait for other processes, and the caller's other threads must go on.
 template <class Do>
 void of_process(int pid, Do &&act) {
     Machine &machine = *driver().machine;

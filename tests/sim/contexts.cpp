@@ -40,7 +40,7 @@ Context::~Context() {
     all<Event>().remove_if([&](const Event &event) { return event.context == handle; });
     credit(device, Use::context, overhead + stack_bytes(stack_limit) + heap_taken);
     credit(device, Use::modules, code_kept);
-    // Its end waits for its work, which pools notice.
+    // The end of a context waits for its work, so its pools see that complete.
     all_seen_complete(device);
     release_above_thresholds(device);
 }
@@ -64,7 +64,7 @@ void Context::take_heap() {
 
 namespace {
 
-// Charged for already.
+// The caller has charged for it.
 void make_context(CUcontext handle, int device, unsigned flags) {
     this_call_is_about(kGiB);
     all<Context>().add(std::make_unique<Context>(handle, device, flags));
@@ -96,7 +96,7 @@ void destroy(CUcontext context) {
     if (is_primary(context) || !all<Context>().find(context)) throw CUDA_ERROR_INVALID_CONTEXT;
     wait_for_work_of(context);
     all<Context>().at(context);
-    // From the calling thread's stack too if it is on top there; elsewhere it stays, and calls in it say
+    // It leaves the top of the calling thread's stack. On other stacks it stays, and calls in it return
     // CUDA_ERROR_CONTEXT_IS_DESTROYED (cuda.h, cuCtxDestroy).
     Thread &thread = this_thread();
     if (thread.depth && thread.stack[thread.depth - 1] == context) --thread.depth;

@@ -1,4 +1,4 @@
-// Devices: what they are called and what they can do. An H100, as far as anyone who allocates memory asks.
+// Names and attributes of devices: those of an H100, as far as programs that allocate memory ask for them.
 #include <cstdio>
 #include <cstring>
 
@@ -37,7 +37,7 @@ static void uuid_of(CUuuid *uuid, CUdevice device, Uuid (*of_gpu)(int)) {
     std::memcpy(uuid->bytes, bytes.data(), bytes.size());
 }
 
-// Of an instance, the first tells its GPU's and the second its own (cuda.h).
+// For an instance, the first form returns the UUID of its GPU, the second its own (cuda.h).
 SIM_CU(9020, cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), (uuid, device)) { uuid_of(uuid, device, gpu_uuid); }
 SIM_CU(11040, cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), (uuid, device)) {
     uuid_of(uuid, device, mig_mode() ? mig_uuid : gpu_uuid);
@@ -65,7 +65,7 @@ SIM_CU(2000, cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CU
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
-        default: *value = 0; break;  // what is not modelled is not there
+        default: *value = 0; break;  // features that are not simulated are reported absent
     }
 }
 

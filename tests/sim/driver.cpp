@@ -20,11 +20,10 @@ namespace {
 
 constinit std::mutex model;
 constinit Driver *root = nullptr;
-// A child of a process that had initialised the driver has none, for good: its threads, and what they had locked, are
-// not there any more.
+// A forked child of an initialised process never has a driver: the threads, with the locks that they held, are gone.
 constinit std::atomic<bool> in_forked_child = false;
-// The driver ends in an exit handler of its own (measured on an H200): handlers of the program, which has registered
-// them later, still reach it; destructors of objects that are older than it do not.
+// The driver ends in its own exit handler (measured on an H200): the program's handlers, registered later, still reach
+// it; destructors of older objects do not.
 constinit std::atomic<bool> shut_down = false;
 constinit thread_local Thread thread_state{};
 constinit thread_local uint64_t call_bytes = 0;
@@ -36,7 +35,7 @@ bool works_before_init(std::string_view name) {
            name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
 }
 
-// A process that is locked can still be asked about, and asked to be unlocked, from within.
+// A locked process can still query and unlock itself.
 bool waits_while_locked(std::string_view name) {
     return !works_before_init(name) && !name.starts_with("cuCheckpointProcess");
 }

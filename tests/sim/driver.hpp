@@ -1,4 +1,4 @@
-// The model of one process's driver: what there is, and the few questions that every file asks of it.
+// The model of one process's driver, and the look-ups that every file uses.
 //
 // Rules: everything here is under the model's lock, taken by Call (entry.hpp). The root is made by the first cuInit and
 // never destroyed: programs call the driver from atexit handlers and from threads that outlive main.

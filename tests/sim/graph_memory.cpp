@@ -1,4 +1,4 @@
-// The device memory of graphs: what a launch takes, what is live after it, and what is kept until a trim.
+// The device memory of graphs: a launch takes it, blocks may outlive the launch, and the device keeps it until a trim.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 
 GraphReserve &reserve_of(int device) { return device_at(device).graph_reserve; }
 
-// What backs the addresses of an executable: those of blocks that do not live at the same time are the same.
+// Returns the bytes that back an executable's addresses. Blocks that do not live at the same time share theirs.
 uint64_t backing(const GraphExec &exec, int device) {
     std::set<const GraphMemory *> distinct;
     for (const auto &node : exec.nodes)

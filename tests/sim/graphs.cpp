@@ -19,8 +19,8 @@ const GraphNode &node_at(CUgraphNode handle) {
     return found ? *found : throw CUDA_ERROR_INVALID_VALUE;
 }
 
-// Addresses of the graph that are free again when the next node runs, and large enough. Nodes run in the order of their
-// making.
+// Returns addresses of the graph that are large enough and free when the next node runs; null if there are none. Nodes
+// run in the order in which they were added.
 std::shared_ptr<GraphMemory> freed_before(const Graph &graph, uint64_t bytes, int device) {
     std::map<CUdeviceptr, std::shared_ptr<GraphMemory>> blocks;
     std::set<CUdeviceptr> free;
@@ -220,7 +220,7 @@ static GraphNode &add_any_node(Graph &graph, CUgraphNodeParams &params) {
     }
 }
 
-// Of the node types, those that are about memory, kernels, children, and the empty one.
+// Simulates the nodes of memory, kernels and child graphs, and the empty node.
 SIM_CU(12020, cuGraphAddNode,
        (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *params),
        (node, graph, before, count, params)) {

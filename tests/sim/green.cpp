@@ -33,8 +33,7 @@ SIM_CU(12040, cuDeviceGetDevResource, (CUdevice device, CUdevResource *resource,
     *resource = multiprocessors(kMultiprocessors);
 }
 
-// `groups` comes in as the room in `result` and goes out as how many there are; without `result`, as how many there
-// could be.
+// `groups`: in, the room in `result`; out, how many there are. Without `result`: how many there could be.
 SIM_CU(12040, cuDevSmResourceSplitByCount,
        (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining, unsigned flags,
         unsigned least),

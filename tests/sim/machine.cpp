@@ -58,7 +58,7 @@ uint64_t start_time(int pid) {
         for (; field && fields > 0; --fields) field = std::strchr(field + 1, ' ');
     };
     skip(17);
-    // A first thread that has left the others to go on is a zombie among the living.
+    // If the first thread has left, it is a zombie while the other threads live.
     const long threads = field ? std::strtol(field, nullptr, 10) : 0;
     if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     skip(2);
@@ -104,7 +104,7 @@ struct Machine::Books {
     uint64_t total[kMaxDevices];
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
-    uint64_t looked_ms;             // when somebody looked for dead processes last; atomic
+    uint64_t looked_ms;             // when dead processes were last looked for; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
@@ -121,7 +121,7 @@ struct Machine::Books {
         magic = kMagic;
     }
 
-    // The sums from the parts, for when a process died between changing the one and the other.
+    // Sums up the processes again: one may have died between changing its own figure and the sum.
     void add_up() {
         for (int device = 0; device < kMaxDevices; ++device) {
             firm[device] = managed[device] = 0;
@@ -213,7 +213,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     if (!state_file.empty()) {
         file = above_standard(::open(state_file.c_str(), O_RDWR | O_CLOEXEC | (may_create ? O_CREAT : 0), 0666));
         if (file < 0) return refuse(std::strerror(errno));
-        // Only for who initialises it: a second process must not find half a machine.
+        // Only for initialisation: a second process must not find half a machine.
         ::flock(file, LOCK_EX);
         struct stat status {};
         ::fstat(file, &status);
@@ -343,7 +343,7 @@ void Machine::begin_call() {
     if (slot_ < 0) return;
     Books::Process &own = books_->processes[slot_];
     for (;;) {
-        // In this order: whoever locks looks at the calls after the state is set.
+        // In this order: a process that locks this one sets the state first and then reads the calls.
         ++own.atomic_calls();
         if (own.atomic_state() == static_cast<uint32_t>(ProcessState::running)) return;
         --own.atomic_calls();
@@ -462,8 +462,8 @@ Step Machine::unlock_process(int pid) {
 }
 
 void Machine::reap(Look look) {
-    // With hundreds of processes on the machine it takes a millisecond to ask /proc for each, and the card's own driver
-    // needs no such look. In between, those that are still waited for by their parents are found a little later.
+    // With hundreds of processes it takes a millisecond to read /proc for each, which the real driver need not do. So
+    // only a close look reads /proc; others find zombies a few milliseconds later.
     const std::atomic_ref looked(books_->looked_ms);
     const uint64_t now = now_ms();
     const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;

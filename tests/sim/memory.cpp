@@ -48,8 +48,8 @@ SIM_CU(3020, cuMemAllocPitch_v2, (CUdeviceptr * start, size_t *pitch, size_t wid
     *pitch = round_up(width, kBlockAlignment);
 }
 
-// Never refused for lack of device memory: what does not fit stays on the host. Counted as resident from the start; the
-// real one is as its pages are touched (docs/results/driver.md), which nothing here can see.
+// Never refused for lack of device memory: the rest stays on the host. Counted as resident from the start; in the real
+// driver it becomes resident as pages are touched (docs/results/driver.md), which the simulator cannot see.
 SIM_CU(6000, cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (start, bytes, flags)) {
     if (!start || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         throw CUDA_ERROR_INVALID_VALUE;
@@ -67,9 +67,8 @@ SIM_CU(6000, cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned fla
     *start = address;
 }
 
-// Frees what any of the allocating calls gave, and waits for the work of the context that has it
-// (docs/results/driver.md). Pools learn nothing from that wait: what was freed into them is not known complete by it
-// (measured on an H200).
+// Frees a block of any allocating call, and waits for the work of its context (docs/results/driver.md). That wait does
+// not mark frees into pools as complete (measured on an H200).
 SIM_CU(3020, cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!start) return;
     refuse_during_capture();

@@ -56,8 +56,8 @@ struct Function {
     KernelNeeds needs;
 };
 
-// Code is loaded with the first function that is got of a module. When the device has no room then, that call succeeds
-// all the same, and the launch fails (docs/results/driver.md).
+// The first function got of a module loads its code. If the device has no room, that call succeeds all the same, and
+// the launch fails (docs/results/driver.md).
 void load_code(Module &module) {
     if (module.has_code) return;
     charge(module.device, Use::modules, module.image.code);
@@ -65,7 +65,7 @@ void load_code(Module &module) {
     module.has_code = true;
 }
 
-// What all modules of its kind share in a context, and what stays when they are gone.
+// Charges the memory that all modules of a kind share in a context. It stays when they are gone.
 void take_once(Context &context, uint64_t bytes) {
     if (bytes <= context.code_kept) return;
     charge(context.device, Use::modules, bytes - context.code_kept);
@@ -136,8 +136,8 @@ bool is_launchable(CUfunction function) {
     return all<Function>().find(function) || all<Kernel>().find(reinterpret_cast<CUkernel>(function));
 }
 
-// What a launch takes on top of what the context has: the kernel's code if it is not there yet, local memory beyond the
-// stack of each resident thread, the heap.
+// Takes what a launch needs beyond the memory of its context: the kernel's code, local memory beyond the stack of each
+// resident thread, and the heap.
 void prepare(CUfunction handle, CUcontext context_handle) {
     Context *context = find_context(context_handle);
     const Function *function = all<Function>().find(handle);
@@ -181,7 +181,7 @@ void attribute_of(const KernelNeeds &needs, CUfunction_attribute attribute, int 
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = static_cast<int>(needs.local); break;
-        default: *value = 0; break;  // what is not modelled is not there
+        default: *value = 0; break;  // attributes that are not simulated are 0
     }
 }
 
@@ -195,7 +195,7 @@ Image image_in_file(const char *path) {
     return read_image_file(path, &image) ? image : throw CUDA_ERROR_FILE_NOT_FOUND;
 }
 
-// One variable, under whatever name.
+// A module has one variable, and finds it under any name.
 void global_of(const Module &module, CUdeviceptr *start, size_t *bytes) {
     if (!module.global) throw CUDA_ERROR_NOT_FOUND;
     if (start) *start = module.global;
@@ -341,7 +341,7 @@ SIM_CU(2020, cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CU
     attribute_of(all<Function>().at(handle)->needs, attribute, value);
 }
 
-// Says that it succeeded when the device has no room for the code, too (docs/results/driver.md).
+// Succeeds even if the device has no room for the code (docs/results/driver.md).
 SIM_CU(12040, cuFuncLoad, (CUfunction handle), (handle)) {
     const Function *function = all<Function>().at(handle);
     result_of([=] { load_code(*all<Module>().at(function->module)); });

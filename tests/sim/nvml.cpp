@@ -1,6 +1,5 @@
-// libnvidia-ml.so.1 of the simulated machine. It reads the books that the simulated driver keeps: through the state
-// file when CURB_SIM_STATE names one, else those of the driver in this very process, else those of a machine nobody
-// uses.
+// libnvidia-ml.so.1 of the simulated machine. It reads the books of the simulated driver: in the state file if
+// CURB_SIM_STATE names one, else of the driver in this process, else of an idle machine.
 //
 // Rule: never loads the driver, and asks for it again at each call, since it may be loaded later.
 #include "nvml_abi.h"
@@ -44,11 +43,11 @@ Machine *machine() {
     return own_machine;
 }
 
-// What NVML counts of a GPU and CUDA does not: its total and, in the first form of the call, what is used
+// Memory that NVML counts and CUDA does not: in the total and, in the first form of the call, as used
 // (docs/results/driver.md).
 constexpr uint64_t kReserved = 615 * kMiB;
 
-// A handle is the address of an entry here, so that a foreign one is found out.
+// A handle is the address of an entry here, so that a foreign one is recognised.
 char gpus[kMaxDevices];
 char instances[kMaxDevices];  // of the GPUs in MIG mode
 nvmlDevice_t handle_of(int gpu) { return reinterpret_cast<nvmlDevice_t>(&gpus[gpu]); }
@@ -105,7 +104,7 @@ nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
     });
 }
 
-// What the processes of the machine are said to use of it, in percent; tests set it for their own process.
+// The utilization of the GPU by this process, in percent, which tests set.
 constinit std::atomic<unsigned> utilization{0};
 
 std::vector<ProcessHolding> processes_of(int gpu) {
@@ -244,7 +243,7 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
         *count = static_cast<unsigned>(processes.size());
         if (environment_is("CURB_SIM_NVML", "crowd")) *count = 40'000'000;
         if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-        // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
+        // For a divided GPU, NVML lists the processes without their memory; its instances have the figures.
         const bool divided = mig_mode(), told = !divided || is_instance(handle);
         const bool absurd = environment_is("CURB_SIM_NVML", "absurd");
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
@@ -266,8 +265,8 @@ NVML_EXPORT void curb_sim_set_nvml_hangs(int does) { hangs.store(does != 0, std:
 NVML_EXPORT unsigned curb_sim_process_lists(void) { return process_lists.load(std::memory_order_relaxed); }
 NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
 
-// One sample for each process that holds something, as of this moment. As with the real one, none is NOT_FOUND, and of
-// a GPU that is divided there are none to be had.
+// Returns one sample, of now, for each process that holds memory. NOT_FOUND if there is none, NOT_SUPPORTED for a
+// divided GPU, as the real NVML.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *out,
                                                          unsigned *count, unsigned long long since) {
     return of_gpu(handle, count, [=](int gpu) {

@@ -117,7 +117,7 @@ void Pool::give(CUdeviceptr start, const Stream *stream) {
     const auto found = live.find(start);
     const uint64_t size = found->second;
     live.erase(found);
-    if (stream) used -= size;  // what cuMemFree frees the driver counts as used for ever (docs/results/driver.md)
+    if (stream) used -= size;  // the driver counts what cuMemFree freed as used for ever (docs/results/driver.md)
     insert_free(start, {size, stream ? stream->id : 0, stream ? ++driver().last_ticket : 0});
 }
 
@@ -165,13 +165,13 @@ bool reclaim_from_pools(int device) {
     all<Pool>().each([&](Pool &pool) {
         if (!pool.is_of(device)) return;
         const uint64_t before = pool.reserved;
-        pool.trim(0);  // what is not known complete stays, and the request fails (measured on an H200)
+        pool.trim(0);  // frees not seen complete stay, and the request fails (measured on an H200)
         found = found || pool.reserved < before;
     });
     return found;
 }
 
-// A destroyed pool whose allocations are all freed ends once the host has seen that.
+// Ends destroyed pools whose allocations are all freed and seen complete by the host.
 static void end_dying_pools() {
     std::erase_if(driver().dying_pools, [](const auto &pool) {
         return pool->live.empty() && std::all_of(pool->free.begin(), pool->free.end(),

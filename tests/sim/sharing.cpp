@@ -1,5 +1,5 @@
 // Memory of one process in another: IPC handles and dma-bufs of plain memory, and exported pools with their pointers.
-// What is opened is never charged to the opener: the process that made it holds it.
+// Opened memory is not charged to the process that opens it: the one that made it holds it.
 //
 // Rule: plain memory is private until its first IPC handle, and is then moved to a file that the other process opens
 // through /proc/PID/fd.
@@ -18,7 +18,7 @@ namespace curb::sim {
 
 namespace {
 
-// What an IPC handle or a pool's exported pointer says.
+// The contents of an IPC handle or of a pool's exported pointer.
 struct Shareable {
     uint64_t magic;
     int32_t pid;

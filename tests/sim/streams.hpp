@@ -1,5 +1,5 @@
 // Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted, but for kernels
-// that take time (running.hpp); what is modelled is when the driver KNOWS it, since that decides when pools give memory
+// that take time (running.hpp). The model keeps when the driver KNOWS it, since that decides when pools give memory
 // back (docs/results/driver.md).
 #pragma once
 
