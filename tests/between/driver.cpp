@@ -20,6 +20,16 @@
 #include "nvml_abi.h"
 #include "sim.h"
 
+namespace curb::sim::entries {
+#define CURB_CU(name, types) constinit Entry name{#name, 0};
+#define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
+#define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
+#include "cuda_functions.def"
+#undef CURB_CU
+#undef CURB_CU_STREAM
+#undef CURB_CU_BLOCKING
+}  // namespace curb::sim::entries
+
 namespace {
 
 using curb::sim::Entry;

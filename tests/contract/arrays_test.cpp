@@ -3,56 +3,23 @@
 
 using namespace contract;
 
-TEST_CASE("an array takes its bytes, and gives them back") {
+TEST_CASE("an array tells its shape, and its memory requirements only when it is to be mapped later") {
+    const unsigned flags = GENERATE(unsigned{CUDA_ARRAY3D_DEFERRED_MAPPING}, unsigned{CUDA_ARRAY3D_SPARSE}, 0U);
     const Gpu gpu;
-    const CUDA_ARRAY_DESCRIPTOR descriptor{16384, 16384, CU_AD_FORMAT_UNSIGNED_INT8, 1};  // 256 MiB
+    const CUDA_ARRAY3D_DESCRIPTOR descriptor{1024, 1024, 0, CU_AD_FORMAT_FLOAT, 1, flags};
     CUarray array = nullptr;
-    REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    CHECK(gpu.took(256 * kMiB));
     CUDA_ARRAY_DESCRIPTOR told{};
-    REQUIRE(cuArrayGetDescriptor_v2(&told, array) == CUDA_SUCCESS);
-    CHECK(told.Width == 16384);
-    REQUIRE(cuArrayDestroy(array) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("a 3D array takes its bytes too, a sparse one none") {
-    const Gpu gpu;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor{512, 512, 256, CU_AD_FORMAT_FLOAT, 1, 0};  // 256 MiB
-    CUarray array = nullptr;
-    REQUIRE(cuArray3DCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    CHECK(gpu.taken() >= 256 * kMiB);
-    REQUIRE(cuArrayDestroy(array) == CUDA_SUCCESS);
-    descriptor.Flags = CUDA_ARRAY3D_SPARSE;
-    REQUIRE(cuArray3DCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    CHECK(gpu.taken() <= 2 * kMiB);
-    REQUIRE(cuArrayDestroy(array) == CUDA_SUCCESS);
-}
-
-TEST_CASE("a mipmapped array takes about a third more than its first level") {
-    const Gpu gpu;
-    const CUDA_ARRAY3D_DESCRIPTOR descriptor{16384, 16384, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
-    CUmipmappedArray mipmap = nullptr;
-    REQUIRE(cuMipmappedArrayCreate(&mipmap, &descriptor, 15) == CUDA_SUCCESS);
-    CHECK(gpu.taken() >= 341 * kMiB);
-    CHECK(gpu.taken() <= 352 * kMiB);
-    REQUIRE(cuMipmappedArrayDestroy(mipmap) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("an array's memory requirements are told only when it is to be mapped later") {
-    const Gpu gpu;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor{1024, 1024, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_DEFERRED_MAPPING};
-    CUarray array = nullptr;
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
     REQUIRE(cuArray3DCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    REQUIRE(cuArrayGetMemoryRequirements(&requirements, array, 0) == CUDA_SUCCESS);
-    CHECK(requirements.size >= 4 * kMiB);
-    cuArrayDestroy(array);
-    descriptor.Flags = 0;
-    REQUIRE(cuArray3DCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    CHECK(cuArrayGetMemoryRequirements(&requirements, array, 0) == CUDA_ERROR_INVALID_VALUE);
-    cuArrayDestroy(array);
+    CHECK(gpu.took(flags ? 0 : 4 * kMiB));
+    CHECK(cuArrayGetDescriptor_v2(&told, array) == CUDA_SUCCESS);
+    CHECK(told.Width == 1024);
+    const bool deferred = flags == CUDA_ARRAY3D_DEFERRED_MAPPING;
+    CHECK(cuArrayGetMemoryRequirements(&requirements, array, 0) ==
+          (deferred ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+    if (deferred) CHECK(requirements.size >= 4 * kMiB);
+    REQUIRE(cuArrayDestroy(array) == CUDA_SUCCESS);
+    CHECK(gpu.took(0));
 }
 
 TEST_CASE("an array cannot be both sparse and mapped later") {
@@ -67,10 +34,36 @@ namespace {
 
 struct Layout {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
-    int64_t required;  // in units of 64 KiB
+    int64_t required;     // in units of 64 KiB
+    unsigned levels = 0;  // 0: an array, not a mipmapped one
 };
 constexpr auto kFloat = CU_AD_FORMAT_FLOAT;
 constexpr auto kByte = CU_AD_FORMAT_UNSIGNED_INT8;
+
+// The array or the mipmapped array of a layout.
+class Texture {
+  public:
+    Texture(const Layout &layout, unsigned flags) : levels_(layout.levels) {
+        CUDA_ARRAY3D_DESCRIPTOR descriptor = layout.descriptor;
+        descriptor.Flags |= flags;
+        REQUIRE((levels_ ? cuMipmappedArrayCreate(&mipmap_, &descriptor, levels_)
+                         : cuArray3DCreate_v2(&array_, &descriptor)) == CUDA_SUCCESS);
+    }
+    ~Texture() { CHECK((levels_ ? cuMipmappedArrayDestroy(mipmap_) : cuArrayDestroy(array_)) == CUDA_SUCCESS); }
+    Texture(const Texture &) = delete;
+    Texture &operator=(const Texture &) = delete;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements() const {
+        CUDA_ARRAY_MEMORY_REQUIREMENTS told{};
+        REQUIRE((levels_ ? cuMipmappedArrayGetMemoryRequirements(&told, mipmap_, 0)
+                         : cuArrayGetMemoryRequirements(&told, array_, 0)) == CUDA_SUCCESS);
+        return told;
+    }
+
+  private:
+    unsigned levels_;
+    CUarray array_ = nullptr;
+    CUmipmappedArray mipmap_ = nullptr;
+};
 
 }  // namespace
 
@@ -84,49 +77,22 @@ TEST_CASE("an array takes what its deferred twin requires, in whole granules", "
         Layout{{300, 300, 17, kFloat, 2, 0}, 361}, Layout{{1000, 1000, 6, kFloat, 1, CUDA_ARRAY3D_LAYERED}, 378},
         Layout{{512, 512, 6, kFloat, 1, CUDA_ARRAY3D_CUBEMAP}, 96},
         Layout{{1000, 0, 100, kFloat, 1, CUDA_ARRAY3D_LAYERED}, 50},
-        Layout{{1024, 1024, 64, kFloat, 1, CUDA_ARRAY3D_SURFACE_LDST}, 4096});
-    CAPTURE(layout.descriptor.Width, layout.descriptor.Height, layout.descriptor.Depth);
+        Layout{{1024, 1024, 64, kFloat, 1, CUDA_ARRAY3D_SURFACE_LDST}, 4096},
+        Layout{{16384, 16384, 0, kByte, 1, 0}, 5462, 15}, Layout{{8192, 8192, 0, kFloat, 1, 0}, 5120, 2},
+        Layout{{5000, 3000, 0, kFloat, 1, 0}, 1256, 13}, Layout{{512, 512, 256, kFloat, 1, 0}, 4682, 10},
+        Layout{{1000, 1000, 6, kFloat, 1, CUDA_ARRAY3D_LAYERED}, 507, 10});
+    CAPTURE(layout.descriptor.Width, layout.descriptor.Height, layout.descriptor.Depth, layout.levels);
     const Gpu gpu;
-    CUDA_ARRAY3D_DESCRIPTOR deferred = layout.descriptor;
-    deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-    CUarray twin = nullptr, array = nullptr;
-    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
-    REQUIRE(cuArray3DCreate_v2(&twin, &deferred) == CUDA_SUCCESS);
-    REQUIRE(cuArrayGetMemoryRequirements(&requirements, twin, 0) == CUDA_SUCCESS);
-    REQUIRE(cuArrayDestroy(twin) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-    CHECK(static_cast<int64_t>(requirements.size) == layout.required * 64 * kKiB);
-    CHECK(requirements.alignment == 64 * kKiB);
-    REQUIRE(cuArray3DCreate_v2(&array, &layout.descriptor) == CUDA_SUCCESS);
-    const int64_t granules = (layout.required * 64 * kKiB + 2 * kMiB - 1) / (2 * kMiB);
-    CHECK(gpu.taken() == granules * 2 * kMiB);
-    REQUIRE(cuArrayDestroy(array) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("a mipmapped array takes what its deferred twin requires, in whole granules", "[h100]") {
-    struct Levels {
-        Layout layout;
-        unsigned count;
-    };
-    const Levels levels =
-        GENERATE(Levels{{{16384, 16384, 0, kByte, 1, 0}, 5462}, 15}, Levels{{{8192, 8192, 0, kFloat, 1, 0}, 5120}, 2},
-                 Levels{{{5000, 3000, 0, kFloat, 1, 0}, 1256}, 13}, Levels{{{512, 512, 256, kFloat, 1, 0}, 4682}, 10},
-                 Levels{{{1000, 1000, 6, kFloat, 1, CUDA_ARRAY3D_LAYERED}, 507}, 10});
-    CAPTURE(levels.layout.descriptor.Width, levels.layout.descriptor.Height, levels.count);
-    const Gpu gpu;
-    CUDA_ARRAY3D_DESCRIPTOR deferred = levels.layout.descriptor;
-    deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-    CUmipmappedArray twin = nullptr, mipmap = nullptr;
-    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
-    REQUIRE(cuMipmappedArrayCreate(&twin, &deferred, levels.count) == CUDA_SUCCESS);
-    REQUIRE(cuMipmappedArrayGetMemoryRequirements(&requirements, twin, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMipmappedArrayDestroy(twin) == CUDA_SUCCESS);
-    CHECK(static_cast<int64_t>(requirements.size) == levels.layout.required * 64 * kKiB);
-    REQUIRE(cuMipmappedArrayCreate(&mipmap, &levels.layout.descriptor, levels.count) == CUDA_SUCCESS);
-    const int64_t granules = (levels.layout.required * 64 * kKiB + 2 * kMiB - 1) / (2 * kMiB);
-    CHECK(gpu.taken() == granules * 2 * kMiB);
-    REQUIRE(cuMipmappedArrayDestroy(mipmap) == CUDA_SUCCESS);
+    {
+        const Texture twin(layout, CUDA_ARRAY3D_DEFERRED_MAPPING);
+        CHECK(static_cast<int64_t>(twin.requirements().size) == layout.required * 64 * kKiB);
+        CHECK(twin.requirements().alignment == 64 * kKiB);
+        CHECK(gpu.taken() == 0);
+    }
+    {
+        const Texture texture(layout, 0);
+        CHECK(gpu.taken() == (layout.required * 64 * kKiB + 2 * kMiB - 1) / (2 * kMiB) * 2 * kMiB);
+    }
     CHECK(gpu.taken() == 0);
 }
 
@@ -142,8 +108,7 @@ TEST_CASE("small arrays share granules, which they do not share with plain memor
                  Many{{600, 512, kFloat, 1}, 100, 200 * kMiB}, Many{{724, 724, kFloat, 1}, 50, 200 * kMiB});
     CAPTURE(many.descriptor.Width);
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 4 * kKiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(4 * kKiB);
     const int64_t before = gpu.taken();
     std::vector<CUarray> arrays(many.count);
     for (CUarray &array : arrays) REQUIRE(cuArrayCreate_v2(&array, &many.descriptor) == CUDA_SUCCESS);

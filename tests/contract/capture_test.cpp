@@ -55,6 +55,9 @@ TEST_CASE("allocating and freeing break another thread's global capture, unless 
             if (block) CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
         };
     };
+    const CUdeviceptr before = contract::allocate(kMiB);
+    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [=] { cuMemFree_v2(before); }) == kBroken);
+    CHECK(cuMemFree_v2(before) == CUDA_SUCCESS);
     CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, allocate(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) == kBroken);
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
     CHECK(capture_meanwhile(gpu, kGlobal, kThreadLocal, allocate(CUDA_SUCCESS)) == CUDA_SUCCESS);
@@ -83,21 +86,12 @@ TEST_CASE(
     cuMemFree_v2(block);
 }
 
-TEST_CASE("freeing breaks another thread's global capture") {
-    const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
-    CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [=] { cuMemFree_v2(block); }) == kBroken);
-    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
-}
-
 TEST_CASE("trimming a pool breaks another thread's global capture, unless the thread is relaxed") {
     const Gpu gpu;
     const Stream before;
     uint64_t threshold = ~uint64_t{0};
-    CUmemoryPool pool = nullptr;
     CUdeviceptr block = 0;
-    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    const CUmemoryPool pool = default_pool();
     REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
     REQUIRE(cuMemAllocAsync(&block, kGiB, before) == CUDA_SUCCESS);
     REQUIRE(cuMemFreeAsync(block, before) == CUDA_SUCCESS);
@@ -130,9 +124,8 @@ TEST_CASE("a broken capture says so at every call until it is ended") {
     const Gpu gpu;
     const Stream stream;
     CUgraph graph = nullptr;
-    CUdeviceptr block = 0;
     CUstreamCaptureStatus status{};
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(kMiB);
     REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
     REQUIRE(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
     CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -149,24 +142,28 @@ TEST_CASE("a broken capture says so at every call until it is ended") {
 TEST_CASE("captured work is done when the graph is launched, not before") {
     const Gpu gpu;
     const Stream stream;
-    CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
-    CUdeviceptr block = 0;
-    unsigned char byte = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuMemsetD8_v2(block, 1, kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
-    REQUIRE(cuMemsetD8Async(block, 2, kMiB, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, block, 1) == CUDA_SUCCESS);
-    CHECK(byte == 1);
-    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(kMiB);
+    const auto first_byte = [=] {
+        unsigned char byte = 0;
+        REQUIRE(cuMemcpyDtoH_v2(&byte, block, 1) == CUDA_SUCCESS);
+        return byte;
+    };
+    int calls = 0;
+    const CUhostFn count = [](void *calls_so_far) { ++*static_cast<int *>(calls_so_far); };
+    REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, block, 1) == CUDA_SUCCESS);
-    CHECK(byte == 2);
-    cuGraphExecDestroy(exec);
-    cuGraphDestroy(graph);
+    CHECK(calls == 1);
+    REQUIRE(cuMemsetD8_v2(block, 1, kMiB) == CUDA_SUCCESS);
+    const Captured graph(stream, [&] {
+        REQUIRE(cuMemsetD8Async(block, 2, kMiB, stream) == CUDA_SUCCESS);
+        REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
+    });
+    CHECK(first_byte() == 1);
+    CHECK(calls == 1);
+    const Executable exec(graph);
+    run_graph(exec, stream);
+    CHECK(first_byte() == 2);
+    CHECK(calls == 2);
     cuMemFree_v2(block);
 }
 
@@ -175,11 +172,9 @@ TEST_CASE("an event carries a capture into another stream, which must come back"
     const Gpu gpu;
     const Stream stream, other;
     CUgraph graph = nullptr;
-    CUevent fork = nullptr, join = nullptr;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    REQUIRE(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(kMiB);
+    const Event fork;
+    const Event join;
     REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
     REQUIRE(cuEventRecord(fork, stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamWaitEvent(other, fork, 0) == CUDA_SUCCESS);
@@ -193,8 +188,6 @@ TEST_CASE("an event carries a capture into another stream, which must come back"
     REQUIRE(cuStreamIsCapturing(other, &status) == CUDA_SUCCESS);
     CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
     if (graph) cuGraphDestroy(graph);
-    cuEventDestroy_v2(fork);
-    cuEventDestroy_v2(join);
     cuMemFree_v2(block);
 }
 
@@ -202,11 +195,10 @@ TEST_CASE("a stream that was forked into a capture does not end it when it is de
     const Gpu gpu;
     const Stream stream;
     CUstream other = nullptr;
-    CUevent fork = nullptr;
     CUgraph graph = nullptr;
     CUstreamCaptureStatus status{};
     REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    const Event fork;
     REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
     REQUIRE(cuEventRecord(fork, stream) == CUDA_SUCCESS);
     REQUIRE(cuStreamWaitEvent(other, fork, 0) == CUDA_SUCCESS);
@@ -219,7 +211,6 @@ TEST_CASE("a stream that was forked into a capture does not end it when it is de
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
     CHECK(capture_on(stream, kGlobal, [] {}) == CUDA_SUCCESS);
     if (graph) cuGraphDestroy(graph);
-    cuEventDestroy_v2(fork);
 }
 
 TEST_CASE("a capture ends with its stream, and with its context") {
@@ -242,13 +233,11 @@ TEST_CASE("a capture ends with its stream, and with its context") {
 TEST_CASE("an event recorded in a capture cannot be asked from outside") {
     const Gpu gpu;
     const Stream stream;
-    CUevent event = nullptr;
-    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    const Event event;
     CHECK(capture_on(stream, kRelaxed, [&] {
               REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
               CHECK(cuEventQuery(event) == CUDA_ERROR_CAPTURED_EVENT);
           }) == kBroken);
-    cuEventDestroy_v2(event);
 }
 
 TEST_CASE("a capture is ended where it began") {
@@ -292,34 +281,11 @@ TEST_CASE("a thread's capture mode is exchanged, and global to begin with") {
     CHECK(exchange(kGlobal) == kThreadLocal);
 }
 
-TEST_CASE("a host function runs in the stream, and in a graph when it is launched") {
-    const Gpu gpu;
-    const Stream stream;
-    CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
-    int calls = 0;
-    const CUhostFn count = [](void *calls_so_far) { ++*static_cast<int *>(calls_so_far); };
-    REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(calls == 1);
-    REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
-    REQUIRE(cuLaunchHostFunc(stream, count, &calls) == CUDA_SUCCESS);
-    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
-    CHECK(calls == 1);
-    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    CHECK(calls == 2);
-    cuGraphExecDestroy(exec);
-    cuGraphDestroy(graph);
-}
-
 TEST_CASE(
     "even reading or setting a pool's attribute breaks another thread's global capture, unless the thread is relaxed") {
     const Gpu gpu;
-    CUmemoryPool pool = nullptr;
     uint64_t value = 0, threshold = 0;
-    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    const CUmemoryPool pool = default_pool();
     const auto read = [&] { return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value); };
     CHECK(capture_meanwhile(gpu, kGlobal, kGlobal, [&] { read(); }) == kBroken);
     CHECK(capture_meanwhile(gpu, kGlobal, kRelaxed, [&] { CHECK(read() == CUDA_SUCCESS); }) == CUDA_SUCCESS);

@@ -1,5 +1,5 @@
-// Whole processes out to host memory and back (cuCheckpointProcess*), on a child that does as it is told. The calls are
-// looked up by hand: a driver before 570 lacks them, and then there is nothing to check.
+// Moves a child process out to host memory and back (cuCheckpointProcess*). The calls are looked up by hand: a driver
+// before 570 lacks them, and then there is nothing to check.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -64,7 +64,7 @@ bool here() {
 // A process with a context and some memory, which answers a letter with a letter.
 class Child {
   public:
-    explicit Child(const char *name = "the child: does as it is told") {
+    Child() {
         int in[2], out[2];
         REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
         REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
@@ -72,7 +72,7 @@ class Child {
         ::posix_spawn_file_actions_init(&files);
         ::posix_spawn_file_actions_adddup2(&files, in[0], kIn);
         ::posix_spawn_file_actions_adddup2(&files, out[1], kOut);
-        std::string program = "/proc/self/exe", what = name;
+        std::string program = "/proc/self/exe", what = "the child: does as it is told";
         char *arguments[] = {program.data(), what.data(), nullptr};
         REQUIRE(::posix_spawn(&pid_, "/proc/self/exe", &files, nullptr, arguments, environ) == 0);
         ::posix_spawn_file_actions_destroy(&files);
@@ -113,17 +113,15 @@ void say(char letter) { REQUIRE(::write(kOut, &letter, 1) == 1); }
 
 constexpr size_t kBlock = 512 * kMiB;
 
-int on_one_machine(const char *name) {
-    const State state;
-    return run_case(name, {state.variable()});
-}
+// The child and the process that moves it share a simulated machine.
+#define ON_ONE_MACHINE(name) IN_A_PROCESS(name, "[checkpoint]", State().variable())
 
 }  // namespace
 
 TEST_CASE("the child: does as it is told", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0, managed = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS);
+    CUdeviceptr managed = 0;
+    const CUdeviceptr block = allocate(kBlock);
     REQUIRE(cuMemsetD32_v2(block, 0xC0FFEE, kBlock / 4) == CUDA_SUCCESS);
     say('r');
     for (char letter = 0; ::read(kIn, &letter, 1) == 1;) {
@@ -156,7 +154,7 @@ TEST_CASE("the child: does as it is told", "[.child]") {
     }
 }
 
-TEST_CASE("the child: moves another out and back", "[.child]") {
+ON_ONE_MACHINE("a process is moved out to host memory and back, and its calls wait meanwhile") {
     if (!here()) return;
     const Child child;
     const int64_t before = held_by(child.pid());
@@ -179,11 +177,8 @@ TEST_CASE("the child: moves another out and back", "[.child]") {
     CHECK(child.says() == 'y');
     CHECK(std::abs(held_by(child.pid()) - before) <= 8 * kMiB);
 }
-TEST_CASE("a process is moved out to host memory and back, and its calls wait meanwhile", "[checkpoint]") {
-    CHECK(on_one_machine("the child: moves another out and back") == 0);
-}
 
-TEST_CASE("the child: asks for steps out of order", "[.child]") {
+ON_ONE_MACHINE("each step of a checkpoint is for one state alone, and out of order changes nothing") {
     if (!here()) return;
     const Child child;
     CHECK(checkpoint(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
@@ -203,11 +198,8 @@ TEST_CASE("the child: asks for steps out of order", "[.child]") {
     REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
     CHECK(child.answers('c') == 'y');
 }
-TEST_CASE("each step of a checkpoint is for one state alone, and out of order changes nothing", "[checkpoint]") {
-    CHECK(on_one_machine("the child: asks for steps out of order") == 0);
-}
 
-TEST_CASE("the child: locks one that is at work", "[.child]") {
+ON_ONE_MACHINE("a lock waits for submitted work, and at its time-out leaves the process running") {
     if (!here()) return;
     const Child child;
     REQUIRE(child.answers('s') == 's');
@@ -218,11 +210,8 @@ TEST_CASE("the child: locks one that is at work", "[.child]") {
     CHECK(lock(child.pid()) == CUDA_SUCCESS);
     CHECK(unlock(child.pid()) == CUDA_SUCCESS);
 }
-TEST_CASE("a lock waits for submitted work, and at its time-out leaves the process running", "[checkpoint]") {
-    CHECK(on_one_machine("the child: locks one that is at work") == 0);
-}
 
-TEST_CASE("the child: moves managed memory", "[.child]") {
+ON_ONE_MACHINE("managed memory is not moved, and the process can be unlocked") {
     if (!here()) return;
     const Child child;
     REQUIRE(child.answers('m') == 'y');
@@ -232,11 +221,8 @@ TEST_CASE("the child: moves managed memory", "[.child]") {
     CHECK(unlock(child.pid()) == CUDA_SUCCESS);
     CHECK(child.answers('c') == 'y');
 }
-TEST_CASE("managed memory is not moved, and the process can be unlocked", "[checkpoint]") {
-    CHECK(on_one_machine("the child: moves managed memory") == 0);
-}
 
-TEST_CASE("the child: asks for strangers", "[.child]") {
+ON_ONE_MACHINE("processes that are not there, or have no CUDA, have no state") {
     if (!here()) return;
     CUprocessState state{};
     CHECK(GetState(4'999'999, &state) == CUDA_ERROR_OPERATING_SYSTEM);
@@ -245,7 +231,4 @@ TEST_CASE("the child: asks for strangers", "[.child]") {
     CHECK(checkpoint(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
     CHECK(restore(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
     CHECK(unlock(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
-}
-TEST_CASE("processes that are not there, or have no CUDA, have no state", "[checkpoint]") {
-    CHECK(on_one_machine("the child: asks for strangers") == 0);
 }

@@ -1,7 +1,7 @@
 // Whether a program under curb finds everything where it would be without curb, except what curb stands in front of,
 // which it finds in curb, by every way there is to look a function up, and at every time of a process's life.
 //
-//   conformance [--driver DIR] [--curb FILE] [--requests FILE]
+//   conformance [--driver DIR] [--curb FILE]
 //
 // Every question is put to the same child program bare and under curb (conformance_probe.hpp), on whatever driver the
 // loader finds: LD_LIBRARY_PATH, or DIR. What is expected under curb follows from the bare answer and the kind of the
@@ -30,7 +30,6 @@ namespace {
 struct Options {
     Setting setting{.curb = here() / "../lib/libcurb.so", .library_paths = {}};
     fs::path driver;
-    fs::path requests = here() / "cudart13_requests.txt";
 };
 Options options;
 
@@ -168,8 +167,8 @@ bool asks_for_proc_address(const Channel &channel) {
 bool without_driver(const Channel &channel) {
     return std::string_view(channel.how).find("none") != std::string_view::npos;
 }
-// Whether it finds glibc's own functions, not what stands before them: asked of glibc itself, or by a version, which
-// only glibc's definitions have.
+// True if the channel finds glibc's own functions and not those in front of them: it asks glibc itself, or for a
+// version, which only glibc's definitions have.
 bool finds_glibc(const Channel &channel) {
     const std::string_view how = channel.how;
     return how == "handle" || how == "path" || how.substr(0, 7) == "version";
@@ -218,10 +217,10 @@ void compare_places(const Channel &channel, const std::vector<std::string> &requ
     check_ends(bare, curbed);
 }
 
-// Neither cuInit nor a context: the way leads to nothing here, as the look-ups have shown.
+// Neither cuInit nor a context was found: the channel leads to nothing here, as the look-ups have shown.
 constexpr const char *kNotToBeHad = "777 777 777";
 
-// What a call does under curb, by what it does without.
+// Returns what a call must do under curb, from what it does without.
 std::string due(const std::string &request, const std::string &bare) {
     if (request.rfind("allocate ", 0) == 0 && bare == "0 0 0") return "0 2 0";
     if (request.rfind("figures ", 0) == 0 && bare.rfind("0 ", 0) == 0) return std::string("0 ") + kCap;
@@ -301,7 +300,8 @@ std::vector<std::string> proc_requests() {
 }
 
 std::vector<std::string> recorded_requests() {
-    std::ifstream file(options.requests);
+    const fs::path name_of_file = here() / "cudart13_requests.txt";
+    std::ifstream file(name_of_file);
     std::vector<std::string> requests;
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
@@ -313,7 +313,7 @@ std::vector<std::string> recorded_requests() {
         requests.push_back("proc " + name + ' ' + std::to_string(version) + ' ' + flags.substr(1));
     }
     if (requests.empty()) {
-        std::fprintf(stderr, "conformance: no requests in %s\n", options.requests.c_str());
+        std::fprintf(stderr, "conformance: no requests in %s\n", name_of_file.c_str());
         std::exit(2);
     }
     return requests;
@@ -330,7 +330,7 @@ std::vector<std::string> call_requests(bool with_nvml) {
 }
 
 [[noreturn]] void usage() {
-    std::fputs("usage: conformance [--driver DIR] [--curb FILE] [--requests FILE]\n", stderr);
+    std::fputs("usage: conformance [--driver DIR] [--curb FILE]\n", stderr);
     std::exit(2);
 }
 
@@ -342,8 +342,6 @@ void read_options(int argc, char **argv) {
             options.driver = argv[i + 1];
         else if (option == "--curb")
             options.setting.curb = argv[i + 1];
-        else if (option == "--requests")
-            options.requests = argv[i + 1];
         else
             usage();
     }
@@ -363,7 +361,7 @@ int main(int argc, char **argv) {
             std::printf("skipped: no libcuda.so.1 in %s\n", options.driver.c_str());
             return 77;
         }
-        // Before what is there already: a driver's folder need not have an NVML of its own.
+        // Before the folders that are set: a driver's folder need not have an NVML of its own.
         const char *path = std::getenv("LD_LIBRARY_PATH");
         setenv("LD_LIBRARY_PATH", (options.driver.string() + (path ? std::string(":") + path : "")).c_str(), 1);
     }

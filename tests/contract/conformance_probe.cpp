@@ -51,7 +51,7 @@ void *library_of(const char *symbol) {
     return entry->second;
 }
 
-// The name of a version that nobody defines: the driver's symbols have none.
+// A version that no symbol of the driver has: they are unversioned.
 constexpr const char *kVersion = "GLIBC_2.2.5";
 
 using Ask = void *(const char *, const char *);
@@ -123,7 +123,7 @@ ProcAnswer proc(std::string_view how, const char *name, int version, std::uint64
     return answer;
 }
 
-// A row's own question, and nothing for what is no row.
+// Asks for a row's own name and version. Asks nothing if the symbol has no row.
 ProcAnswer proc_of(std::string_view how, const char *symbol) {
     const Row *row = row_of(symbol);
     return row && *row->base ? proc(how, row->base, row->since, row->per_thread ? kPerThread : 0) : ProcAnswer{};
@@ -206,7 +206,7 @@ void answer_requests(const char *how) {
 
 namespace {
 
-// What the end of the process has to answer; empty: nothing.
+// How to look up in the requests that are answered at the end of the process; null: none are.
 constinit const char *how_at_exit = nullptr;
 constinit const char *how_in_destructor = nullptr;
 const struct Static {

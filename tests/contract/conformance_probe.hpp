@@ -26,10 +26,11 @@ namespace conformance {
 //   default-none, next-none      the driver not opened at all
 //   versioned, versioned-default dlvsym
 //   next, versioned-next         RTLD_NEXT, asked by libconformance_next.so
-//   stubs-linked, stubs-default, the driver not opened, but linked with libconformance_stubs.so: references,
-//   RTLD_DEFAULT, stubs-handle                 dlsym of that library v1, v2, v2-no-status         cuGetProcAddress,
-//   _v2, and _v2 without a status v2-stubs                     _v2 by its stub v2-nested, v2-legacy         a _v2 that
-//   _v2 itself gave out, and with the explicit flag for the legacy stream
+//   v1, v2, v2-no-status         cuGetProcAddress, _v2, and _v2 without a status
+//   v2-nested, v2-legacy         a _v2 that _v2 itself gave out, and with the flag for the legacy stream
+// Where the driver is not opened, but linked with libconformance_stubs.so:
+//   stubs-linked, stubs-default  references, and RTLD_DEFAULT
+//   stubs-handle, v2-stubs       dlsym of that library, and _v2 by its stub
 void answer_requests(const char *how);
 
 // Does what `when` says: answers now (main), in a child or a new program (fork, exec), or at the end (at-exit,

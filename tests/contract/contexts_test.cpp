@@ -36,12 +36,39 @@ TEST_CASE("a context for which the device has no room is refused", "[fills]") {
     CHECK(cuCtxCreate_v2(&made, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("detaching from a created context destroys it") {
+TEST_CASE("with a context go its plain blocks and arrays; pools' blocks and mapped memory stay") {
+    constexpr int64_t kSize = 64 * kMiB;
+    const bool detach = GENERATE(false, true);  // from a created context destroys it
     const Gpu gpu;
-    CUcontext made = nullptr;
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
-    REQUIRE(cuCtxDetach(made) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr ordered = 0, mapped = 0;
+    CUarray array = nullptr;
+    CUmemGenericAllocationHandle handle = 0;
+    const CUDA_ARRAY_DESCRIPTOR descriptor{4096, 4096, CU_AD_FORMAT_FLOAT, 1};  // 64 MiB
+    const CUmemPoolProps pool_properties = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemAllocationProp properties = on_device(0);
+    REQUIRE(cuMemPoolCreate(&pool, &pool_properties) == CUDA_SUCCESS);
+    CUcontext made = create_context();
+    const CUdeviceptr plain = allocate(kSize);
+    REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
+    REQUIRE(cuMemAllocFromPoolAsync(&ordered, kSize, pool, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    REQUIRE(cuMemCreate(&handle, kSize, &properties, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemAddressReserve(&mapped, kSize, 0, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemMap(mapped, kSize, 0, handle, 0) == CUDA_SUCCESS);
+    REQUIRE((detach ? cuCtxDetach(made) : cuCtxDestroy_v2(made)) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(plain) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemFree_v2(mapped) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(gpu.took(2 * kSize));
+    CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == kSize);
+
+    REQUIRE(cuMemFreeAsync(ordered, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+    REQUIRE(cuMemUnmap(mapped, kSize) == CUDA_SUCCESS);
+    REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
+    REQUIRE(cuMemAddressFree(mapped, kSize) == CUDA_SUCCESS);
+    CHECK(gpu.taken() <= 2 * kMiB);
 }
 
 TEST_CASE("the primary context is counted, the same for all, and gone with the last release") {
@@ -63,30 +90,6 @@ TEST_CASE("the primary context is counted, the same for all, and gone with the l
     CHECK(is_active() == (std::getenv("CONTRACT_KEEPS") != nullptr));
 }
 
-TEST_CASE("plain memory and arrays die with their context") {
-    REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    const int64_t before = held();
-    {
-        const Gpu gpu;
-        CUdeviceptr block = 0;
-        CUarray array = nullptr;
-        const CUDA_ARRAY_DESCRIPTOR descriptor{4096, 4096, CU_AD_FORMAT_FLOAT, 1};
-        REQUIRE(cuMemAlloc_v2(&block, 256 * kMiB) == CUDA_SUCCESS);
-        REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
-    }
-    CHECK(held() == before);
-}
-
-TEST_CASE("what died with its context cannot be freed any more") {
-    const Gpu gpu;
-    CUcontext made = nullptr;
-    CUdeviceptr block = 0;
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
-    CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
-}
-
 TEST_CASE("a reset of the primary context frees what it held") {
     const Gpu gpu;
     CUdeviceptr block = 0;
@@ -96,29 +99,19 @@ TEST_CASE("a reset of the primary context frees what it held") {
     CHECK(cuMemAlloc_v2(&block, kMiB) != CUDA_SUCCESS);
 }
 
-TEST_CASE("a created context is current at once, and the one before it after it is destroyed") {
+TEST_CASE("a created context is current at once; push and pop keep a stack, which it leaves when it is destroyed") {
     const Gpu gpu;
-    CUcontext made = nullptr, current = nullptr;
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    CUcontext made = nullptr, current = nullptr, popped = nullptr;
+    REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
     REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
     CHECK(current == made);
-    CHECK(gpu.taken() > 0);
+    REQUIRE(cuCtxPushCurrent_v2(gpu.context) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
+    CHECK(popped == gpu.context);
     REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
     REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
     CHECK(current == gpu.context);
     CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("push and pop keep a stack") {
-    const Gpu gpu;
-    CUcontext made = nullptr, popped = nullptr;
-    REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
-    REQUIRE(cuCtxPushCurrent_v2(gpu.context) == CUDA_SUCCESS);
-    REQUIRE(cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
-    CHECK(popped == gpu.context);
-    REQUIRE(cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
-    CHECK(popped == made);
-    REQUIRE(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a thread without a context is told so") {
@@ -152,7 +145,7 @@ TEST_CASE("devices that are not there are refused") {
     CHECK(cuDeviceTotalMem_v2(&bytes, count) == CUDA_ERROR_INVALID_DEVICE);
 }
 
-TEST_CASE("the child: calls before cuInit say so", "[.child]") {
+IN_A_PROCESS("before cuInit the driver says so", "") {
     CUdevice device = 0;
     CUcontext context = nullptr;
     CUdeviceptr block = 0;
@@ -163,5 +156,3 @@ TEST_CASE("the child: calls before cuInit say so", "[.child]") {
     CHECK(cuDriverGetVersion(&version) == CUDA_SUCCESS);
     CHECK(version >= 12000);
 }
-
-TEST_CASE("before cuInit the driver says so") { CHECK(run_case("the child: calls before cuInit say so") == 0); }

@@ -1,13 +1,14 @@
 // The contract suite asks a driver, simulated or real, whether it behaves as docs/results/driver.md says, by the public
-// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that nobody
-// else uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those tagged
-// [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
+// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that no
+// other process uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those
+// tagged [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
 // process.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,37 +72,59 @@ class Gpu {
     int64_t at_start_ = 0;
 };
 
-class Stream {
+// A handle and the call that ends it.
+template <class Handle, CUresult (*kEnd)(Handle)>
+class Owned {
   public:
+    Owned() = default;
+    ~Owned() {
+        if (handle_) kEnd(handle_);
+    }
+    Owned(const Owned &) = delete;
+    Owned &operator=(const Owned &) = delete;
+    operator Handle() const { return handle_; }
+
+  protected:
+    Handle handle_ = nullptr;
+};
+
+struct Stream : Owned<CUstream, cuStreamDestroy_v2> {
     explicit Stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
         REQUIRE(cuStreamCreate(&handle_, flags) == CUDA_SUCCESS);
     }
-    ~Stream() { cuStreamDestroy_v2(handle_); }
-    Stream(const Stream &) = delete;
-    Stream &operator=(const Stream &) = delete;
-    operator CUstream() const { return handle_; }
+};
 
-  private:
-    CUstream handle_ = nullptr;
+struct Event : Owned<CUevent, cuEventDestroy_v2> {
+    Event() { REQUIRE(cuEventCreate(&handle_, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS); }
 };
 
 // A module in the current context.
-class Module {
-  public:
+struct Module : Owned<CUmodule, cuModuleUnload> {
     explicit Module(const char *image) { REQUIRE(cuModuleLoadData(&handle_, image) == CUDA_SUCCESS); }
-    ~Module() { cuModuleUnload(handle_); }
-    Module(const Module &) = delete;
-    Module &operator=(const Module &) = delete;
-    operator CUmodule() const { return handle_; }
     CUfunction function(const char *name) const {
         CUfunction function = nullptr;
         REQUIRE(cuModuleGetFunction(&function, handle_, name) == CUDA_SUCCESS);
         return function;
     }
-
-  private:
-    CUmodule handle_ = nullptr;
 };
+
+// A graph of what `work` does in a stream that is captured meanwhile.
+struct Captured : Owned<CUgraph, cuGraphDestroy> {
+    Captured(CUstream stream, const std::function<void()> &work);
+};
+
+struct Executable : Owned<CUgraphExec, cuGraphExecDestroy> {
+    explicit Executable(CUgraph graph) { REQUIRE(cuGraphInstantiateWithFlags(&handle_, graph, 0) == CUDA_SUCCESS); }
+};
+
+// Launches a graph and waits for it.
+void run_graph(CUgraphExec exec, CUstream stream);
+
+// Plain memory in the current context.
+CUdeviceptr allocate(uint64_t bytes);
+// A context on device 0 beside the primary one, which is current now.
+CUcontext create_context();
+CUmemoryPool default_pool();
 
 // One thread of a kernel; `arguments` as cuLaunchKernel wants them.
 inline CUresult run_kernel(CUfunction kernel, CUstream stream = nullptr, void **arguments = nullptr) {
@@ -113,8 +136,8 @@ inline void run_busy(CUfunction busy, CUstream stream, CUdeviceptr block) {
     REQUIRE(run_kernel(busy, stream, arguments) == CUDA_SUCCESS);
 }
 
-// Whether work is seen in progress by `begin_and_look`, which begins some. On a busy machine this thread may stand
-// still until the work has ended; then once more. Where something waits for the work, it has ended each time.
+// True if `begin_and_look`, which begins some work, sees it in progress. On a busy machine this thread may be suspended
+// until the work has ended, so it tries again. If a call waits for the work, every try sees it ended.
 template <class BeginAndLook>
 bool is_seen_in_progress(BeginAndLook begin_and_look) {
     for (int i = 0; i < 20; ++i)
@@ -139,6 +162,10 @@ class Filled {
 // Runs another case of this program, one tagged [.child] (the leading dot keeps it out of a plain run), in a process of
 // its own with more environment. Its exit status: 0 when the case passed, not when there is none of that name.
 int run_case(const std::string &name, const std::vector<std::string> &environment = {});
+// A case in a process of its own, with this environment.
+#define IN_A_PROCESS(name, tags, ...)                                                  \
+    TEST_CASE(name, tags) { CHECK(run_case("the child: " name, {__VA_ARGS__}) == 0); } \
+    TEST_CASE("the child: " name, "[.child]")
 // Waits for a child. Its exit status, or 128 + the signal that ended it.
 int exit_status_of(pid_t child);
 // What the environment must have.

@@ -1,5 +1,5 @@
-// What the table of families (tests/families) says of the driver: what the device loses by a block, and that it has it
-// back when the block is given back.
+// Checks the table of families (tests/families) against the driver: what the device loses by a block, and that it gets
+// it back.
 #include "families.hpp"
 
 #include "contract.hpp"

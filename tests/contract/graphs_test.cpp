@@ -13,22 +13,17 @@ int64_t bytes_of(CUgraphMem_attribute attribute) {
     return static_cast<int64_t>(bytes);
 }
 
-void run_graph(CUgraphExec exec, CUstream stream) {
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-}
+// No graph memory is left for the next case.
+struct TrimmedGpu : Gpu {
+    ~TrimmedGpu() { cuDeviceGraphMemTrim(0); }
+};
 
-class Graph {
+class Graph : public Owned<CUgraph, cuGraphDestroy> {
   public:
     Graph() { REQUIRE(cuGraphCreate(&handle_, 0) == CUDA_SUCCESS); }
     ~Graph() {
         for (CUgraphExec exec : execs_) cuGraphExecDestroy(exec);
-        cuGraphDestroy(handle_);
-        cuDeviceGraphMemTrim(0);
     }
-    Graph(const Graph &) = delete;
-    Graph &operator=(const Graph &) = delete;
-
     CUdeviceptr allocate(uint64_t bytes) {
         CUDA_MEM_ALLOC_NODE_PARAMS params{};
         params.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
@@ -55,33 +50,15 @@ class Graph {
     }
 
   private:
-    CUgraph handle_ = nullptr;
     CUgraphNode last_ = nullptr;
     std::vector<CUgraphExec> execs_;
 };
 
 }  // namespace
 
-TEST_CASE("graph memory is taken at the first launch and kept until it is trimmed") {
-    const Gpu gpu;
-    const Stream stream;
-    Graph graph;
-    graph.free(graph.allocate(kSize));
-    const CUgraphExec exec = graph.instantiate();
-    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
-    run_graph(exec, stream);
-    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
-    CHECK(gpu.taken() == kSize);
-    run_graph(exec, stream);
-    CHECK(gpu.taken() == kSize);
-    REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
-    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
-    CHECK(gpu.taken() == 0);
-}
-
 TEST_CASE("graph memory that is not freed in the graph is live after it, and freed by the program") {
     const bool by_stream = GENERATE(true, false);
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     const CUdeviceptr block = graph.allocate(kSize);
@@ -99,7 +76,7 @@ TEST_CASE("graph memory that is not freed in the graph is live after it, and fre
 }
 
 TEST_CASE("an executable that frees on launch can be launched again") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     const CUdeviceptr block = graph.allocate(kSize);
@@ -112,7 +89,7 @@ TEST_CASE("an executable that frees on launch can be launched again") {
 }
 
 TEST_CASE("allocations of a graph that do not live at the same time share addresses and memory") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     const CUdeviceptr first = graph.allocate(kSize);
@@ -133,7 +110,7 @@ TEST_CASE("graph memory is taken in units of 32 MiB, by an upload already") {
     };
     const Size size = GENERATE(Size{4 * kKiB, 32 * kMiB}, Size{33 * kMiB, 64 * kMiB}, Size{100 * kMiB + 1, 128 * kMiB});
     const bool upload = GENERATE(true, false);
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     graph.free(graph.allocate(size.bytes));
@@ -152,22 +129,12 @@ TEST_CASE("graph memory is taken in units of 32 MiB, by an upload already") {
 }
 
 TEST_CASE("graph memory stays when the graphs are gone, serves the next, and is taken again after a trim") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     {
-        CUgraph handle = nullptr;
-        CUgraphExec exec = nullptr;
-        CUDA_MEM_ALLOC_NODE_PARAMS params{};
-        CUgraphNode allocation = nullptr, free = nullptr;
-        params.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-        params.bytesize = kSize;
-        REQUIRE(cuGraphCreate(&handle, 0) == CUDA_SUCCESS);
-        REQUIRE(cuGraphAddMemAllocNode(&allocation, handle, nullptr, 0, &params) == CUDA_SUCCESS);
-        REQUIRE(cuGraphAddMemFreeNode(&free, handle, &allocation, 1, params.dptr) == CUDA_SUCCESS);
-        REQUIRE(cuGraphInstantiate_v2(&exec, handle, nullptr, nullptr, 0) == CUDA_SUCCESS);
-        run_graph(exec, stream);
-        REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
-        REQUIRE(cuGraphDestroy(handle) == CUDA_SUCCESS);
+        Graph graph;
+        graph.free(graph.allocate(kSize));
+        run_graph(graph.instantiate(), stream);
     }
     CHECK(gpu.took(kSize));
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == kSize);
@@ -177,13 +144,14 @@ TEST_CASE("graph memory stays when the graphs are gone, serves the next, and is 
     run_graph(exec, stream);
     CHECK(gpu.took(kSize));
     REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
     CHECK(gpu.taken() <= 2 * kMiB);
     run_graph(exec, stream);
     CHECK(gpu.took(kSize));
 }
 
 TEST_CASE("a graph with memory has one executable at a time") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     Graph graph;
     graph.free(graph.allocate(kSize));
     const CUgraphExec first = graph.instantiate();
@@ -193,7 +161,7 @@ TEST_CASE("a graph with memory has one executable at a time") {
 }
 
 TEST_CASE("graph memory for which the device has no room fails the upload and the launch, not a later one", "[fills]") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     graph.free(graph.allocate(2 * kGiB));
@@ -210,7 +178,7 @@ TEST_CASE("graph memory for which the device has no room fails the upload and th
 }
 
 TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fills]") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     graph.free(graph.allocate(2 * kGiB));
@@ -223,7 +191,7 @@ TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fill
 }
 
 TEST_CASE("a child graph is a copy that its node leads to") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     CUgraph parent = nullptr, child = nullptr, inside = nullptr;
     CUgraphNode node = nullptr, empty = nullptr;
     REQUIRE(cuGraphCreate(&parent, 0) == CUDA_SUCCESS);
@@ -243,7 +211,7 @@ TEST_CASE("a child graph is a copy that its node leads to") {
 }
 
 TEST_CASE("allocations of a graph that live together share units") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     Graph graph;
     CUdeviceptr blocks[4];
@@ -254,7 +222,7 @@ TEST_CASE("allocations of a graph that live together share units") {
 }
 
 TEST_CASE("a node tells its type and its parameters") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
     REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
@@ -278,24 +246,19 @@ TEST_CASE("a node tells its type and its parameters") {
 }
 
 TEST_CASE("a stream-ordered allocation in a captured stream becomes a node of the graph") {
-    const Gpu gpu;
+    const TrimmedGpu gpu;
     const Stream stream;
     CUdeviceptr block = 0;
-    CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
-    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
-    REQUIRE(cuMemAllocAsync(&block, kSize, stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemsetD8Async(block, 7, kSize, stream) == CUDA_SUCCESS);
-    REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    const Captured graph(stream, [&] {
+        REQUIRE(cuMemAllocAsync(&block, kSize, stream) == CUDA_SUCCESS);
+        REQUIRE(cuMemsetD8Async(block, 7, kSize, stream) == CUDA_SUCCESS);
+        REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+    });
     CHECK(gpu.taken() == 0);
     size_t count = 0;
     REQUIRE(cuGraphGetNodes(graph, nullptr, &count) == CUDA_SUCCESS);
     CHECK(count == 3);
-    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+    const Executable exec(graph);
     run_graph(exec, stream);
     CHECK(gpu.took(kSize));
-    cuGraphExecDestroy(exec);
-    cuGraphDestroy(graph);
-    cuDeviceGraphMemTrim(0);
 }

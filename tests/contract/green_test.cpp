@@ -1,12 +1,13 @@
 // Green contexts: what one costs, and whose the memory is that is allocated there.
+#include <utility>
+
 #include "contract.hpp"
 
 using namespace contract;
 
 namespace {
 
-class Green {
-  public:
+struct Green : Owned<CUgreenCtx, cuGreenCtxDestroy> {
     Green() {
         CUdevResource all{}, group{}, rest{};
         unsigned groups = 1;
@@ -19,18 +20,9 @@ class Green {
         REQUIRE(cuGreenCtxCreate(&handle_, description, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
         REQUIRE(cuCtxFromGreenCtx(&context, handle_) == CUDA_SUCCESS);
     }
-    ~Green() { destroy(); }
-    Green(const Green &) = delete;
-    Green &operator=(const Green &) = delete;
-    void destroy() {
-        if (handle_) CHECK(cuGreenCtxDestroy(handle_) == CUDA_SUCCESS);
-        handle_ = nullptr;
-    }
+    void destroy() { CHECK(cuGreenCtxDestroy(std::exchange(handle_, nullptr)) == CUDA_SUCCESS); }
 
     CUcontext context = nullptr;
-
-  private:
-    CUgreenCtx handle_ = nullptr;
 };
 
 }  // namespace
@@ -66,10 +58,9 @@ TEST_CASE("a green context is current under its own handle, on its device") {
 TEST_CASE("memory allocated in a green context belongs to the primary one") {
     const Gpu gpu;
     Green green;
-    CUdeviceptr block = 0;
     REQUIRE(cuCtxSetCurrent(green.context) == CUDA_SUCCESS);
     const int64_t before = gpu.taken();
-    REQUIRE(cuMemAlloc_v2(&block, 64 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(64 * kMiB);
     CHECK(gpu.taken() - before == 64 * kMiB);
     REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
     green.destroy();

@@ -61,8 +61,7 @@ TEST_CASE("the stack limit is rounded up to 16 bytes") {
 
 TEST_CASE("each context has a stack of its own, which goes with it", "[h100]") {
     const Gpu gpu;
-    CUcontext made = nullptr;
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    CUcontext made = create_context();
     const int64_t with_both = gpu.taken();
     CHECK(limit(CU_LIMIT_STACK_SIZE) == 1024);
     REQUIRE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 8 * kKiB) == CUDA_SUCCESS);

@@ -27,8 +27,7 @@ TEST_CASE("NVML lists the process with what it holds, and the device with what i
     const Nvml nvml;
     nvmlMemory_t before{}, after{};
     REQUIRE(nvmlDeviceGetMemoryInfo(nvml.device(), &before) == NVML_SUCCESS);
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 256 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(256 * kMiB);
     REQUIRE(nvmlDeviceGetMemoryInfo(nvml.device(), &after) == NVML_SUCCESS);
     CHECK(after.used - before.used == 256 * kMiB);
     CHECK(after.total == before.total);

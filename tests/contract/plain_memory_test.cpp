@@ -17,49 +17,34 @@ TEST_CASE("ten thousand blocks of 4 KiB share granules and take 40 MiB") {
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a block takes whole granules of 2 MiB unless it is small enough to share one") {
+TEST_CASE("a block takes whole granules of 2 MiB, with no other in them if it has more than 1 MiB") {
     struct Size {
         int64_t asked, taken;
     };
     const Size size = GENERATE(Size{1, 2 * kMiB}, Size{kMiB, 2 * kMiB}, Size{kMiB + 1, 2 * kMiB},
                                Size{2 * kMiB, 2 * kMiB}, Size{2 * kMiB + 1, 4 * kMiB}, Size{256 * kMiB, 256 * kMiB});
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, size.asked) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == size.taken);
-    if (size.asked > kMiB) CHECK(block % (2 * kMiB) == 0);
-    REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+    const int64_t used = device_used();
+    std::vector<CUdeviceptr> blocks(size.asked > kMiB ? 3 : 1);
+    for (CUdeviceptr &block : blocks) {
+        block = allocate(size.asked);
+        if (size.asked > kMiB) CHECK(block % (2 * kMiB) == 0);
+    }
+    const int64_t taken = static_cast<int64_t>(blocks.size()) * size.taken;
+    CHECK(gpu.taken() == taken);
+    CHECK(device_used() - used == taken);
+    for (const CUdeviceptr block : blocks) REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("blocks of 1 MiB + 1 B take a granule each") {
-    const Gpu gpu;
-    CUdeviceptr blocks[4];
-    for (CUdeviceptr &block : blocks) REQUIRE(cuMemAlloc_v2(&block, kMiB + 1) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 8 * kMiB);
-    for (const CUdeviceptr block : blocks) cuMemFree_v2(block);
 }
 
 TEST_CASE("a granule goes back to the device when its last block is freed") {
     const Gpu gpu;
-    CUdeviceptr first = 0, second = 0;
-    REQUIRE(cuMemAlloc_v2(&first, 4 * kKiB) == CUDA_SUCCESS);
-    REQUIRE(cuMemAlloc_v2(&second, 4 * kKiB) == CUDA_SUCCESS);
+    const CUdeviceptr first = allocate(4 * kKiB), second = allocate(4 * kKiB);
     CHECK(gpu.taken() == 2 * kMiB);
     cuMemFree_v2(first);
     CHECK(gpu.taken() == 2 * kMiB);
     cuMemFree_v2(second);
     CHECK(gpu.taken() == 0);
-}
-
-TEST_CASE("what plain memory takes is gone from free") {
-    const Gpu gpu;
-    const int64_t before = device_used();
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 256 * kMiB) == CUDA_SUCCESS);
-    CHECK(device_used() - before == 256 * kMiB);
-    cuMemFree_v2(block);
-    CHECK(device_used() == before);
 }
 
 TEST_CASE("allocating refuses null, zero and the absurd, each with its own error") {
@@ -75,23 +60,31 @@ TEST_CASE("allocating refuses null, zero and the absurd, each with its own error
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("freeing null is fine, freeing what is not allocated is not") {
+TEST_CASE("freeing null is fine; freeing what is not allocated, what is inside a block or freed already is not") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
+    const Stream stream;
+    CUdeviceptr ordered = 0;
     CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
     CHECK(cuMemFree_v2(0x1234) == CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(cuMemAlloc_v2(&block, 4 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(4 * kMiB);
     CHECK(cuMemFree_v2(block + 512) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(gpu.taken() == 4 * kMiB);
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemAllocAsync(&ordered, 4 * kMiB, stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(ordered, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(ordered, stream) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemFree_v2(ordered) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
 }
 
 TEST_CASE("a device that is full refuses, and serves again after a free", "[fills]") {
     const Gpu gpu;
     size_t free = 0, total = 0;
     REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
-    CUdeviceptr most = 0, more = 0;
-    REQUIRE(cuMemAlloc_v2(&most, free - kGiB) == CUDA_SUCCESS);
+    CUdeviceptr more = 0;
+    const CUdeviceptr most = allocate(free - kGiB);
     CHECK(cuMemAlloc_v2(&more, 2 * kGiB) == CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(cuMemFree_v2(most) == CUDA_SUCCESS);
     CHECK(cuMemAlloc_v2(&more, 2 * kGiB) == CUDA_SUCCESS);
@@ -111,9 +104,9 @@ TEST_CASE("pitched memory takes its rows at their pitch") {
 
 TEST_CASE("an address inside a block leads to the block") {
     const Gpu gpu;
-    CUdeviceptr block = 0, start = 0;
+    CUdeviceptr start = 0;
     size_t size = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 5 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(5 * kMiB);
     REQUIRE(cuMemGetAddressRange_v2(&start, &size, block + kMiB) == CUDA_SUCCESS);
     CHECK(start == block);
     CHECK(size == 5 * kMiB);
@@ -126,9 +119,8 @@ TEST_CASE("an address inside a block leads to the block") {
 
 TEST_CASE("copies and fills move the bytes") {
     const Gpu gpu;
-    CUdeviceptr first = 0, second = 0;
-    REQUIRE(cuMemAlloc_v2(&first, kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuMemAlloc_v2(&second, kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr first = allocate(kMiB);
+    const CUdeviceptr second = allocate(kMiB);
     REQUIRE(cuMemsetD32_v2(first, 0xabcd1234, kMiB / 4) == CUDA_SUCCESS);
     REQUIRE(cuMemcpyDtoD_v2(second, first, kMiB) == CUDA_SUCCESS);
     std::vector<uint32_t> words(kMiB / 4);
@@ -145,17 +137,7 @@ TEST_CASE("copies and fills move the bytes") {
     cuMemFree_v2(second);
 }
 
-TEST_CASE("managed memory is not in the process's figure") {
-    const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAllocManaged(&block, 256 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
-    REQUIRE(cuMemsetD8_v2(block, 1, 256 * kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-    REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
-}
-
-TEST_CASE("managed memory that was touched on the device is gone from free") {
+TEST_CASE("managed memory that was touched on the device is gone from free, and not in the process's figure") {
     const Gpu gpu;
     const int64_t before = device_used();
     CUdeviceptr block = 0;
@@ -163,6 +145,7 @@ TEST_CASE("managed memory that was touched on the device is gone from free") {
     REQUIRE(cuMemsetD8_v2(block, 1, 256 * kMiB) == CUDA_SUCCESS);
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
     CHECK(device_used() - before >= 256 * kMiB);
+    CHECK(gpu.taken() == 0);
     const CUmemLocation cpu{CU_MEM_LOCATION_TYPE_HOST, 0};
     REQUIRE(cuMemPrefetchAsync_v2(block, 256 * kMiB, cpu, 0, nullptr) == CUDA_SUCCESS);
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);

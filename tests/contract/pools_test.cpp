@@ -8,20 +8,12 @@ namespace {
 constexpr auto kReserved = CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
 constexpr auto kUsed = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
 
-class Pool {
-  public:
+struct Pool : Owned<CUmemoryPool, cuMemPoolDestroy> {
     explicit Pool(uint64_t threshold) {
         const CUmemPoolProps properties = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
         REQUIRE(cuMemPoolCreate(&handle_, &properties) == CUDA_SUCCESS);
         REQUIRE(cuMemPoolSetAttribute(handle_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
     }
-    ~Pool() { cuMemPoolDestroy(handle_); }
-    Pool(const Pool &) = delete;
-    Pool &operator=(const Pool &) = delete;
-    operator CUmemoryPool() const { return handle_; }
-
-  private:
-    CUmemoryPool handle_ = nullptr;
 };
 
 CUdeviceptr allocate(CUmemoryPool pool, uint64_t bytes, CUstream stream) {
@@ -32,35 +24,25 @@ CUdeviceptr allocate(CUmemoryPool pool, uint64_t bytes, CUstream stream) {
 
 }  // namespace
 
-TEST_CASE("a pool above its threshold gives freed memory back at the next synchronisation of the stream") {
+TEST_CASE("a pool above its threshold gives freed memory back at the next synchronisation of any kind") {
     const Gpu gpu;
     const Stream stream;
+    const Event event;
     const Pool pool(0);
     const CUdeviceptr block = allocate(pool, kGiB, stream);
     CHECK(gpu.taken() == kGiB);
     REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
     CHECK(attribute(pool, kUsed) == 0);
     CHECK(attribute(pool, kReserved) == kGiB);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    SECTION("of the stream") { CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS); }
+    SECTION("of an event") { CHECK(cuEventSynchronize(event) == CUDA_SUCCESS); }
+    SECTION("of the context") { CHECK(cuCtxSynchronize() == CUDA_SUCCESS); }
     CHECK(attribute(pool, kReserved) == 0);
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a synchronised event or context makes a pool give back too") {
-    const bool by_event = GENERATE(true, false);
-    const Gpu gpu;
-    const Stream stream;
-    const Pool pool(0);
-    REQUIRE(cuMemFreeAsync(allocate(pool, kGiB, stream), stream) == CUDA_SUCCESS);
-    CUevent event = nullptr;
-    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
-    REQUIRE((by_event ? cuEventSynchronize(event) : cuCtxSynchronize()) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-    cuEventDestroy_v2(event);
-}
-
-TEST_CASE("a pool below its threshold keeps what is freed, and the process still holds it") {
+TEST_CASE("a pool below its threshold keeps what is freed until the threshold is 0 and the stream synchronised again") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});
@@ -68,14 +50,6 @@ TEST_CASE("a pool below its threshold keeps what is freed, and the process still
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     CHECK(attribute(pool, kReserved) == kGiB);
     CHECK(gpu.taken() == kGiB);
-}
-
-TEST_CASE("a threshold lowered to 0 gives the memory back at the next synchronisation") {
-    const Gpu gpu;
-    const Stream stream;
-    const Pool pool(~uint64_t{0});
-    REQUIRE(cuMemFreeAsync(allocate(pool, kGiB, stream), stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     uint64_t threshold = 0;
     REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
     CHECK(gpu.taken() == kGiB);
@@ -97,14 +71,12 @@ TEST_CASE("trimming gives nothing for frees that the host has not seen complete"
         CHECK(gpu.taken() == 0);
     }
     SECTION("nor after an event recorded behind them was queried") {
-        CUevent event = nullptr;
-        REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+        const Event event;
         REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
         while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
         }
         REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
         CHECK(gpu.took(kGiB));
-        cuEventDestroy_v2(event);
     }
     SECTION("nor after another stream was synchronised") {
         const Stream other;
@@ -170,7 +142,7 @@ TEST_CASE("a pool's high marks stay until they are reset, to zero only") {
     CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 0);
 }
 
-TEST_CASE("stream-ordered memory can be freed by cuMemFree") {
+TEST_CASE("stream-ordered memory can be freed by cuMemFree, but its pool goes on counting it as used") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(0);
@@ -180,31 +152,50 @@ TEST_CASE("stream-ordered memory can be freed by cuMemFree") {
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
+    CHECK(attribute(pool, kReserved) == 0);
+    CHECK(attribute(pool, kUsed) == 256 * kMiB);
+}
+
+TEST_CASE("cuMemFreeAsync takes a plain block, whose memory is back when the stream was synchronised") {
+    const Gpu gpu;
+    const Stream stream;
+    const CUdeviceptr block = allocate(64 * kMiB);
+    REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 64 * kMiB);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(gpu.taken() == 0);
+    CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("cuMemFreeAsync does not take managed memory") {
+    const Gpu gpu;
+    const Stream stream;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAllocManaged(&block, 64 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(block, stream) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
 TEST_CASE("cuMemFree waits for all work and yet makes no stream's frees seen") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});
-    CUdeviceptr plain = 0;
-    REQUIRE(cuMemAlloc_v2(&plain, 4 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr plain = allocate(4 * kMiB);
     REQUIRE(cuMemFreeAsync(allocate(pool, 256 * kMiB, stream), stream) == CUDA_SUCCESS);
     REQUIRE(cuMemFree_v2(plain) == CUDA_SUCCESS);
     REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
     CHECK(gpu.took(256 * kMiB));
 }
 
-TEST_CASE("a pool on the host takes nothing of the device") {
-    const auto where = GENERATE(CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+TEST_CASE("a pool on a NUMA node of the host takes nothing of the device") {
     const Gpu gpu;
     const Stream stream;
-    const CUmemPoolProps properties = pool_on(where, 0);
+    const CUmemPoolProps properties = pool_on(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0);
     CUmemoryPool pool = nullptr;
     REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
     const CUdeviceptr block = allocate(pool, 256 * kMiB, stream);
     CHECK(gpu.taken() == 0);
     REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
-    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
 }
 
@@ -227,8 +218,8 @@ TEST_CASE("cuMemAllocAsync uses the device's current pool, the default one to be
     const Gpu gpu;
     const Stream stream;
     const Pool pool(0);
-    CUmemoryPool standard = nullptr, current = nullptr;
-    REQUIRE(cuDeviceGetDefaultMemPool(&standard, 0) == CUDA_SUCCESS);
+    CUmemoryPool current = nullptr;
+    const CUmemoryPool standard = default_pool();
     REQUIRE(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
     CHECK(current == standard);
     const uint64_t used_before = attribute(standard, kUsed);
@@ -248,8 +239,8 @@ TEST_CASE("cuMemAllocAsync uses the device's current pool, the default one to be
 TEST_CASE("the pool of a location is the pool of the device there") {
     const Gpu gpu;
     CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CUmemoryPool by_device = nullptr, by_location = nullptr;
-    REQUIRE(cuDeviceGetDefaultMemPool(&by_device, 0) == CUDA_SUCCESS);
+    CUmemoryPool by_location = nullptr;
+    const CUmemoryPool by_device = default_pool();
     REQUIRE(cuMemGetDefaultMemPool(&by_location, &location, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_SUCCESS);
     CHECK(by_location == by_device);
 }

@@ -32,8 +32,7 @@ TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
     const Block block;
     const Stream stream;
     const CUfunction busy = module.function("busy");
-    CUevent event = nullptr;
-    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    const Event event;
     CHECK(is_seen_in_progress([&] {
         run_busy(busy, stream, block);
         REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
@@ -44,7 +43,6 @@ TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
     SECTION("of the context") { CHECK(cuCtxSynchronize() == CUDA_SUCCESS); }
     CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
     CHECK(cuEventQuery(event) == CUDA_SUCCESS);
-    CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
 }
 
 TEST_CASE("cuMemFree waits for all work of the context, whatever it uses") {
@@ -52,8 +50,7 @@ TEST_CASE("cuMemFree waits for all work of the context, whatever it uses") {
     const Module module(kBusyImage);
     const Block block;
     const Stream stream;
-    CUdeviceptr other = 0;
-    REQUIRE(cuMemAlloc_v2(&other, GENERATE(4 * kKiB, 2 * kMiB)) == CUDA_SUCCESS);
+    const CUdeviceptr other = allocate(GENERATE(4 * kKiB, 2 * kMiB));
     run_busy(module.function("busy"), stream, block);
     CHECK(cuMemFree_v2(other) == CUDA_SUCCESS);
     CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
@@ -61,17 +58,15 @@ TEST_CASE("cuMemFree waits for all work of the context, whatever it uses") {
 
 TEST_CASE("cuMemFree waits for the work of the block's context, and not for that of another") {
     const Gpu gpu;
-    CUcontext second = nullptr;
-    REQUIRE(cuCtxCreate_v2(&second, 0, gpu.device) == CUDA_SUCCESS);
+    CUcontext second = create_context();
     {
         const Module module(kBusyImage);
         Block of_second;
         const Stream stream;
         const bool from_there = GENERATE(false, true);
         CHECK(is_seen_in_progress([&] {
-            CUdeviceptr block = 0;
             REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
-            REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
+            const CUdeviceptr block = allocate(2 * kMiB);
             REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
             run_busy(module.function("busy"), stream, of_second);
             if (!from_there) REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// What the simulated driver takes for a module, as its image says (tests/sim/sim.h).
+// The memory that the simulated driver takes for a module, as its image says (tests/sim/sim.h).
 #include "contract.hpp"
 
 using namespace contract;
@@ -23,14 +23,10 @@ TEST_CASE("an image says what the module takes, by itself or in the comments of 
     CHECK(run_kernel(function) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE("the child: a module takes its code when it is loaded", "[.child]") {
+IN_A_PROCESS("with eager loading a module takes its code when it is loaded", "", "CUDA_MODULE_LOADING=EAGER") {
     const Gpu gpu;
     const Module module("curb-sim-module code=22MiB\nkernel small\n");
     CHECK(gpu.taken() == 22 * kMiB);
-}
-
-TEST_CASE("with eager loading a module takes its code when it is loaded") {
-    CHECK(run_case("the child: a module takes its code when it is loaded", {"CUDA_MODULE_LOADING=EAGER"}) == 0);
 }
 
 TEST_CASE("code for which there is no room fails the launch, not what comes before") {
@@ -57,7 +53,6 @@ TEST_CASE("a kernel in a graph takes what it needs when the graph is launched") 
     const Module module("curb-sim-module\nkernel frame local=8192\n");
     const CUfunction function = module.function("frame");
     CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
     if (captured) {
         REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
         REQUIRE(run_kernel(function, stream) == CUDA_SUCCESS);
@@ -73,11 +68,12 @@ TEST_CASE("a kernel in a graph takes what it needs when the graph is launched") 
         REQUIRE(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child) == CUDA_SUCCESS);
         REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
     }
-    REQUIRE(cuGraphInstantiate_v2(&exec, graph, nullptr, nullptr, 0) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 0);
-    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
-    CHECK(gpu.taken() == 1848 * kMiB);
-    cuGraphExecDestroy(exec);
+    {
+        const Executable exec(graph);
+        CHECK(gpu.taken() == 0);
+        REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+        CHECK(gpu.taken() == 1848 * kMiB);
+    }
     cuGraphDestroy(graph);
 }
 

@@ -11,9 +11,8 @@ TEST_CASE("a block that two kernels have at the same time is counted, and one af
     const Module module(kBusyImage);
     const CUfunction busy = module.function("busy");
     const Stream one, other;
-    CUdeviceptr block = 0, second = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
-    REQUIRE(cuMemAlloc_v2(&second, 2 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(2 * kMiB);
+    const CUdeviceptr second = allocate(2 * kMiB);
 
     run_busy(busy, one, block);
     run_busy(busy, one, block);  // in order
@@ -28,8 +27,7 @@ TEST_CASE("a block that two kernels have at the same time is counted, and one af
     CHECK(curb_sim_overlaps(0) == 1);
 
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-    CUevent event = nullptr;
-    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    const Event event;
     run_busy(busy, one, block);
     REQUIRE(cuEventRecord(event, one) == CUDA_SUCCESS);
     REQUIRE(cuStreamWaitEvent(other, event, 0) == CUDA_SUCCESS);
@@ -40,5 +38,4 @@ TEST_CASE("a block that two kernels have at the same time is counted, and one af
     CHECK(curb_sim_overlaps(0) == 1);
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);  // which waits
     CHECK(cuMemFree_v2(second) == CUDA_SUCCESS);
-    CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
 }

@@ -1,5 +1,4 @@
-// Processes that share a simulated machine: what they see of each other, what they hand to each other, and what is left
-// when one has ended or was moved out.
+// Processes that share a simulated machine: how they see each other, share memory, and end.
 #include "sim.h"
 
 #include <fcntl.h>
@@ -79,16 +78,14 @@ TEST_CASE("the child: NVML lists nobody", "[.child]") {
 
 TEST_CASE("the child: takes 2 GiB and is killed", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 2 * kGiB) == CUDA_SUCCESS);
+    allocate(2 * kGiB);
     CHECK(device_used() == 3 * kGiB + 2 * kContext);
     std::raise(SIGKILL);
 }
 
 TEST_CASE("the child: holds a GiB on a shared machine", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, kGiB) == CUDA_SUCCESS);
+    allocate(kGiB);
     const std::string me = "OTHER=" + std::to_string(::getpid());
     CHECK(run_case("the child: sees the other's GiB through CUDA and NVML", {me}) == 0);
     CHECK(run_case("the child: NVML alone sees the other's GiB") == 0);
@@ -114,8 +111,7 @@ TEST_CASE("the child: uses a block twice at once", "[.child]") {
     const Gpu gpu;
     const Module module(kBusyImage);
     const Stream one, other;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 2 * kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(2 * kMiB);
     const CUfunction busy = module.function("busy");
     CHECK(is_seen_in_progress([&] {
         REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
@@ -157,11 +153,6 @@ TEST_CASE("the child: imports a handle", "[.child]") {
 }
 
 TEST_CASE("VMM memory exported to another process shows it the same bytes and is not charged there") {
-    const State state;
-    CHECK(run_case("the child: exports a handle", {state.variable()}) == 0);
-}
-
-TEST_CASE("the child: exports a handle", "[.child]") {
     const Gpu gpu;
     const CUmemAllocationProp properties = on_device(0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUmemAccessDesc access = read_write(0);
@@ -200,10 +191,10 @@ TEST_CASE("the child: opens an IPC handle", "[.child]") {
 TEST_CASE("plain memory shared over IPC is the same memory in both processes") {
     const uint64_t size = GENERATE(4 * kKiB, 5 * kMiB);  // in a shared granule, in its own
     const Gpu gpu;
-    CUdeviceptr start = 0, opened = 0;
+    CUdeviceptr opened = 0;
     CUipcMemHandle handle;
     unsigned char byte = 0;
-    REQUIRE(cuMemAlloc_v2(&start, size) == CUDA_SUCCESS);
+    const CUdeviceptr start = allocate(size);
     REQUIRE(cuMemsetD8_v2(start, 0x42, size) == CUDA_SUCCESS);
     REQUIRE(cuIpcGetMemHandle(&handle, start) == CUDA_SUCCESS);
     CHECK(cuIpcOpenMemHandle_v2(&opened, handle, 1) == CUDA_ERROR_INVALID_CONTEXT);  // its own
@@ -253,11 +244,10 @@ TEST_CASE("memory of an exported pool is the same memory in both processes") {
 
 TEST_CASE("the child: comes back to a full device", "[.child]") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
     CUprocessState now{};
     CUcheckpointLockArgs lock{};
     const int self = ::getpid();
-    REQUIRE(cuMemAlloc_v2(&block, kGiB) == CUDA_SUCCESS);
+    allocate(kGiB);
     const bool right =
         cuCheckpointProcessLock(self, &lock) == CUDA_SUCCESS &&
         cuCheckpointProcessCheckpoint(self, nullptr) == CUDA_SUCCESS && curb_sim_held(0) == 4 * kMiB &&

@@ -64,12 +64,7 @@ TEST_CASE("in a forked child every call says that the driver is not initialised"
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a child forked before cuInit has a driver of its own") {
-    const State state;
-    CHECK(run_case("the child: forks first", {state.variable()}) == 0);
-}
-
-TEST_CASE("the child: forks first", "[.child]") {
+IN_A_PROCESS("a child forked before cuInit has a driver of its own", "", State().variable()) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -82,22 +77,16 @@ TEST_CASE("the child: forks first", "[.child]") {
     CHECK(device_used() == kContext);  // the child's went with it
 }
 
-TEST_CASE("the child: an allocation takes the card's time", "[.child]") {
+IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM_LATENCY=h100") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
     const auto before = std::chrono::steady_clock::now();
-    REQUIRE(cuMemAlloc_v2(&block, 8 * kGiB) == CUDA_SUCCESS);  // which takes no millisecond otherwise
+    allocate(8 * kGiB);  // which takes no millisecond otherwise
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
-}
-
-TEST_CASE("with the card's latency calls take the card's time") {
-    CHECK(run_case("the child: an allocation takes the card's time", {"CURB_SIM_LATENCY=h100"}) == 0);
 }
 
 TEST_CASE("the books in the process and NVML's agree") {
     const Gpu gpu;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemAlloc_v2(&block, 4 * kMiB) == CUDA_SUCCESS);
+    allocate(4 * kMiB);
     CHECK(static_cast<int64_t>(curb_sim_held(0)) == held());
     CHECK(curb_sim_held(7) == 0);
     CHECK(curb_sim_calls("cuNoSuchCall") == 0);
@@ -124,13 +113,12 @@ TEST_CASE("stale and foreign handles are refused, whatever their type") {
 
 TEST_CASE("handles of a destroyed context are refused") {
     const Gpu gpu;
-    CUcontext made = nullptr;
     CUarray array = nullptr;
     CUstream stream = nullptr;
     CUevent event = nullptr;
     CUmodule module = nullptr;
     const CUDA_ARRAY_DESCRIPTOR descriptor{64, 64, CU_AD_FORMAT_FLOAT, 1};
-    REQUIRE(cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    CUcontext made = create_context();
     REQUIRE(cuArrayCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
     REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
     REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
@@ -205,20 +193,18 @@ static void handles_come_again(bool again) {
 
 TEST_CASE("a handle that was freed is the next one's") { handles_come_again(true); }
 
-TEST_CASE("the child: no handle comes again", "[.child]") { handles_come_again(false); }
-
-TEST_CASE("no handle comes again where the environment says so") {
-    CHECK(run_case("the child: no handle comes again", {"CURB_SIM_HANDLES=fresh"}) == 0);
+IN_A_PROCESS("no handle comes again where the environment says so", "", "CURB_SIM_HANDLES=fresh") {
+    handles_come_again(false);
 }
 
 TEST_CASE("after an error that stays every call fails, but for those that the driver answers then") {
     const Gpu gpu;
-    CUdeviceptr block = 0, another = 0;
+    CUdeviceptr another = 0;
     CUcontext current = nullptr;
     const char *name = nullptr;
     int count = 0;
     const int64_t others = held() - kContext;
-    REQUIRE(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
+    const CUdeviceptr block = allocate(kMiB);
     curb_sim_break(CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuMemAlloc_v2(&another, kMiB) == CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_ILLEGAL_ADDRESS);

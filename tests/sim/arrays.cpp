@@ -22,6 +22,7 @@ struct Texture {
         for (const auto &[part, allocation] : mapped) end_mapping(allocation);
     }
 
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_HANDLE;
     Handle handle = nullptr;
     CUcontext context;
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
@@ -31,15 +32,6 @@ struct Texture {
 };
 using Array = Texture<CUarray>;
 using Mipmap = Texture<CUmipmappedArray>;
-
-Registry<CUarray, Array> &arrays() {
-    static auto &all = *new Registry<CUarray, Array>;
-    return all;
-}
-Registry<CUmipmappedArray, Mipmap> &mipmaps() {
-    static auto &all = *new Registry<CUmipmappedArray, Mipmap>;
-    return all;
-}
 
 uint64_t element_bytes(CUarray_format format) {
     switch (format) {
@@ -55,15 +47,15 @@ uint64_t element_bytes(CUarray_format format) {
     return 0;
 }
 
-CUresult check(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
+void check(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
     constexpr size_t kLargest = 1 << 17;  // 131072 wide on this architecture; each extent, to keep the product small
     const unsigned channels = descriptor.NumChannels;
     if (!descriptor.Width || !element_bytes(descriptor.Format) || (channels != 1 && channels != 2 && channels != 4))
-        return CUDA_ERROR_INVALID_VALUE;
+        throw CUDA_ERROR_INVALID_VALUE;
     if (descriptor.Width > kLargest || descriptor.Height > kLargest || descriptor.Depth > (1 << 14))
-        return CUDA_ERROR_INVALID_VALUE;
+        throw CUDA_ERROR_INVALID_VALUE;
     constexpr unsigned kWithoutMemory = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
-    return (descriptor.Flags & kWithoutMemory) == kWithoutMemory ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if ((descriptor.Flags & kWithoutMemory) == kWithoutMemory) throw CUDA_ERROR_INVALID_VALUE;
 }
 
 bool takes_no_memory(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
@@ -87,143 +79,122 @@ uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned level) 
     return tiles * kTileWidth * kTileHeight * layers;
 }
 
-CUresult take(Context &context, const CUDA_ARRAY3D_DESCRIPTOR &descriptor, uint64_t bytes, CUdeviceptr *memory) {
-    if (const CUresult error = refuse_during_capture()) return error;
-    return takes_no_memory(descriptor) ? CUDA_SUCCESS : context.arrays.take(bytes, memory);
+// Makes an array or a mipmapped array of so many levels.
+template <class Object>
+typename Registry<Object>::Handle create(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned levels) {
+    Context *context = current_context();
+    check(descriptor);
+    const size_t longest = std::max({descriptor.Width, descriptor.Height, descriptor.Depth});
+    auto made = std::make_unique<Object>(context->handle, descriptor);
+    for (unsigned level = 0; level < levels && (longest >> level); ++level)
+        made->bytes += level_bytes(descriptor, level);
+    refuse_during_capture();
+    if (!takes_no_memory(descriptor)) made->memory = context->arrays.take(made->bytes);
+    return all<Object>().add(std::move(made))->handle;
 }
 
-CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (const CUresult error = check(descriptor)) return error;
-    auto made = std::make_unique<Array>(context->handle, descriptor);
-    made->bytes = level_bytes(descriptor, 0);
-    if (const CUresult error = take(*context, descriptor, made->bytes, &made->memory)) return error;
-    *out = arrays().add(std::move(made))->handle;
-    return CUDA_SUCCESS;
-}
-
-// Both kinds end alike.
-template <class Handle, class Object>
-CUresult destroy(Registry<Handle, Object> &all, Handle handle) {
-    const Object *object = all.find(handle);
-    if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult error = refuse_during_capture()) return error;
-    if (object->memory) driver().contexts.find(object->context)->arrays.give(object->memory);
-    all.remove(handle);
-    return CUDA_SUCCESS;
+template <class Object>
+void destroy(typename Registry<Object>::Handle handle) {
+    const Object *object = all<Object>().at(handle);
+    refuse_during_capture();
+    if (object->memory) all<Context>().find(object->context)->arrays.give(object->memory);
+    all<Object>().release(handle);
 }
 
 // "If the array is not allocated with CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ERROR_INVALID_VALUE" (cuda.h).
 template <class Object>
-CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, const Object *object, CUdevice device) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    if (!out || !(object->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) return CUDA_ERROR_INVALID_VALUE;
+void requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, typename Registry<Object>::Handle handle, CUdevice device) {
+    find_device(device);
+    const Object *object = all<Object>().at(handle);
+    if (!out || !(object->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) throw CUDA_ERROR_INVALID_VALUE;
     *out = {.size = round_up(object->bytes, kArrayAlignment), .alignment = kArrayAlignment, .reserved = {}};
-    return CUDA_SUCCESS;
 }
 
 // The memory stays as long as it is mapped, whether its handle is released or not.
 template <class Object>
-CUresult map_part(Object *object, const CUarrayMapInfo &info) {
-    if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    if (!takes_no_memory(object->descriptor)) return CUDA_ERROR_INVALID_VALUE;
+void map_part(Object *object, const CUarrayMapInfo &info) {
+    if (!takes_no_memory(object->descriptor)) throw CUDA_ERROR_INVALID_VALUE;
     std::string part(reinterpret_cast<const char *>(&info.subresource), sizeof info.subresource);
     part += static_cast<char>(info.subresourceType);
     if (const auto before = object->mapped.find(part); before != object->mapped.end()) {
         end_mapping(before->second);
         object->mapped.erase(before);
     }
-    if (info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_SUCCESS;
+    if (info.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) return;
     const CUmemGenericAllocationHandle memory = info.memHandle.memHandle;
-    if (const CUresult error = add_mapping(memory)) return error;
+    add_mapping(memory);
     object->mapped[part] = memory;
-    return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 void forget_arrays_of(CUcontext context) {
-    arrays().remove_if([=](const Array &array) { return array.context == context; });
-    mipmaps().remove_if([=](const Mipmap &mipmap) { return mipmap.context == context; });
+    all<Array>().remove_if([=](const Array &array) { return array.context == context; });
+    all<Mipmap>().remove_if([=](const Mipmap &mipmap) { return mipmap.context == context; });
 }
 
-SIM_CU(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor), (array, descriptor)) {
-    if (!array || !descriptor) return CUDA_ERROR_INVALID_VALUE;
-    return create(array, {.Width = descriptor->Width,
-                          .Height = descriptor->Height,
-                          .Depth = 0,
-                          .Format = descriptor->Format,
-                          .NumChannels = descriptor->NumChannels,
-                          .Flags = 0});
+SIM_CU(3020, cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor), (array, descriptor)) {
+    if (!array || !descriptor) throw CUDA_ERROR_INVALID_VALUE;
+    *array = create<Array>({.Width = descriptor->Width,
+                            .Height = descriptor->Height,
+                            .Depth = 0,
+                            .Format = descriptor->Format,
+                            .NumChannels = descriptor->NumChannels,
+                            .Flags = 0},
+                           1);
 }
 
-SIM_CU(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor), (array, descriptor)) {
-    if (!array || !descriptor) return CUDA_ERROR_INVALID_VALUE;
-    return create(array, *descriptor);
+SIM_CU(3020, cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor), (array, descriptor)) {
+    if (!array || !descriptor) throw CUDA_ERROR_INVALID_VALUE;
+    *array = create<Array>(*descriptor, 1);
 }
 
-SIM_CU(cuArrayDestroy, (CUarray array), (array)) { return destroy(arrays(), array); }
+SIM_CU(2000, cuArrayDestroy, (CUarray array), (array)) { destroy<Array>(array); }
 
-SIM_CU(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * descriptor, CUarray handle), (descriptor, handle)) {
-    const Array *array = arrays().find(handle);
-    if (!array) return CUDA_ERROR_INVALID_HANDLE;
-    if (!descriptor) return CUDA_ERROR_INVALID_VALUE;
+SIM_CU(3020, cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * descriptor, CUarray handle), (descriptor, handle)) {
+    const Array *array = all<Array>().at(handle);
+    if (!descriptor) throw CUDA_ERROR_INVALID_VALUE;
     const CUDA_ARRAY3D_DESCRIPTOR &from = array->descriptor;
     *descriptor = {from.Width, from.Height, from.Format, from.NumChannels};
-    return CUDA_SUCCESS;
 }
 
-SIM_CU(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * descriptor, CUarray handle), (descriptor, handle)) {
-    const Array *array = arrays().find(handle);
-    if (!array) return CUDA_ERROR_INVALID_HANDLE;
-    if (!descriptor) return CUDA_ERROR_INVALID_VALUE;
+SIM_CU(3020, cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * descriptor, CUarray handle), (descriptor, handle)) {
+    const Array *array = all<Array>().at(handle);
+    if (!descriptor) throw CUDA_ERROR_INVALID_VALUE;
     *descriptor = array->descriptor;
-    return CUDA_SUCCESS;
 }
 
-SIM_CU(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS * out, CUarray array, CUdevice device),
+SIM_CU(11060, cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS * out, CUarray array, CUdevice device),
        (out, array, device)) {
-    return requirements(out, arrays().find(array), device);
+    requirements<Array>(out, array, device);
 }
 
-SIM_CU(cuMipmappedArrayCreate, (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels),
+SIM_CU(5000, cuMipmappedArrayCreate,
+       (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels),
        (out, descriptor, levels)) {
-    if (!out || !descriptor || !levels) return CUDA_ERROR_INVALID_VALUE;
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (const CUresult error = check(*descriptor)) return error;
-    const size_t longest = std::max({descriptor->Width, descriptor->Height, descriptor->Depth});
-    auto made = std::make_unique<Mipmap>(context->handle, *descriptor);
-    for (unsigned level = 0; level < levels && (longest >> level); ++level)
-        made->bytes += level_bytes(*descriptor, level);
-    if (const CUresult error = take(*context, *descriptor, made->bytes, &made->memory)) return error;
-    *out = mipmaps().add(std::move(made))->handle;
-    return CUDA_SUCCESS;
+    if (!out || !descriptor || !levels) throw CUDA_ERROR_INVALID_VALUE;
+    *out = create<Mipmap>(*descriptor, levels);
 }
 
-SIM_CU(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), (mipmap)) { return destroy(mipmaps(), mipmap); }
+SIM_CU(5000, cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), (mipmap)) { destroy<Mipmap>(mipmap); }
 
-SIM_CU_STREAM(cuMemMapArrayAsync, (CUarrayMapInfo * infos, unsigned count, CUstream handle), (infos, count, handle)) {
-    Stream *stream = nullptr;
-    if (const CUresult error = find_stream(handle, &stream)) return error;
-    if (!infos || !count) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = refuse_during_capture()) return error;
+SIM_CU_STREAM(11010, cuMemMapArrayAsync, (CUarrayMapInfo * infos, unsigned count, CUstream handle),
+              (infos, count, handle)) {
+    find_stream(handle);
+    if (!infos || !count) throw CUDA_ERROR_INVALID_VALUE;
+    refuse_during_capture();
     for (unsigned i = 0; i < count; ++i) {
         const CUarrayMapInfo &info = infos[i];
-        const CUresult error = info.resourceType == CU_RESOURCE_TYPE_ARRAY
-                                   ? map_part(arrays().find(info.resource.array), info)
-                                   : map_part(mipmaps().find(info.resource.mipmap), info);
-        if (error) return error;
+        if (info.resourceType == CU_RESOURCE_TYPE_ARRAY)
+            map_part(all<Array>().at(info.resource.array), info);
+        else
+            map_part(all<Mipmap>().at(info.resource.mipmap), info);
     }
-    return CUDA_SUCCESS;
 }
 
-SIM_CU(cuMipmappedArrayGetMemoryRequirements,
+SIM_CU(11060, cuMipmappedArrayGetMemoryRequirements,
        (CUDA_ARRAY_MEMORY_REQUIREMENTS * out, CUmipmappedArray mipmap, CUdevice device), (out, mipmap, device)) {
-    return requirements(out, mipmaps().find(mipmap), device);
+    requirements<Mipmap>(out, mipmap, device);
 }
 
 }  // namespace curb::sim

@@ -1,6 +1,6 @@
-// curb-sim-books [--forget-highs] FILE: a simulated machine's books as JSON, for tests that look from outside. "high"
-// is the most that a process has held at once, managed memory included, since that was last forgotten, which is after
-// it has been printed.
+// curb-sim-books [--forget-highs] FILE: prints a simulated machine's books as JSON, for tests that look from outside.
+// "high" is the most that a process has held at once, with managed memory, since the last --forget-highs, which resets
+// it after printing.
 #include <cstdio>
 #include <string_view>
 

@@ -28,22 +28,21 @@ struct Capture {
 
 // Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the
 // calling thread's mode forbids it, the captures in its way are broken and the call fails.
-CUresult refuse_during_capture();
+void refuse_during_capture();
 // cuCtxSynchronize: no mode allows it (docs/results/driver.md).
-CUresult refuse_synchronising_captured(CUcontext context);
+void refuse_synchronising_captured(CUcontext context);
 // A stream whose work is captured cannot be waited for.
-CUresult refuse_if_capturing(const Stream &stream);
+void refuse_if_capturing(const Stream &stream);
 void invalidate(Capture &capture);
 // Its stream or its context goes.
 void abandon(Capture &capture);
 
 // Work for a stream: recorded when it is captured, done at once when not. `prepare` takes what it needs, or says why
 // not.
-CUresult submit(Stream &stream, CUgraphNodeType type, std::function<void()> work,
-                std::function<CUresult()> prepare = {});
+void submit(Stream &stream, CUgraphNodeType type, std::function<void()> work, std::function<void()> prepare = {});
 
 // Captured forms of the stream-ordered calls; `stream` is being captured.
-CUresult capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes, CUdeviceptr *start);
-CUresult capture_free(Stream &stream, CUdeviceptr start);
+CUdeviceptr capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes);
+void capture_free(Stream &stream, CUdeviceptr start);
 
 }  // namespace curb::sim

@@ -30,10 +30,11 @@ struct Context {
 
     static uint64_t stack_bytes(uint64_t limit) { return round_down(limit * kStacks, kGranule); }
     // Takes or gives back what the new limit makes a difference of, at once.
-    CUresult set_stack(uint64_t limit);
+    void set_stack(uint64_t limit);
     // At the first launch of a kernel that calls malloc.
-    CUresult take_heap();
+    void take_heap();
 
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_CONTEXT;
     CUcontext handle;
     int device;
     unsigned flags;
@@ -60,13 +61,14 @@ struct GreenContext {
     GreenContext &operator=(const GreenContext &) = delete;
     ~GreenContext() { free_handle(context); }
 
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_CONTEXT;
     CUgreenCtx handle = nullptr;
     CUcontext context;
     int device;
 };
 
 struct Device;
-CUresult retain_primary(Device &device, Context **context);
-CUresult release_primary(Device &device);
+Context *retain_primary(Device &device);
+void release_primary(Device &device);
 
 }  // namespace curb::sim

@@ -20,11 +20,10 @@ namespace {
 
 constinit std::mutex model;
 constinit Driver *root = nullptr;
-// A child of a process that had initialised the driver has none, for good: its threads, and what they had locked, are
-// not there any more.
+// A forked child of an initialised process never has a driver: the threads, with the locks that they held, are gone.
 constinit std::atomic<bool> in_forked_child = false;
-// The driver ends in an exit handler of its own (measured on an H200): handlers of the program, which has registered
-// them later, still reach it; destructors of objects that are older than it do not.
+// The driver ends in its own exit handler (measured on an H200): the program's handlers, registered later, still reach
+// it; destructors of older objects do not.
 constinit std::atomic<bool> shut_down = false;
 constinit thread_local Thread thread_state{};
 constinit thread_local uint64_t call_bytes = 0;
@@ -36,21 +35,9 @@ bool works_before_init(std::string_view name) {
            name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
 }
 
-// A process that is locked can still be asked about, and asked to be unlocked, from within.
+// A locked process can still query and unlock itself.
 bool waits_while_locked(std::string_view name) {
     return !works_before_init(name) && !name.starts_with("cuCheckpointProcess");
-}
-
-Entry *find_entry(std::string_view name) {
-#define CURB_CU(entry, types) \
-    if (name == #entry) return &entries::entry;
-#define CURB_CU_STREAM(entry, types) CURB_CU(entry, types) CURB_CU(entry##_ptsz, types)
-#define CURB_CU_BLOCKING(entry, types) CURB_CU(entry, types) CURB_CU(entry##_ptds, types)
-#include "cuda_functions.def"
-#undef CURB_CU
-#undef CURB_CU_STREAM
-#undef CURB_CU_BLOCKING
-    return nullptr;
 }
 
 }  // namespace
@@ -104,35 +91,34 @@ uint64_t this_thread_id() {
     return thread_state.id;
 }
 
-CUresult find_device(CUdevice device, Device **found) {
-    if (device < 0 || static_cast<size_t>(device) >= driver().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
-    *found = &device_at(device);
-    return CUDA_SUCCESS;
+Device *find_device(CUdevice device) {
+    if (device < 0 || static_cast<size_t>(device) >= driver().devices.size()) throw CUDA_ERROR_INVALID_DEVICE;
+    return &device_at(device);
 }
 
 Device &device_at(int index) { return driver().devices[static_cast<size_t>(index)]; }
 
-CUresult current_context(Context **context) {
+Context *current_context() {
     const Thread &thread = this_thread();
-    if (!thread.depth || !thread.stack[thread.depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
-    *context = find_context(thread.stack[thread.depth - 1]);
-    return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!thread.depth || !thread.stack[thread.depth - 1]) throw CUDA_ERROR_INVALID_CONTEXT;
+    Context *context = find_context(thread.stack[thread.depth - 1]);
+    return context ? context : throw CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 Context *find_context(CUcontext handle) {
-    driver().greens.each([&](const GreenContext &green) {
+    all<GreenContext>().each([&](const GreenContext &green) {
         if (green.context == handle) handle = device_at(green.device).primary;
     });
-    return driver().contexts.find(handle);
+    return all<Context>().find(handle);
 }
 
 DeviceMemory memory_of(int device) { return driver().machine->memory(device_at(device).gpu); }
 
-CUresult charge(int device, Use use, uint64_t bytes) {
+void charge(int device, Use use, uint64_t bytes) {
     Machine &machine = *driver().machine;
     const int gpu = device_at(device).gpu;
-    if (machine.take(gpu, use, bytes)) return CUDA_SUCCESS;
-    return reclaim_from_pools(device) && machine.take(gpu, use, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (machine.take(gpu, use, bytes)) return;
+    if (!reclaim_from_pools(device) || !machine.take(gpu, use, bytes)) throw CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void credit(int device, Use use, uint64_t bytes) { driver().machine->give(device_at(device).gpu, use, bytes); }
@@ -155,40 +141,31 @@ Allocation &add_allocation(Allocation allocation) {
     return driver().allocations.insert_or_assign(start, allocation).first->second;
 }
 
-SIM_CU(cuInit, (unsigned flags), (flags)) {
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
-    if (root) return CUDA_SUCCESS;
+SIM_CU(2000, cuInit, (unsigned flags), (flags)) {
+    if (flags) throw CUDA_ERROR_INVALID_VALUE;
+    if (root) return;
     auto fresh = std::make_unique<Driver>();
     fresh->machine = Machine::open_from_environment();
-    if (!fresh->machine) return CUDA_ERROR_NO_DEVICE;
-    if (!fresh->machine->join()) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!fresh->machine) throw CUDA_ERROR_NO_DEVICE;
+    if (!fresh->machine->join()) throw CUDA_ERROR_OPERATING_SYSTEM;
     for (const int gpu : visible_gpus(fresh->machine->device_count()))
         fresh->devices.push_back(
             {.index = static_cast<int>(fresh->devices.size()), .gpu = gpu, .primary = make_handle<CUcontext>()});
-    if (fresh->devices.empty()) return CUDA_ERROR_NO_DEVICE;
+    if (fresh->devices.empty()) throw CUDA_ERROR_NO_DEVICE;
     root = fresh.release();
     make_default_pools();
     pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
     std::atexit([] { shut_down = true; });
-    return CUDA_SUCCESS;
 }
 
-}  // namespace curb::sim
-
-using namespace curb::sim;
-
-namespace {
-
-// What the machine says of this process's device; 0 without a driver, or for no such device.
+// Asks the machine about a device of this process. Returns 0 without a driver, or for no such device.
 template <class Ask>
-uint64_t of_device(int device, Ask ask) {
+static uint64_t of_device(int device, Ask ask) {
     if (in_forked_child) return 0;
     const std::lock_guard lock(model);
-    Device *found = nullptr;
-    return root && !find_device(device, &found) ? ask(*root->machine, found->gpu) : 0;
+    const bool there = root && device >= 0 && static_cast<size_t>(device) < root->devices.size();
+    return there ? ask(*root->machine, device_at(device).gpu) : 0;
 }
-
-}  // namespace
 
 SIM_EXPORT uint64_t curb_sim_held(int device) {
     return of_device(device, [](const Machine &machine, int gpu) { return machine.own(gpu).held(); });
@@ -221,3 +198,5 @@ SIM_EXPORT void *curb_sim_machine(void) {
     const std::lock_guard lock(model);
     return root ? root->machine.get() : nullptr;
 }
+
+}  // namespace curb::sim

@@ -1,4 +1,4 @@
-// The model of one process's driver: what there is, and the few questions that every file asks of it.
+// The model of one process's driver, and the look-ups that every file uses.
 //
 // Rules: everything here is under the model's lock, taken by Call (entry.hpp). The root is made by the first cuInit and
 // never destroyed: programs call the driver from atexit handlers and from threads that outlive main.
@@ -66,19 +66,11 @@ struct Driver {
     std::map<CUdeviceptr, Allocation> allocations;  // by start
     uint64_t last_ticket = 0;                       // numbers the work submitted to streams, in order
 
-    Registry<CUcontext, Context> contexts;
-    Registry<CUgreenCtx, GreenContext> greens;
-    Registry<CUstream, Stream> streams;
-    Registry<CUevent, Event> events;
-    Registry<CUmemoryPool, Pool> pools;
     Pool *default_host_pool = nullptr;
     Pool *current_host_pool = nullptr;
     std::vector<LateFree> late_frees;
     std::vector<std::unique_ptr<Pool>> dying_pools;  // destroyed by the program, allocations still live
-    Registry<CUmemGenericAllocationHandle, VmmAllocation> vmm;
     VmmBooks vmm_books;
-    Registry<CUgraph, Graph> graphs;
-    Registry<CUgraphExec, GraphExec> graph_execs;
     std::map<CUdeviceptr, std::shared_ptr<GraphMemory>> live_graph_memory;
     std::vector<std::unique_ptr<Capture>> captures;
 };
@@ -98,20 +90,23 @@ struct Thread {
 Thread &this_thread();
 uint64_t this_thread_id();
 
-CUresult find_device(CUdevice device, Device **found);
+// Throws CUDA_ERROR_INVALID_DEVICE if there is none.
+Device *find_device(CUdevice device);
 Device &device_at(int index);  // of something that is known to have one
-// CUDA_ERROR_INVALID_CONTEXT when the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED when it is gone.
-CUresult current_context(Context **context);
-// That of a handle: for a green context's, the primary context behind it. Null: gone, or never was.
+// Throws CUDA_ERROR_INVALID_CONTEXT if the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is gone.
+Context *current_context();
+// Returns the context of a handle: for a green context's, the primary context behind it. Null if it is gone or never
+// was.
 Context *find_context(CUcontext handle);
 
 DeviceMemory memory_of(int device);
-CUresult charge(int device, Use use, uint64_t bytes);  // CUDA_ERROR_OUT_OF_MEMORY when the device has no room
+// Throws CUDA_ERROR_OUT_OF_MEMORY if the device has no room.
+void charge(int device, Use use, uint64_t bytes);
 void credit(int device, Use use, uint64_t bytes);
 
 Allocation *find_allocation(CUdeviceptr start);      // that begins there
 Allocation *allocation_around(CUdeviceptr address);  // that holds the address
 Allocation &add_allocation(Allocation allocation);
-void free_managed(const Allocation &allocation);  // memory and addresses; the entry is the caller's to erase
+void free_managed(const Allocation &allocation);  // memory and addresses; the caller erases the entry
 
 }  // namespace curb::sim

@@ -62,20 +62,20 @@ Text text_of(CUresult result) {
     return {};
 }
 
-CUresult answer(const char **out, const char *found) {
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+void answer(const char **out, const char *found) {
+    if (!out) throw CUDA_ERROR_INVALID_VALUE;
     *out = found;
-    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!found) throw CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
 
-SIM_CU(cuGetErrorString, (CUresult result, const char **text), (result, text)) {
-    return answer(text, text_of(result).text);
+SIM_CU(6000, cuGetErrorString, (CUresult result, const char **text), (result, text)) {
+    answer(text, text_of(result).text);
 }
 
-SIM_CU(cuGetErrorName, (CUresult result, const char **name), (result, name)) {
-    return answer(name, text_of(result).name);
+SIM_CU(6000, cuGetErrorName, (CUresult result, const char **name), (result, name)) {
+    answer(name, text_of(result).name);
 }
 
 }  // namespace curb::sim

@@ -1,5 +1,5 @@
 // Memory of graphics libraries. An imported descriptor is a file of memory (a memfd, here), mapped into the device
-// address space; it is charged to nobody, as the process that made it holds it.
+// address space. It is not charged here: the process that made it holds it.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,52 +13,42 @@ namespace {
 
 struct ExternalMemory {
     ~ExternalMemory() { ::close(file); }
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_HANDLE;
     CUexternalMemory handle = nullptr;
     int file = -1;
     uint64_t size = 0;
 };
 
-Registry<CUexternalMemory, ExternalMemory> &imported() {
-    static auto &all = *new Registry<CUexternalMemory, ExternalMemory>;
-    return all;
-}
-
 }  // namespace
 
 // A successful import takes the descriptor over (cuda.h).
-SIM_CU(cuImportExternalMemory, (CUexternalMemory * memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description),
+SIM_CU(10000, cuImportExternalMemory, (CUexternalMemory * memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description),
        (memory, description)) {
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!memory || !description || !description->size) return CUDA_ERROR_INVALID_VALUE;
-    if (description->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) return CUDA_ERROR_NOT_SUPPORTED;
+    current_context();
+    if (!memory || !description || !description->size) throw CUDA_ERROR_INVALID_VALUE;
+    if (description->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) throw CUDA_ERROR_NOT_SUPPORTED;
     struct stat status {};
     const int file = description->handle.fd;
-    if (::fstat(file, &status) != 0) return CUDA_ERROR_INVALID_HANDLE;
-    if (description->size > static_cast<uint64_t>(status.st_size)) return CUDA_ERROR_INVALID_VALUE;
+    if (::fstat(file, &status) != 0) throw CUDA_ERROR_INVALID_HANDLE;
+    if (description->size > static_cast<uint64_t>(status.st_size)) throw CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<ExternalMemory>();
     made->file = file;
     made->size = description->size;
-    *memory = imported().add(std::move(made))->handle;
-    return CUDA_SUCCESS;
+    *memory = all<ExternalMemory>().add(std::move(made))->handle;
 }
 
 // The buffer stays when the import is destroyed, and ends with cuMemFree.
-SIM_CU(cuExternalMemoryGetMappedBuffer,
+SIM_CU(10000, cuExternalMemoryGetMappedBuffer,
        (CUdeviceptr * start, CUexternalMemory handle, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description),
        (start, handle, description)) {
-    const ExternalMemory *memory = imported().find(handle);
-    Context *context = nullptr;
-    if (const CUresult error = current_context(&context)) return error;
-    if (!memory) return CUDA_ERROR_INVALID_HANDLE;
-    if (!start || !description || !description->size || description->flags) return CUDA_ERROR_INVALID_VALUE;
+    const Context *context = current_context();
+    const ExternalMemory *memory = all<ExternalMemory>().at(handle);
+    if (!start || !description || !description->size || description->flags) throw CUDA_ERROR_INVALID_VALUE;
     if (description->offset > memory->size || description->size > memory->size - description->offset)
-        return CUDA_ERROR_INVALID_VALUE;
-    return map_external(memory->file, description->offset, description->size, context->device, start);
+        throw CUDA_ERROR_INVALID_VALUE;
+    *start = map_external(memory->file, description->offset, description->size, context->device);
 }
 
-SIM_CU(cuDestroyExternalMemory, (CUexternalMemory handle), (handle)) {
-    return imported().remove(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
+SIM_CU(10000, cuDestroyExternalMemory, (CUexternalMemory handle), (handle)) { all<ExternalMemory>().release(handle); }
 
 }  // namespace curb::sim

@@ -1,16 +1,17 @@
 #include "faults.hpp"
 
-#include "sim.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
+
+#include "environment.hpp"
+#include "sim.h"
 
 namespace curb::sim {
 
@@ -22,34 +23,26 @@ struct Fault {
     CUresult result = CUDA_SUCCESS;
 };
 
-// `text` is name:call:code.
-bool parse_one(const std::string &text, Fault *fault) {
-    const size_t first = text.find(':');
-    const size_t second = first == std::string::npos ? first : text.find(':', first + 1);
-    if (second == std::string::npos) return false;
-    const int code = std::atoi(text.c_str() + second + 1);
-    *fault = {text.substr(0, first), std::strtoull(text.c_str() + first + 1, nullptr, 10), static_cast<CUresult>(code)};
-    return fault->call > 0 && code > CUDA_SUCCESS && code <= CUDA_ERROR_UNKNOWN;
-}
-
+// `text` is name:call:code[,...].
 std::vector<Fault> parse(const char *text) {
     std::vector<Fault> faults;
-    for (const char *item = text; item && *item;) {
-        const char *end = std::strchr(item, ',');
-        const std::string one = end ? std::string(item, end) : std::string(item);
-        Fault fault;
-        if (parse_one(one, &fault))
-            faults.push_back(std::move(fault));
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ',');) {
+        char name[64];
+        unsigned long long call = 0;
+        int code = 0;
+        if (std::sscanf(item.c_str(), "%63[^:]:%llu:%d", name, &call, &code) == 3 && call > 0 && code > CUDA_SUCCESS &&
+            code <= CUDA_ERROR_UNKNOWN)
+            faults.push_back({name, call, static_cast<CUresult>(code)});
         else
-            std::fprintf(stderr, "curb sim: CURB_SIM_FAULT: '%s' is not name:call:code\n", one.c_str());
-        item = end ? end + 1 : nullptr;
+            std::fprintf(stderr, "curb sim: CURB_SIM_FAULT: '%s' is not name:call:code\n", item.c_str());
     }
     return faults;
 }
 
 constinit std::atomic<uint64_t> all_calls = 0;
 
-// What curb_sim_fail has planned: one at a time, for one side of the threads.
+// The fault of curb_sim_fail: one at a time, for the planner's thread or for the others.
 struct Planned {
     std::atomic<bool> counting = false;
     std::atomic<bool> others = false;
@@ -61,15 +54,13 @@ struct Planned {
 constinit Planned plan;
 constinit thread_local bool is_planner = false;
 
-// And what curb_sim_fail_next has.
 struct Next {
     std::atomic<const char *> name = nullptr;
     std::atomic<int> result = 0;
     std::atomic<int> times = 0;
 };
-constinit Next next;
-// And what curb_sim_report_next has.
-constinit Next reported_next;
+constinit Next next;           // of curb_sim_fail_next
+constinit Next reported_next;  // of curb_sim_report_next
 
 bool is_due(Next &planned, const Entry &entry) {
     return planned.times > 0 && std::strcmp(planned.name, entry.name) == 0 && planned.times-- > 0;
@@ -82,7 +73,6 @@ void plan_next(Next &planned, const char *name, int result, int times) {
     planned.times = times;
 }
 
-// And what curb_sim_hold_up has.
 struct HeldUp {
     std::atomic<const char *> name = nullptr;
     std::atomic<uint64_t> call = 0;
@@ -90,7 +80,6 @@ struct HeldUp {
 };
 constinit HeldUp held_up;
 
-// And what curb_sim_hold_return has.
 struct HeldReturn {
     std::atomic<const char *> name = nullptr;
     std::atomic<uint64_t> released = 0;
@@ -103,13 +92,12 @@ void hold_up(const Entry &entry) {
         std::this_thread::sleep_for(std::chrono::milliseconds(held_up.milliseconds));
 }
 
-// What curb_sim_break has set, and whether the primary context was reset since: it is not made again then.
+// The error of curb_sim_break, and whether the primary context was reset since: it is not made again then.
 constinit std::atomic<int> broken = CUDA_SUCCESS;
 constinit std::atomic<bool> was_reset = false;
 
-// The calls that the driver answers as ever after an error that stays (sim.h). A name that ends in '*' stands for all
-// that begin so. Measured on an H200 with driver 580
-// (docs/results/broken-2026-11-23-nvidia-h200.md).
+// The calls that the driver still answers after an error that stays (sim.h). A name that ends in '*' stands for all
+// that begin so. Measured on an H200 with driver 580 (docs/results/broken-2026-11-23-nvidia-h200.md).
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",
@@ -155,7 +143,7 @@ CUresult planned(const Entry &entry) {
 }  // namespace
 
 CUresult fault(Entry &entry) {
-    static const std::vector<Fault> &faults = *new std::vector<Fault>(parse(std::getenv("CURB_SIM_FAULT")));
+    static const std::vector<Fault> &faults = *new std::vector<Fault>(parse(environment("CURB_SIM_FAULT")));
     const uint64_t call = ++entry.calls;
     const uint64_t of_all = ++all_calls;
     if (const CUresult result = planned(entry)) return result;
@@ -180,16 +168,6 @@ CUresult reported(const Entry &entry, CUresult result) {
 
 void note_reset() { was_reset = broken != CUDA_SUCCESS; }
 
-}  // namespace curb::sim
-
-using curb::sim::broken;
-using curb::sim::held_return;
-using curb::sim::held_up;
-using curb::sim::is_planner;
-using curb::sim::next;
-using curb::sim::plan;
-using curb::sim::was_reset;
-
 SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
     plan.counting = false;
     is_planner = true;
@@ -201,12 +179,10 @@ SIM_EXPORT void curb_sim_fail(uint64_t call, int result, int others) {
     plan.counting = true;
 }
 
-SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) {
-    curb::sim::plan_next(next, name, result, times);
-}
+SIM_EXPORT void curb_sim_fail_next(const char *name, int result, int times) { plan_next(next, name, result, times); }
 
 SIM_EXPORT void curb_sim_report_next(const char *name, int result, int times) {
-    curb::sim::plan_next(curb::sim::reported_next, name, result, times);
+    plan_next(reported_next, name, result, times);
 }
 
 SIM_EXPORT void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds) {
@@ -236,3 +212,5 @@ SIM_EXPORT const char *curb_sim_failed(uint64_t *calls) {
     if (calls) *calls = plan.calls;
     return plan.failed;
 }
+
+}  // namespace curb::sim

@@ -5,9 +5,9 @@
 
 namespace curb::sim {
 
-// What this call must return, or success. Counts the call. Safe from any thread, without the model's lock.
+// Counts the call, and returns what it must fail with, or success. Thread-safe, without the model's lock.
 CUresult fault(Entry &entry);
-// At a call's end, without the model's lock: returns when curb_sim_hold_return lets it.
+// At a call's end, without the model's lock: blocks until curb_sim_hold_return lets it return.
 void hold_return(const Entry &entry);
 // The primary context was reset. After an error that stays, that frees its memory, and none is made again.
 void note_reset();

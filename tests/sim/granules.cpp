@@ -10,12 +10,12 @@ GranuleHeap::~GranuleHeap() {
     for (const auto &[start, size] : large_) give_granules(start, size);
 }
 
-CUresult GranuleHeap::take_granules(uint64_t size, CUdeviceptr *start) {
-    if (const CUresult error = charge(device_, use_, size)) return error;
-    *start = driver().addresses.take(size, kGranule);
-    if (*start) return CUDA_SUCCESS;
+CUdeviceptr GranuleHeap::take_granules(uint64_t size) {
+    charge(device_, use_, size);
+    const CUdeviceptr start = driver().addresses.take(size, kGranule);
+    if (start) return start;
     credit(device_, use_, size);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    throw CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void GranuleHeap::give_granules(CUdeviceptr start, uint64_t size) {
@@ -24,26 +24,25 @@ void GranuleHeap::give_granules(CUdeviceptr start, uint64_t size) {
     credit(device_, use_, size);
 }
 
-CUresult GranuleHeap::take(uint64_t bytes, CUdeviceptr *start) {
-    if (bytes > kAbsurd) return CUDA_ERROR_OUT_OF_MEMORY;
+CUdeviceptr GranuleHeap::take(uint64_t bytes) {
+    if (bytes > kAbsurd) throw CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes > kLargestShared) {
         const uint64_t size = round_up(bytes, kGranule);
-        const CUresult error = take_granules(size, start);
-        if (!error) large_[*start] = size;
-        return error;
+        const CUdeviceptr start = take_granules(size);
+        large_[start] = size;
+        return start;
     }
     const uint64_t size = round_up(bytes, kBlockAlignment);
     const auto serve = [&](Shared &granule, Ranges::iterator range) {
-        *start = range->first;
-        cut(granule.free, range, *start, size);
-        granule.used[*start] = size;
-        return CUDA_SUCCESS;
+        const CUdeviceptr start = range->first;
+        cut(granule.free, range, start, size);
+        granule.used[start] = size;
+        return start;
     };
     for (auto &[base, granule] : shared_)
         for (auto range = granule.free.begin(); range != granule.free.end(); ++range)
             if (range->second >= size) return serve(granule, range);
-    CUdeviceptr base = 0;
-    if (const CUresult error = take_granules(kGranule, &base)) return error;
+    const CUdeviceptr base = take_granules(kGranule);
     Shared &granule = shared_[base];
     return serve(granule, granule.free.emplace(base, kGranule).first);
 }

@@ -27,7 +27,7 @@ class GranuleHeap {
     // Gives everything back to the device.
     ~GranuleHeap();
 
-    CUresult take(uint64_t bytes, CUdeviceptr *start);
+    CUdeviceptr take(uint64_t bytes);
     // `start` is from take().
     void give(CUdeviceptr start);
     // The granules that hold the block, as IPC exports them.
@@ -39,7 +39,7 @@ class GranuleHeap {
         std::map<CUdeviceptr, uint64_t> used;  // start -> size
     };
 
-    CUresult take_granules(uint64_t size, CUdeviceptr *start);
+    CUdeviceptr take_granules(uint64_t size);
     void give_granules(CUdeviceptr start, uint64_t size);
 
     int device_;

@@ -1,4 +1,4 @@
-// The device memory of graphs: what a launch takes, what is live after it, and what is kept until a trim.
+// The device memory of graphs: a launch takes it, blocks may outlive the launch, and the device keeps it until a trim.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 
 GraphReserve &reserve_of(int device) { return device_at(device).graph_reserve; }
 
-// What backs the addresses of an executable: those of blocks that do not live at the same time are the same.
+// Returns the bytes that back an executable's addresses. Blocks that do not live at the same time share theirs.
 uint64_t backing(const GraphExec &exec, int device) {
     std::set<const GraphMemory *> distinct;
     for (const auto &node : exec.nodes)
@@ -22,19 +22,18 @@ uint64_t backing(const GraphExec &exec, int device) {
 
 }  // namespace
 
-CUresult reserve_for(const GraphExec &exec) {
+void reserve_for(const GraphExec &exec) {
     for (Device &device : driver().devices) {
         GraphReserve &reserve = device.graph_reserve;
         const uint64_t needed = round_up(reserve.live + backing(exec, device.index), kGraphUnit);
         for (uint64_t more = reserve.used; more < needed; more += kGraphUnit) {
-            if (const CUresult error = charge(device.index, Use::graphs, kGraphUnit)) return error;
+            charge(device.index, Use::graphs, kGraphUnit);
             reserve.reserved += kGraphUnit;
             reserve.reserved_high = std::max(reserve.reserved_high, reserve.reserved);
         }
         reserve.used = std::max(reserve.used, needed);
         reserve.used_high = std::max(reserve.used_high, reserve.used);
     }
-    return CUDA_SUCCESS;
 }
 
 void come_alive(const GraphNode &node) {
@@ -60,42 +59,36 @@ void free_graph_allocation(CUdeviceptr start) {
     drop_contents(memory->start, memory->size);
 }
 
-SIM_CU(cuDeviceGraphMemTrim, (CUdevice device), (device)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    GraphReserve &reserve = found->graph_reserve;
+SIM_CU(11040, cuDeviceGraphMemTrim, (CUdevice device), (device)) {
+    GraphReserve &reserve = find_device(device)->graph_reserve;
     reserve.used = round_up(reserve.live, kGraphUnit);
     credit(device, Use::graphs, reserve.reserved - reserve.used);
     reserve.reserved = reserve.used;
-    return CUDA_SUCCESS;
 }
 
-SIM_CU(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
+SIM_CU(11040, cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
        (device, attribute, value)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    const GraphReserve &reserve = found->graph_reserve;
+    const GraphReserve &reserve = find_device(device)->graph_reserve;
+    if (!value) throw CUDA_ERROR_INVALID_VALUE;
     uint64_t &figure = *static_cast<uint64_t *>(value);
     switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: figure = reserve.used; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: figure = reserve.used_high; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: figure = reserve.reserved; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: figure = reserve.reserved_high; return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: figure = reserve.used; return;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: figure = reserve.used_high; return;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: figure = reserve.reserved; return;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: figure = reserve.reserved_high; return;
     }
-    return CUDA_ERROR_INVALID_VALUE;
+    throw CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_CU(cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
+// Resets a high mark.
+SIM_CU(11040, cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value),
        (device, attribute, value)) {
-    Device *found = nullptr;
-    if (const CUresult error = find_device(device, &found)) return error;
-    if (!value || *static_cast<uint64_t *>(value)) return CUDA_ERROR_INVALID_VALUE;  // high marks, to be reset
-    GraphReserve &reserve = found->graph_reserve;
+    GraphReserve &reserve = find_device(device)->graph_reserve;
+    if (!value || *static_cast<uint64_t *>(value)) throw CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
-        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: reserve.used_high = reserve.used; return CUDA_SUCCESS;
-        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: reserve.reserved_high = reserve.reserved; return CUDA_SUCCESS;
-        default: return CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: reserve.used_high = reserve.used; return;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: reserve.reserved_high = reserve.reserved; return;
+        default: throw CUDA_ERROR_INVALID_VALUE;
     }
 }
 

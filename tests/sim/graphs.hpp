@@ -39,29 +39,31 @@ struct GraphNode {
     std::shared_ptr<GraphMemory> memory;  // MEM_ALLOC
     CUdeviceptr freed = 0;                // MEM_FREE
     CUgraph child = nullptr;              // GRAPH
-    std::function<CUresult()> prepare;    // what a launch takes for it; assumed to be before anything of it runs
+    std::function<void()> prepare;        // what a launch takes for it; assumed to be before anything of it runs
     std::function<void()> work;           // what a captured call would have done; run without the lock for HOST
 };
 
 struct Graph {
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUgraph handle = nullptr;
     CUgraph parent = nullptr;                       // of whose node it is the child
     std::vector<std::shared_ptr<GraphNode>> nodes;  // in an order that respects the dependencies: that of their making
 };
 
 struct GraphExec {
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUgraphExec handle = nullptr;
     unsigned long long flags = 0;
     std::vector<std::shared_ptr<GraphNode>> nodes;
 };
 
 // Fills in `params.dptr`, which is the allocation's address in every launch.
-CUresult add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params, CUgraphNode *node);
-CUgraphNode add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work, CUdeviceptr freed);
+GraphNode &add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params);
+GraphNode &add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work = {});
 
 // graph_memory.cpp: takes the device memory that a launch needs; an allocation is live from its node on until it is
 // freed.
-CUresult reserve_for(const GraphExec &exec);
+void reserve_for(const GraphExec &exec);
 void come_alive(const GraphNode &node);
 void free_graph_allocation(CUdeviceptr start);
 

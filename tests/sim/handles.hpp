@@ -46,10 +46,13 @@ void free_handle(Handle handle) {
     if (!fresh) freed_handles<Handle>().push_back(handle);
 }
 
-// Owns objects that have a member `handle`.
-template <class Handle, class Object>
+// Owns objects that have a member `handle`, and a constant `kUnknown`: what calls return for a handle that has no
+// object.
+template <class Object>
 class Registry {
   public:
+    using Handle = decltype(Object::handle);
+
     // Keeps the object's handle if it has one already: that of a context, which its maker frees.
     Object *add(std::unique_ptr<Object> object) {
         if (!object->handle) object->handle = make_handle<Handle>();
@@ -59,18 +62,26 @@ class Registry {
         const auto found = objects_.find(handle);
         return found == objects_.end() ? nullptr : found->second.get();
     }
+    // As find(), but throws if there is none.
+    Object *at(Handle handle) const {
+        Object *found = find(handle);
+        return found ? found : throw Object::kUnknown;
+    }
+    // Throws if there is none.
     std::unique_ptr<Object> release(Handle handle) {
         auto node = objects_.extract(handle);
-        if (!node) return nullptr;
+        if (!node) throw Object::kUnknown;
         if constexpr (!std::is_same_v<Handle, CUcontext>) free_handle(handle);
         return std::move(node.mapped());
     }
-    bool remove(Handle handle) { return release(handle) != nullptr; }
+    void remove(Handle handle) {
+        if (find(handle)) release(handle);
+    }
     template <class Predicate>
     void remove_if(Predicate predicate) {
         for (auto one = objects_.begin(); one != objects_.end();) {
             const auto &[handle, object] = *one++;
-            if (predicate(*object)) remove(handle);
+            if (predicate(*object)) release(handle);
         }
     }
     template <class Function>
@@ -81,5 +92,12 @@ class Registry {
   private:
     std::map<Handle, std::unique_ptr<Object>> objects_;
 };
+
+// All objects of a type. Never destroyed, as the rest of the model.
+template <class Object>
+Registry<Object> &all() {
+    static auto &registry = *new Registry<Object>;
+    return registry;
+}
 
 }  // namespace curb::sim

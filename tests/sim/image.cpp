@@ -8,7 +8,7 @@ namespace curb::sim {
 
 namespace {
 
-// Up to the first byte that is none of a text: an image comes without its size.
+// Reads up to the first byte that no text has: an image comes without its size.
 std::string text_of(const char *image) {
     const char *end = image;
     while ((*end >= ' ' && *end <= '~') || *end == '\n' || *end == '\r' || *end == '\t') ++end;

@@ -1,6 +1,7 @@
 // cuGetProcAddress: from a name, a version and a choice of default stream to an address. The address is that of the
 // exact export, as measured on the real driver (docs/results/driver.md).
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "driver.hpp"
@@ -11,98 +12,99 @@ namespace curb::sim {
 namespace {
 
 struct Export {
-    std::string_view name;
+    Entry *entry;
     void *address;
-    void *per_thread;
 };
 
-// Every export that cuda_functions.def declares. What has no body does not link.
+// What has no body does not link.
 const Export kExports[] = {
-#define CURB_CU(name, types) {#name, reinterpret_cast<void *>(&::name), nullptr},
-#define CURB_CU_STREAM(name, types) \
-    {#name, reinterpret_cast<void *>(&::name), reinterpret_cast<void *>(&::name##_ptsz)},
-#define CURB_CU_BLOCKING(name, types) \
-    {#name, reinterpret_cast<void *>(&::name), reinterpret_cast<void *>(&::name##_ptds)},
+#define CURB_CU(name, types) {&entries::name, reinterpret_cast<void *>(&::name)},
+#define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
+#define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
 #include "cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
 };
 
-// From which version of the API a name means which export. No export: from there on the name means one with other
-// parameters, which is not simulated.
-struct Row {
+// Names that from a version on mean an export of another name; of none: one that is not simulated.
+constexpr struct {
     std::string_view name;
     int since;
-    const char *meaning;
-};
-constexpr Row kRows[] = {
-#define SIM_SINCE(version, name, export) {name, version, #export},
-#define SIM_ALSO SIM_SINCE
-#define SIM_OTHER(version, name) {name, version, nullptr},
-#include "exports.def"
-#undef SIM_SINCE
-#undef SIM_ALSO
-#undef SIM_OTHER
-};
+    std::string_view meaning;
+} kOthers[] = {{"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"}, {"cuStreamGetCaptureInfo", 12030, ""}};
 
-constexpr bool has_row(std::string_view name) {
-    return std::any_of(std::begin(kRows), std::end(kRows),
-                       [=](const Row &row) { return row.meaning && row.meaning == name; });
+// "cuMemAlloc_v2" -> "cuMemAlloc"
+std::string_view without_version(std::string_view name) {
+    const bool has_version = name.size() > 3 && name.substr(name.size() - 3, 2) == "_v";
+    return has_version ? name.substr(0, name.size() - 3) : name;
 }
-#define CURB_CU(name, types) static_assert(has_row(#name), "an export that cuGetProcAddress does not know");
-#define CURB_CU_STREAM CURB_CU
-#define CURB_CU_BLOCKING CURB_CU
-#include "cuda_functions.def"
-#undef CURB_CU
-#undef CURB_CU_STREAM
-#undef CURB_CU_BLOCKING
+
+// Null: no export of that name.
+const Export *find_export(std::string_view name) {
+    const auto *const found = std::find_if(std::begin(kExports), std::end(kExports),
+                                           [=](const Export &one) { return one.entry->name == name; });
+    return found == std::end(kExports) ? nullptr : found;
+}
 
 constexpr int kFirstPerThread = 7000;  // per-thread default streams came with CUDA 7.0
 
 CUdriverProcAddressQueryResult look_up(std::string_view name, int version, bool per_thread, void **address) {
-    const Row *best = nullptr;
+    const Export *best = nullptr;
+    int best_since = 0;
     bool known = false;
-    for (const Row &row : kRows) {
-        if (row.name != name || row.since > kCudaVersion) continue;  // that export came after this driver
+    const auto consider = [&](int since, const Export *meaning) {
+        if (since > kCudaVersion) return;  // it came after this driver
         known = true;
-        if (row.since <= version && (!best || row.since > best->since)) best = &row;
-    }
+        if (since > version || since <= best_since) return;
+        best_since = since;
+        best = meaning;
+    };
+    for (const Export &one : kExports)
+        if (one.entry->since && without_version(one.entry->name) == name) consider(one.entry->since, &one);
+    for (const auto &other : kOthers)
+        if (other.name == name) consider(other.since, find_export(other.meaning));
     if (!known) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (!best) return CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    if (!best->meaning) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    const Export &found = *std::find_if(std::begin(kExports), std::end(kExports),
-                                        [=](const Export &one) { return one.name == best->meaning; });
-    *address = per_thread && found.per_thread && version >= kFirstPerThread ? found.per_thread : found.address;
+    if (!best_since) return CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    if (!best) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    *address = best->address;
+    for (const char *form : {"_ptsz", "_ptds"})
+        if (const Export *own = find_export(std::string(best->entry->name) + form);
+            own && per_thread && version >= kFirstPerThread)
+            *address = own->address;
     return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
-CUresult answer(const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status) {
+void answer(const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status) {
     constexpr uint64_t kKnown = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    if (!name || !address || flags & ~kKnown) return CUDA_ERROR_INVALID_VALUE;
+    if (!name || !address || flags & ~kKnown) throw CUDA_ERROR_INVALID_VALUE;
+    // If it finds nothing the call succeeds with a null address, asked for the status or not (measured on an H200).
     *address = nullptr;
     const auto found = look_up(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, address);
     if (status) *status = found;
-    return CUDA_SUCCESS;  // with a null address when nothing was found, asked for the status or not (measured on an
-                          // H200)
 }
 
 }  // namespace
 
-SIM_CU(cuGetProcAddress_v2,
-       (const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status),
-       (name, address, version, flags, status)) {
-    return answer(name, address, version, flags, status);
+Entry *find_entry(std::string_view name) {
+    const Export *found = find_export(name);
+    return found ? found->entry : nullptr;
 }
 
-SIM_CU(cuGetProcAddress, (const char *name, void **address, int version, uint64_t flags),
+SIM_CU(12000, cuGetProcAddress_v2,
+       (const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status),
+       (name, address, version, flags, status)) {
+    answer(name, address, version, flags, status);
+}
+
+SIM_CU(11030, cuGetProcAddress, (const char *name, void **address, int version, uint64_t flags),
        (name, address, version, flags)) {
-    return answer(name, address, version, flags, nullptr);
+    answer(name, address, version, flags, nullptr);
 }
 
 // The private tables of real runtimes are not imitated.
-SIM_CU(cuGetExportTable, (const void **table, const CUuuid *id), (table, id)) {
-    return table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+SIM_CU(3000, cuGetExportTable, (const void **table, const CUuuid *id), (table, id)) {
+    throw table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace curb::sim

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <thread>
 
 #include "environment.hpp"
@@ -57,7 +58,7 @@ uint64_t start_time(int pid) {
         for (; field && fields > 0; --fields) field = std::strchr(field + 1, ' ');
     };
     skip(17);
-    // A first thread that has left the others to go on is a zombie among the living.
+    // If the first thread has left, it is a zombie while the other threads live.
     const long threads = field ? std::strtol(field, nullptr, 10) : 0;
     if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     skip(2);
@@ -103,7 +104,7 @@ struct Machine::Books {
     uint64_t total[kMaxDevices];
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
-    uint64_t looked_ms;             // when somebody looked for dead processes last; atomic
+    uint64_t looked_ms;             // when dead processes were last looked for; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
@@ -120,7 +121,7 @@ struct Machine::Books {
         magic = kMagic;
     }
 
-    // The sums from the parts, for when a process died between changing the one and the other.
+    // Sums up the processes again: one may have died between changing its own figure and the sum.
     void add_up() {
         for (int device = 0; device < kMaxDevices; ++device) {
             firm[device] = managed[device] = 0;
@@ -212,7 +213,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     if (!state_file.empty()) {
         file = above_standard(::open(state_file.c_str(), O_RDWR | O_CLOEXEC | (may_create ? O_CREAT : 0), 0666));
         if (file < 0) return refuse(std::strerror(errno));
-        // Only for who initialises it: a second process must not find half a machine.
+        // Only for initialisation: a second process must not find half a machine.
         ::flock(file, LOCK_EX);
         struct stat status {};
         ::fstat(file, &status);
@@ -342,7 +343,7 @@ void Machine::begin_call() {
     if (slot_ < 0) return;
     Books::Process &own = books_->processes[slot_];
     for (;;) {
-        // In this order: whoever locks looks at the calls after the state is set.
+        // In this order: a process that locks this one sets the state first and then reads the calls.
         ++own.atomic_calls();
         if (own.atomic_state() == static_cast<uint32_t>(ProcessState::running)) return;
         --own.atomic_calls();
@@ -395,6 +396,32 @@ Step Machine::lock_process(int pid, unsigned milliseconds) {
     }
 }
 
+// Moves a process piece by piece, as it takes its time on the card and as a watcher sees it. `piece` moves as much of
+// one use on one device as fits into the rest of a piece, and returns how much; nullopt: there is no room.
+template <class Piece>
+Step Machine::move(int pid, ProcessState from, ProcessState to, const char *call, Piece piece) {
+    for (uint64_t moved = 1; moved;) {
+        moved = 0;
+        const Step done = step(pid, from, [&](Books::Process &process) {
+            for (int device = 0; device < kMaxDevices; ++device)
+                for (int use = 0; use < kUses; ++use) {
+                    const std::optional<uint64_t> bytes = piece(process, device, use, kMovedAtOnce - moved);
+                    if (!bytes) {
+                        process.atomic_state() = static_cast<uint32_t>(ProcessState::failed);
+                        return Step::no_room;
+                    }
+                    moved += *bytes;
+                }
+            books_->add_up();
+            if (!moved) process.atomic_state() = static_cast<uint32_t>(to);
+            return Step::done;
+        });
+        if (done != Step::done) return done;
+        spend_time_of(call, moved);
+    }
+    return Step::done;
+}
+
 Step Machine::move_out(int pid) {
     const auto managed = [](const Holding &holding) { return holding.bytes[kManaged] != 0; };
     const Step allowed = step(pid, ProcessState::locked, [&](Books::Process &process) {
@@ -402,56 +429,29 @@ Step Machine::move_out(int pid) {
                                                                                             : Step::done;
     });
     if (allowed != Step::done) return allowed;
-    // Piece by piece, as it takes its time on the card and as a watcher sees it.
-    for (bool more = true; more;) {
-        uint64_t moved = 0;
-        const Step piece = step(pid, ProcessState::locked, [&](Books::Process &process) {
-            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
-                for (int use = 0; use < kUses; ++use) {
-                    uint64_t &there = process.devices[device].bytes[use];
-                    const uint64_t left = use == static_cast<int>(Use::context) ? std::min(there, kLeftBehind) : 0;
-                    const uint64_t bytes = std::min(there - left, kMovedAtOnce - moved);
-                    there -= bytes;
-                    process.moved_out[device].bytes[use] += bytes;
-                    moved += bytes;
-                }
-            books_->add_up();
-            more = moved != 0;
-            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::checkpointed);
-            return Step::done;
-        });
-        if (piece != Step::done) return piece;
-        spend_time_of("cuCheckpointProcessCheckpoint", moved);
-    }
-    return Step::done;
+    const auto piece = [](Books::Process &process, int device, int use, uint64_t most) {
+        uint64_t &there = process.devices[device].bytes[use];
+        const uint64_t left = use == static_cast<int>(Use::context) ? std::min(there, kLeftBehind) : 0;
+        const uint64_t bytes = std::min(there - left, most);
+        there -= bytes;
+        process.moved_out[device].bytes[use] += bytes;
+        return std::optional(bytes);
+    };
+    return move(pid, ProcessState::locked, ProcessState::checkpointed, "cuCheckpointProcessCheckpoint", piece);
 }
 
 Step Machine::move_back(int pid) {
-    for (bool more = true; more;) {
-        uint64_t moved = 0;
-        const Step piece = step(pid, ProcessState::checkpointed, [&](Books::Process &process) {
-            for (int device = 0; device < kMaxDevices && moved < kMovedAtOnce; ++device)
-                for (int use = 0; use < kUses; ++use) {
-                    uint64_t &away = process.moved_out[device].bytes[use];
-                    const uint64_t bytes = std::min(away, kMovedAtOnce - moved);
-                    if (bytes > books_->total[device] - books_->firm[device]) {
-                        process.atomic_state() = static_cast<uint32_t>(ProcessState::failed);
-                        return Step::no_room;
-                    }
-                    away -= bytes;
-                    process.devices[device].bytes[use] += bytes;
-                    process.note_high(device);
-                    books_->firm[device] += bytes;
-                    moved += bytes;
-                }
-            more = moved != 0;
-            if (!more) process.atomic_state() = static_cast<uint32_t>(ProcessState::locked);
-            return Step::done;
-        });
-        if (piece != Step::done) return piece;
-        spend_time_of("cuCheckpointProcessRestore", moved);
-    }
-    return Step::done;
+    const auto piece = [&](Books::Process &process, int device, int use, uint64_t most) -> std::optional<uint64_t> {
+        uint64_t &away = process.moved_out[device].bytes[use];
+        const uint64_t bytes = std::min(away, most);
+        if (bytes > books_->total[device] - books_->firm[device]) return std::nullopt;
+        away -= bytes;
+        process.devices[device].bytes[use] += bytes;
+        process.note_high(device);
+        books_->firm[device] += bytes;
+        return bytes;
+    };
+    return move(pid, ProcessState::checkpointed, ProcessState::locked, "cuCheckpointProcessRestore", piece);
 }
 
 Step Machine::unlock_process(int pid) {
@@ -462,8 +462,8 @@ Step Machine::unlock_process(int pid) {
 }
 
 void Machine::reap(Look look) {
-    // With hundreds of processes on the machine it takes a millisecond to ask /proc for each, and the card's own driver
-    // needs no such look. In between, those that are still waited for by their parents are found a little later.
+    // With hundreds of processes it takes a millisecond to read /proc for each, which the real driver need not do. So
+    // only a close look reads /proc; others find zombies a few milliseconds later.
     const std::atomic_ref looked(books_->looked_ms);
     const uint64_t now = now_ms();
     const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;

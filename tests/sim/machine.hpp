@@ -114,6 +114,8 @@ class Machine {
     };
     template <class Do>
     Step step(int pid, ProcessState from, Do &&act);
+    template <class Piece>
+    Step move(int pid, ProcessState from, ProcessState to, const char *call, Piece piece);
     Machine(Books *books, int file) : books_(books), file_(file) {}
     enum class Look { at_times, closely };
     void reap(Look look = Look::at_times);

@@ -7,8 +7,9 @@
 namespace curb::sim {
 
 struct Graph;
+struct GraphNode;
 
 void unload_modules_of(CUcontext context);
-CUresult add_kernel_node(Graph &graph, const CUDA_KERNEL_NODE_PARAMS &params, CUgraphNode *node);
+GraphNode &add_kernel_node(Graph &graph, const CUDA_KERNEL_NODE_PARAMS &params);
 
 }  // namespace curb::sim

@@ -1,6 +1,5 @@
-// libnvidia-ml.so.1 of the simulated machine. It reads the books that the simulated driver keeps: through the state
-// file when CURB_SIM_STATE names one, else those of the driver in this very process, else those of a machine nobody
-// uses.
+// libnvidia-ml.so.1 of the simulated machine. It reads the books of the simulated driver: in the state file if
+// CURB_SIM_STATE names one, else of the driver in this process, else of an idle machine.
 //
 // Rule: never loads the driver, and asks for it again at each call, since it may be loaded later.
 #include "nvml_abi.h"
@@ -44,11 +43,11 @@ Machine *machine() {
     return own_machine;
 }
 
-// What NVML counts of a GPU and CUDA does not: its total and, in the first form of the call, what is used
+// Memory that NVML counts and CUDA does not: in the total and, in the first form of the call, as used
 // (docs/results/driver.md).
 constexpr uint64_t kReserved = 615 * kMiB;
 
-// A handle is the address of an entry here, so that a foreign one is found out.
+// A handle is the address of an entry here, so that a foreign one is recognised.
 char gpus[kMaxDevices];
 char instances[kMaxDevices];  // of the GPUs in MIG mode
 nvmlDevice_t handle_of(int gpu) { return reinterpret_cast<nvmlDevice_t>(&gpus[gpu]); }
@@ -68,17 +67,22 @@ void may_hang(const char *call) {
     while (forever || hangs.load(std::memory_order_relaxed)) ::usleep(1000);
 }
 
-nvmlReturn_t ready() { return users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
+// Under the lock, after nvmlInit, with somewhere to write the answer.
+template <class Out, class Answer>
+nvmlReturn_t ready(Out *out, Answer answer) {
+    const std::lock_guard lock(state);
+    if (!users) return NVML_ERROR_UNINITIALIZED;
+    return out ? answer() : NVML_ERROR_INVALID_ARGUMENT;
+}
 
-// Most calls: under the lock, of a GPU or its instance, with somewhere to write the answer.
+// The same of a GPU or its instance.
 template <class Out, class Answer>
 nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
-        if (handle_of(gpu) == handle || instance_of(gpu) == handle)
-            return out ? answer(gpu) : NVML_ERROR_INVALID_ARGUMENT;
-    return NVML_ERROR_INVALID_ARGUMENT;
+    return ready(out, [&] {
+        for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
+            if (handle_of(gpu) == handle || instance_of(gpu) == handle) return answer(gpu);
+        return NVML_ERROR_INVALID_ARGUMENT;
+    });
 }
 
 nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
@@ -90,18 +94,17 @@ nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
 
 template <class Predicate>
 nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int device = 0; device < machine()->device_count(); ++device) {
-        if (!predicate(device)) continue;
-        *out = handle_of(device);
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_FOUND;
+    return ready(out, [&] {
+        for (int device = 0; device < machine()->device_count(); ++device) {
+            if (!predicate(device)) continue;
+            *out = handle_of(device);
+            return NVML_SUCCESS;
+        }
+        return NVML_ERROR_NOT_FOUND;
+    });
 }
 
-// What the processes of the machine are said to use of it, in percent; tests set it for their own process.
+// The utilization of the GPU by this process, in percent, which tests set.
 constinit std::atomic<unsigned> utilization{0};
 
 std::vector<ProcessHolding> processes_of(int gpu) {
@@ -124,10 +127,10 @@ NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
 }
 
 NVML_EXPORT nvmlReturn_t nvmlShutdown(void) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    --users;
-    return NVML_SUCCESS;
+    return ready(&users, [] {
+        --users;
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
@@ -146,17 +149,14 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
 }
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    return version ? write(version, length, kDriverVersion) : NVML_ERROR_INVALID_ARGUMENT;
+    return ready(version, [=] { return write(version, length, kDriverVersion); });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
-    const std::lock_guard lock(state);
-    if (const nvmlReturn_t error = ready()) return error;
-    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-    *count = static_cast<unsigned>(machine()->device_count());
-    return NVML_SUCCESS;
+    return ready(count, [=] {
+        *count = static_cast<unsigned>(machine()->device_count());
+        return NVML_SUCCESS;
+    });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *out) {
@@ -243,7 +243,7 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
         *count = static_cast<unsigned>(processes.size());
         if (environment_is("CURB_SIM_NVML", "crowd")) *count = 40'000'000;
         if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-        // Of a GPU that is divided the processes are told, and not what they hold: its instances know.
+        // For a divided GPU, NVML lists the processes without their memory; its instances have the figures.
         const bool divided = mig_mode(), told = !divided || is_instance(handle);
         const bool absurd = environment_is("CURB_SIM_NVML", "absurd");
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
@@ -265,8 +265,8 @@ NVML_EXPORT void curb_sim_set_nvml_hangs(int does) { hangs.store(does != 0, std:
 NVML_EXPORT unsigned curb_sim_process_lists(void) { return process_lists.load(std::memory_order_relaxed); }
 NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(percent, std::memory_order_relaxed); }
 
-// One sample for each process that holds something, as of this moment. As with the real one, none is NOT_FOUND, and of
-// a GPU that is divided there are none to be had.
+// Returns one sample, of now, for each process that holds memory. NOT_FOUND if there is none, NOT_SUPPORTED for a
+// divided GPU, as the real NVML.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *out,
                                                          unsigned *count, unsigned long long since) {
     return of_gpu(handle, count, [=](int gpu) {

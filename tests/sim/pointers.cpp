@@ -23,12 +23,11 @@ bool look_up(CUdeviceptr address, Known *known) {
 }
 
 template <class Value>
-CUresult answer(void *out, Value value) {
+void answer(void *out, Value value) {
     *static_cast<Value *>(out) = value;
-    return CUDA_SUCCESS;
 }
 
-CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr address, const Known &known) {
+void attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr address, const Known &known) {
     const Allocation *allocation = known.allocation;
     const bool managed = allocation && allocation->kind == Allocation::Kind::managed;
     switch (attribute) {
@@ -37,7 +36,8 @@ CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr addr
             return answer<unsigned>(out, allocation ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer(out, address);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            return known.pinned_host || managed ? answer(out, host(address)) : CUDA_ERROR_INVALID_VALUE;
+            if (known.pinned_host || managed) return answer(out, host(address));
+            break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return answer<unsigned long long>(out, allocation ? allocation->id : known.start);
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, allocation && allocation->sync_memops);
@@ -52,36 +52,35 @@ CUresult attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr addr
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return answer(out, allocation && allocation->pool ? allocation->pool->handle : nullptr);
     }
-    return CUDA_ERROR_INVALID_VALUE;
+    throw CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
 
-SIM_CU(cuPointerGetAttribute, (void *out, CUpointer_attribute attribute, CUdeviceptr address),
+SIM_CU(4000, cuPointerGetAttribute, (void *out, CUpointer_attribute attribute, CUdeviceptr address),
        (out, attribute, address)) {
     Known known;
-    if (!out || !look_up(address, &known)) return CUDA_ERROR_INVALID_VALUE;
-    return attribute_of(out, attribute, address, known);
+    if (!out || !look_up(address, &known)) throw CUDA_ERROR_INVALID_VALUE;
+    attribute_of(out, attribute, address, known);
 }
 
 // The one attribute that can be set (cuda.h).
-SIM_CU(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr address),
+SIM_CU(6000, cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr address),
        (value, attribute, address)) {
     Allocation *allocation = allocation_around(address);
-    if (!value || !allocation || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    if (!value || !allocation || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) throw CUDA_ERROR_INVALID_VALUE;
     allocation->sync_memops = *static_cast<const unsigned *>(value) != 0;
-    return CUDA_SUCCESS;
 }
 
 // An address that the driver does not know is no error here: its attributes are zero (cuda.h).
-SIM_CU(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr address),
+SIM_CU(7000, cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr address),
        (count, attributes, out, address)) {
-    if (!count || !attributes || !out) return CUDA_ERROR_INVALID_VALUE;
+    if (!count || !attributes || !out) throw CUDA_ERROR_INVALID_VALUE;
     Known known;
     const bool found = look_up(address, &known);
     for (unsigned i = 0; i < count; ++i) {
-        if (!out[i]) return CUDA_ERROR_INVALID_VALUE;
-        if (found && attribute_of(out[i], attributes[i], address, known) == CUDA_SUCCESS) continue;
+        if (!out[i]) throw CUDA_ERROR_INVALID_VALUE;
+        if (found && !result_of([&] { attribute_of(out[i], attributes[i], address, known); })) continue;
         switch (attributes[i]) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -91,7 +90,6 @@ SIM_CU(cuPointerGetAttributes, (unsigned count, CUpointer_attribute *attributes,
             default: answer<void *>(out[i], nullptr); break;
         }
     }
-    return CUDA_SUCCESS;
 }
 
 }  // namespace curb::sim

@@ -21,14 +21,13 @@ Pool::~Pool() {
     if (file >= 0) ::close(file);
 }
 
-CUresult Pool::grow(uint64_t size) {
-    if (properties.maxSize && reserved + size > properties.maxSize) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (on_device())
-        if (const CUresult error = charge(properties.location.id, Use::pools, size)) return error;
+void Pool::grow(uint64_t size) {
+    if (properties.maxSize && reserved + size > properties.maxSize) throw CUDA_ERROR_OUT_OF_MEMORY;
+    if (on_device()) charge(properties.location.id, Use::pools, size);
     const CUdeviceptr start = driver().addresses.take(size, kPoolUnit);
     if (!start) {
         if (on_device()) credit(properties.location.id, Use::pools, size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        throw CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (managed_on_device()) charge(properties.location.id, Use::managed, size);
     ranges[start] = {size, file_size_};
@@ -36,13 +35,12 @@ CUresult Pool::grow(uint64_t size) {
         file_size_ += size;
         if (::ftruncate(file, static_cast<off_t>(file_size_)) != 0 || !share(start, size, file, file_size_ - size)) {
             give_units(start, size);
-            return CUDA_ERROR_OUT_OF_MEMORY;
+            throw CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
     reserved += size;
     reserved_high = std::max(reserved_high, reserved);
     insert_free(start, {size, 0, 0});
-    return CUDA_SUCCESS;
 }
 
 void Pool::give_units(CUdeviceptr start, uint64_t size) {
@@ -90,8 +88,8 @@ bool Pool::usable(const Free &block, const Stream &stream) const {
     return covers(work_before(stream), block.stream_id, block.ticket);
 }
 
-CUresult Pool::take(uint64_t bytes, const Stream &stream, CUdeviceptr *start) {
-    if (bytes > kAbsurd) return CUDA_ERROR_OUT_OF_MEMORY;
+CUdeviceptr Pool::take(uint64_t bytes, const Stream &stream) {
+    if (bytes > kAbsurd) throw CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t size = round_up(bytes, kBlockAlignment);
     const auto best = [&] {
         auto found = free.end();
@@ -103,7 +101,7 @@ CUresult Pool::take(uint64_t bytes, const Stream &stream, CUdeviceptr *start) {
     };
     auto block = best();
     if (block == free.end()) {
-        if (const CUresult error = grow(round_up(size, kPoolUnit))) return error;
+        grow(round_up(size, kPoolUnit));
         block = best();
     }
     const auto [first, whole] = *block;
@@ -112,15 +110,14 @@ CUresult Pool::take(uint64_t bytes, const Stream &stream, CUdeviceptr *start) {
     live[first] = size;
     used += size;
     used_high = std::max(used_high, used);
-    *start = first;
-    return CUDA_SUCCESS;
+    return first;
 }
 
 void Pool::give(CUdeviceptr start, const Stream *stream) {
     const auto found = live.find(start);
     const uint64_t size = found->second;
     live.erase(found);
-    if (stream) used -= size;  // what cuMemFree frees the driver counts as used for ever (docs/results/driver.md)
+    if (stream) used -= size;  // the driver counts what cuMemFree freed as used for ever (docs/results/driver.md)
     insert_free(start, {size, stream ? stream->id : 0, stream ? ++driver().last_ticket : 0});
 }
 
@@ -165,16 +162,16 @@ void Pool::trim(uint64_t keep) {
 
 bool reclaim_from_pools(int device) {
     bool found = false;
-    driver().pools.each([&](Pool &pool) {
+    all<Pool>().each([&](Pool &pool) {
         if (!pool.is_of(device)) return;
         const uint64_t before = pool.reserved;
-        pool.trim(0);  // what is not known complete stays, and the request fails (measured on an H200)
+        pool.trim(0);  // frees not seen complete stay, and the request fails (measured on an H200)
         found = found || pool.reserved < before;
     });
     return found;
 }
 
-// A destroyed pool whose allocations are all freed ends once the host has seen that.
+// Ends destroyed pools whose allocations are all freed and seen complete by the host.
 static void end_dying_pools() {
     std::erase_if(driver().dying_pools, [](const auto &pool) {
         return pool->live.empty() && std::all_of(pool->free.begin(), pool->free.end(),
@@ -183,9 +180,8 @@ static void end_dying_pools() {
 }
 
 void release_above_thresholds(int device) {
-    driver().pools.each([=](Pool &pool) {
-        if ((!pool.on_device() || pool.is_of(device)) && pool.reserved > pool.release_threshold)
-            pool.trim(pool.release_threshold);
+    all<Pool>().each([=](Pool &pool) {
+        if (!pool.on_device() || pool.is_of(device)) pool.trim(pool.release_threshold);
     });
     end_dying_pools();
 }

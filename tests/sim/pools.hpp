@@ -21,7 +21,7 @@ struct Pool {
     Pool &operator=(const Pool &) = delete;
     ~Pool();
 
-    CUresult take(uint64_t bytes, const Stream &stream, CUdeviceptr *start);
+    CUdeviceptr take(uint64_t bytes, const Stream &stream);
     // `stream` null: the device has finished with it (cuMemFree).
     void give(CUdeviceptr start, const Stream *stream);
     void seen_complete(const Progress &progress);
@@ -40,6 +40,7 @@ struct Pool {
     }
     bool is_of(int device) const { return on_device() && properties.location.id == device; }
 
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUmemoryPool handle = nullptr;
     CUmemPoolProps properties;
     bool is_default = false;
@@ -68,7 +69,7 @@ struct Pool {
     std::map<CUdeviceptr, Range> ranges;
 
   private:
-    CUresult grow(uint64_t size);
+    void grow(uint64_t size);
     void insert_free(CUdeviceptr start, Free block);
     bool usable(const Free &block, const Stream &stream) const;
     void give_units(CUdeviceptr start, uint64_t size);

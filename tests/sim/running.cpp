@@ -38,7 +38,7 @@ std::vector<Kernel> &running() {
     return all;
 }
 
-// When the last of them ends; none of them runs: the past.
+// Returns when the last of these kernels ends; a time in the past if none runs.
 template <class Predicate>
 Clock::time_point end_of(Predicate predicate) {
     Clock::time_point end{};

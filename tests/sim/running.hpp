@@ -2,7 +2,7 @@
 // it has for itself meanwhile. What runs on a block that another kernel still has is an overlap, which the machine
 // counts.
 //
-// Rule: whoever waits gives the model's lock up meanwhile, so what was found before must be found again.
+// Rule: waiting releases the model's lock, so find objects again afterwards.
 #pragma once
 
 #include <chrono>

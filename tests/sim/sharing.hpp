@@ -10,8 +10,10 @@ namespace curb::sim {
 struct Allocation;
 
 void free_foreign(const Allocation &allocation);  // entry and addresses
-// Makes a range of another library's memory known at an address.
-CUresult map_external(int file, uint64_t offset, uint64_t bytes, int device, CUdeviceptr *start);
+// Makes a range of another library's memory known at the address that it returns.
+CUdeviceptr map_external(int file, uint64_t offset, uint64_t bytes, int device);
+// Writes another descriptor of `file` to `out`, where a call exports one.
+void export_file(int file, void *out);
 // Granules about to be given back: takes away the file that IPC put there, if it did.
 void end_sharing(CUdeviceptr start, uint64_t size);
 

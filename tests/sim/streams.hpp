@@ -1,5 +1,5 @@
 // Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted, but for kernels
-// that take time (running.hpp); what is modelled is when the driver KNOWS it, since that decides when pools give memory
+// that take time (running.hpp). The model keeps when the driver KNOWS it, since that decides when pools give memory
 // back (docs/results/driver.md).
 #pragma once
 
@@ -21,6 +21,7 @@ inline bool covers(const Progress &progress, uint64_t stream_id, uint64_t ticket
 }
 
 struct Stream {
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_HANDLE;
     CUstream handle = nullptr;
     CUcontext context = nullptr;
     int device = 0;
@@ -33,6 +34,7 @@ struct Stream {
 };
 
 struct Event {
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_HANDLE;
     CUevent handle = nullptr;
     CUcontext context = nullptr;
     unsigned flags = CU_EVENT_DEFAULT;
@@ -45,8 +47,8 @@ struct Event {
 
 std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flags, int priority);
 
-// The stream that a handle means in this call: null and the two special handles need a current context.
-CUresult find_stream(CUstream handle, Stream **stream);
+// Returns the stream that a handle means in this call. Null and the two special handles need a current context.
+Stream *find_stream(CUstream handle);
 
 // All that is before the stream's next work: its own, what it waited for, and by way of the legacy stream that of
 // others.

@@ -12,12 +12,13 @@ namespace curb::sim {
 struct VmmAllocation {
     ~VmmAllocation();  // gives the memory back
 
+    static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp properties{};
     uint64_t size = 0;
     int references = 1;
     int mappings = 0;
-    bool imported = false;  // charged to the process that created it
+    bool charged = false;  // to this process; not if another one has created it
     // Where its contents are: in a file of its own if it can be exported, else at an offset in the one that all share
     // (a file each would run programs that map many small pieces out of descriptors).
     int file = -1;
@@ -31,7 +32,7 @@ struct VmmAllocation {
 };
 
 // Memory that is mapped elsewhere than at an address: a handle with references gains one, any loses one.
-CUresult add_mapping(CUmemGenericAllocationHandle handle);
+void add_mapping(CUmemGenericAllocationHandle handle);
 void end_mapping(CUmemGenericAllocationHandle handle);
 
 struct VmmBooks {

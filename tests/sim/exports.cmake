@@ -1,0 +1,13 @@
+# Writes the version script OUT of a simulated driver: it exports what was there in CUDA VERSION (11040) by the rows of
+# the bodies in SOURCES.
+#   cmake -DVERSION=… -DSOURCES=…;… -DOUT=… -P exports.cmake
+set(LATER "")
+foreach(source IN LISTS SOURCES)
+  file(STRINGS ${source} rows REGEX "^SIM_CU")
+  foreach(row IN LISTS rows)
+    if(row MATCHES "^SIM_CU[A-Z_]*.([0-9]+), ([A-Za-z0-9_]+)," AND CMAKE_MATCH_1 GREATER VERSION)
+      string(APPEND LATER "${CMAKE_MATCH_2}; ${CMAKE_MATCH_2}_ptsz; ${CMAKE_MATCH_2}_ptds;\n        ")
+    endif()
+  endforeach()
+endforeach()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/exports.map.in ${OUT} @ONLY)
