@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sys/auxv.h>
 
 #include <atomic>
 #include <cstdint>
@@ -43,6 +44,12 @@ void *find_next(const char *name) noexcept {
     return look_up ? look_up(RTLD_NEXT, name) : nullptr;
 }
 
+// The function that an indirect one stands for (STT_GNU_IFUNC). On AArch64 its resolver is given the hardware's
+// capabilities; on x86-64 it asks the processor.
+void *resolved(void *resolver) noexcept {
+    return reinterpret_cast<void *(*)(unsigned long)>(resolver)(::getauxval(AT_HWCAP));
+}
+
 }  // namespace
 
 // Searches the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
@@ -67,9 +74,12 @@ void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) n
     const std::uint32_t *chain = buckets + bucket_count;
     for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
         const std::uint32_t other = chain[i - first];
+        const int type = ELF64_ST_TYPE(symbols[i].st_info);
         if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
-            ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && same(names + symbols[i].st_name, name))
-            return reinterpret_cast<void *>(base + symbols[i].st_value);
+            (type == STT_FUNC || type == STT_GNU_IFUNC) && same(names + symbols[i].st_name, name)) {
+            void *address = reinterpret_cast<void *>(base + symbols[i].st_value);
+            return type == STT_FUNC ? address : resolved(address);
+        }
         if (other & 1) break;
     }
     return nullptr;
