@@ -99,6 +99,12 @@ class Child {
         char letter = 0;
         return ::poll(&pipe, 1, milliseconds) == 1 && ::read(out_, &letter, 1) == 1 ? letter : '\0';
     }
+    // Returns the signal that ends it.
+    [[nodiscard]] int ends_by() const {
+        siginfo_t info{};
+        REQUIRE(::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) == 0);
+        return info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED ? info.si_status : 0;
+    }
     [[nodiscard]] char answers(char letter) const {
         tell(letter);
         return says();
@@ -123,6 +129,8 @@ TEST_CASE("the child: does as it is told", "[.child]") {
     CUdeviceptr managed = 0;
     const CUdeviceptr block = allocate(kBlock);
     REQUIRE(cuMemsetD32_v2(block, 0xC0FFEE, kBlock / 4) == CUDA_SUCCESS);
+    CUevent event = nullptr;
+    REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
     say('r');
     for (char letter = 0; ::read(kIn, &letter, 1) == 1;) {
         unsigned first = 0, last = 0;
@@ -131,6 +139,32 @@ TEST_CASE("the child: does as it is told", "[.child]") {
                 CHECK(cuMemcpyDtoH_v2(&first, block, 4) == CUDA_SUCCESS);
                 CHECK(cuMemcpyDtoH_v2(&last, block + kBlock - 4, 4) == CUDA_SUCCESS);
                 say(first == 0xC0FFEE && last == 0xC0FFEE ? 'y' : 'n');
+                break;
+            case 'a': {  // what the driver answers at once, and what fails
+                CUcontext current = nullptr;
+                CUdeviceptr start = 0;
+                CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+                CHECK(current == gpu.context);
+                CHECK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, block) == CUDA_SUCCESS);
+                size_t free = 0, total = 0;
+                say(cuMemGetInfo_v2(&free, &total) == CUDA_ERROR_OPERATING_SYSTEM ? 'y' : 'n');
+                break;
+            }
+            case 'q':
+                cuStreamQuery(nullptr);
+                say('y');
+                break;
+            case 'e':
+                cuEventQuery(event);
+                say('y');
+                break;
+            case 'w':
+                cuStreamSynchronize(nullptr);
+                say('y');
+                break;
+            case 'x':
+                cuCtxSynchronize();
+                say('y');
                 break;
             case 'm':
                 CHECK(cuMemAllocManaged(&managed, 64 * kMiB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
@@ -176,6 +210,27 @@ ON_ONE_MACHINE("a process is moved out to host memory and back, and its calls wa
     CHECK(state_of(child.pid()) == CU_PROCESS_STATE_RUNNING);
     CHECK(child.says() == 'y');
     CHECK(std::abs(held_by(child.pid()) - before) <= 8 * kMiB);
+}
+
+ON_ONE_MACHINE("of a process that is out some calls fail, some are answered, and some end it") {
+    if (!here()) return;
+    {
+        const Child child;
+        REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+        REQUIRE(checkpoint(child.pid()) == CUDA_SUCCESS);
+        CHECK(child.answers('a') == 'y');
+        REQUIRE(restore(child.pid()) == CUDA_SUCCESS);
+        REQUIRE(unlock(child.pid()) == CUDA_SUCCESS);
+        CHECK(child.answers('c') == 'y');
+    }
+    for (const char call : {'q', 'e', 'w', 'x'}) {
+        CAPTURE(call);
+        const Child child;
+        REQUIRE(lock(child.pid()) == CUDA_SUCCESS);
+        REQUIRE(checkpoint(child.pid()) == CUDA_SUCCESS);
+        child.tell(call);
+        CHECK(child.ends_by() == SIGSEGV);
+    }
 }
 
 ON_ONE_MACHINE("each step of a checkpoint is for one state alone, and out of order changes nothing") {

@@ -21,6 +21,7 @@ from pathlib import Path
 BY_DESIGN = {
     "what a pool keeps, unused and seen complete,": "curb sees frees complete and trims before it passes a refusal on",
     "a refused launch of a graph keeps what it could take": "curb trims it before it passes the refusal on",
+    "of a process that is out some calls fail,": "curb makes such calls wait, once curb suspend has closed its gate",
     "a module for which the device has no room is refused": "curb keeps room for the first kernels, in which it fits",
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,9 +36,23 @@ bool works_before_init(std::string_view name) {
            name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
 }
 
-// A locked process can still query and unlock itself.
-bool waits_while_locked(std::string_view name) {
-    return !works_before_init(name) && !name.starts_with("cuCheckpointProcess");
+// What a call does while its process is locked, or out of its GPUs (measured on an H200: docs/results/driver.md).
+enum class Meanwhile {
+    waits,    // until the process is unlocked
+    answers,  // at once
+    fails,    // out of its GPUs: with CUDA_ERROR_OPERATING_SYSTEM
+    crashes,  // out of its GPUs: SIGSEGV
+};
+Meanwhile meanwhile(std::string_view name) {
+    constexpr std::string_view kCrashing[] = {"cuStreamSynchronize", "cuCtxSynchronize", "cuStreamQuery",
+                                              "cuEventQuery", "cuEventSynchronize"};
+    const std::string_view base = name.substr(0, name.find('_'));
+    if (std::find(std::begin(kCrashing), std::end(kCrashing), base) != std::end(kCrashing)) return Meanwhile::crashes;
+    if (base == "cuMemGetInfo") return Meanwhile::fails;
+    // A process that is locked can still be asked about, and asked to be unlocked, from within.
+    const bool answers = works_before_init(name) || name.starts_with("cuCheckpointProcess") ||
+                         base == "cuCtxGetCurrent" || base == "cuPointerGetAttribute";
+    return answers ? Meanwhile::answers : Meanwhile::waits;
 }
 
 }  // namespace
@@ -58,12 +73,21 @@ Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
         return;
     }
     lock_model();
-    if (root && waits_while_locked(entry.name)) {
+    const Meanwhile then = meanwhile(entry.name);
+    if (root && then == Meanwhile::waits) {
         Machine &machine = *root->machine;
         unlock_model();  // the machine lives as long as the process
         if (calls_within++ == 0) machine.begin_call();
         counted_ = true;
         lock_model();
+    } else if (root && then != Meanwhile::answers && root->machine->is_out()) {
+        if (then == Meanwhile::crashes) {
+            signal(SIGSEGV, SIG_DFL);
+            raise(SIGSEGV);
+        }
+        unlock_model();
+        refusal = CUDA_ERROR_OPERATING_SYSTEM;
+        return;
     }
     locked_ = true;
     if (!root && !early) refusal = CUDA_ERROR_NOT_INITIALIZED;

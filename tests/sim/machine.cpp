@@ -355,6 +355,10 @@ void Machine::end_call() {
     if (slot_ >= 0) --books_->processes[slot_].atomic_calls();
 }
 
+bool Machine::is_out() {
+    return slot_ >= 0 && books_->processes[slot_].atomic_state() == static_cast<uint32_t>(ProcessState::checkpointed);
+}
+
 bool Machine::find(int pid, ProcessState *state) {
     reap();
     const Lock lock(books_);

@@ -93,6 +93,8 @@ class Machine {
     void begin_call();
     void end_call();
 
+    // This process is out of its GPUs. Without a lock.
+    bool is_out();
     // Whole processes, this one or others, by the pid. Managed memory cannot be moved out.
     bool find(int pid, ProcessState *state);
     // Waits until no call is in progress; on a time-out the process runs on. 0 ms: no time-out.
