@@ -101,7 +101,8 @@ void Progress::say(const std::string &text) {
     shown_ = false;
 }
 
-Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note) {
+Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note,
+          const std::function<void()> &meanwhile) {
     Progress progress(line);
     std::future<CUresult> result;
     // The thread has all signals blocked: an interrupted call of the driver may fail.
@@ -117,6 +118,7 @@ Made make(const std::function<CUresult()> &call, const Progress::Line &line, con
     bool said = false;
     while (result.wait_for(kRefresh) == std::future_status::timeout) {
         progress.refresh();
+        meanwhile();
         if (interrupted() && !said) progress.say(note);
         said = said || interrupted();
     }

@@ -50,8 +50,10 @@ struct Made {
     Seconds time;
 };
 // Makes the call in a thread of its own, because none can be interrupted, and waits for its end. Shows `line`, and
-// prints `note` once if Ctrl-C is pressed meanwhile.
-Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note);
+// prints `note` once if Ctrl-C is pressed meanwhile. Calls `meanwhile` some times a second.
+Made make(
+    const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note,
+    const std::function<void()> &meanwhile = [] {});
 
 // The state in which a process was left.
 struct Left {

@@ -13,6 +13,7 @@
 #include "checkpoint.hpp"
 #include "command.hpp"
 #include "control/suspended.hpp"
+#include "gate.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
 #include "terminal.hpp"
@@ -102,7 +103,7 @@ struct SuspendOptions {
 class Suspending : Moving {
   public:
     explicit Suspending(const SuspendOptions &options)
-        : Moving("suspend", "suspended", options.pid, options.json), options_(options) {}
+        : Moving("suspend", "suspended", options.pid, options.json), options_(options), gate_(options.pid) {}
 
     int run() {
         const auto patience = policy::parse_duration(options_.timeout);
@@ -125,6 +126,9 @@ class Suspending : Moving {
         known.host = host_room(pid_);
         if (*known.gpus) known.companion = companion_of(target_, **known.gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
+        if (target_.under_curb)
+            if (const auto why = gate_.close(*patience, options_.force))
+                return ended(kRefused, "unchanged", cannot_ + *why);
         const auto longest = std::numeric_limits<unsigned>::max();
         return lock(*driver, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), known);
     }
@@ -139,7 +143,8 @@ class Suspending : Moving {
                                      return fmt::format("  waiting for the work that {} has submitted, {}",
                                                         target_.text(), seconds_text(so_far));
                                  },
-                                 "waiting for the driver's lock to be got or to time out; the process will run on");
+                                 "waiting for the driver's lock to be got or to time out; the process will run on",
+                                 [&] { gate_.keep_closed(); });
         if (locked.error != CUDA_SUCCESS) {
             const std::string why =
                 cannot_ + "the driver could not lock it: " +
@@ -187,7 +192,8 @@ class Suspending : Moving {
                  },
                  fmt::format(
                      "half a suspend cannot be stopped: it goes on to its end; curb resume {} brings the process back",
-                     pid_));
+                     pid_),
+                 [&] { gate_.keep_closed(); });
         const Left left = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
         if (moved.error == CUDA_SUCCESS || left.is(CU_PROCESS_STATE_CHECKPOINTED))
             return done(record, lock_time, moved.time);
@@ -208,7 +214,9 @@ class Suspending : Moving {
             std::to_string(pid_));
     }
 
-    int done(const suspended::Record &record, Seconds lock_time, Seconds time) const {
+    int done(const suspended::Record &record, Seconds lock_time, Seconds time) {
+        const bool waits = gate_.is_closed();
+        gate_.leave_closed();
         const auto now = nvml_gpus();
         const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, pid_) : 0; };
         Bytes held = 0, left = 0;
@@ -232,13 +240,15 @@ class Suspending : Moving {
         }
         print(
             fmt::format("suspended {}: {} to host memory in {} ({}), {} left on {}\n"
-                        "it waits in its next CUDA call; curb resume {} brings it back\n",
+                        "{}; curb resume {} brings it back\n",
                         target_.text(), format_human(out), seconds_text(time), rate_text(out, time), format_human(left),
-                        record.size() == 1 ? "the device" : "the devices", pid_));
+                        record.size() == 1 ? "the device" : "the devices",
+                        waits ? "it waits in its next CUDA call" : "a synchronisation of CUDA would end it now", pid_));
         return 0;
     }
 
     const SuspendOptions &options_;
+    Gate gate_;
 };
 
 int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
@@ -365,6 +375,7 @@ class Resuming : Moving {
                              cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(left.error),
                              "; its state is " + left.name(), "again");
         suspended::remove(target_.process);
+        if (target_.under_curb) open_gate(pid_);
         if (json_)
             print_line(json::object({{"pid", pid_},
                                      {"resumed", true},
@@ -394,8 +405,9 @@ extern const Command kSuspend{
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
 to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
 managed memory, one process of several that work together, too little host memory. --force goes on where it is only
-guessed that it might go wrong: managed memory of a process that is not under curb, a launcher's variables without NCCL,
-XLA (JAX, TensorFlow), whose threads were seen to crash in the middle of training (2 of 14).
+guessed that it might go wrong: a process that is not under curb, or a library whose calls do not come through curb: a
+synchronisation ends such a process while it is suspended; a launcher's variables without NCCL; XLA (JAX, TensorFlow),
+whose threads were seen to crash in the middle of training (2 of 14).
 
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.

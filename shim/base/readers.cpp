@@ -30,6 +30,7 @@ constinit std::atomic<bool> some_unknown{false};
 void thread_ends(void *reader) noexcept {
     detail::mine = nullptr;
     static_cast<Reader *>(reader)->reading.store(0, std::memory_order_release);
+    static_cast<Reader *>(reader)->driver_call.store(nullptr, std::memory_order_release);
     static_cast<Reader *>(reader)->used.store(false, std::memory_order_release);
 }
 
@@ -46,7 +47,7 @@ Reader *unused_or_new() noexcept {
     return made;
 }
 
-bool barrier(int command) noexcept { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+bool membarrier(int command) noexcept { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
 }  // namespace
 
@@ -63,11 +64,25 @@ Reader &detail::enlist() noexcept {
     return *(detail::mine = reader);
 }
 
-bool Grace::begin() noexcept {
+bool barrier() noexcept {
     const KeepErrno keep_errno;
-    static bool registered = false;
-    if (!registered) registered = barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-    if (!registered || !barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return false;
+    static constinit std::atomic<bool> registered{false};
+    if (!registered.load(std::memory_order_relaxed))
+        registered.store(membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED), std::memory_order_relaxed);
+    return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+const void *driver_call() noexcept {
+    const std::scoped_lock lock(mutex);
+    // Those without a record count as in a call: nobody knows.
+    if (some_unknown.load(std::memory_order_seq_cst)) return &unknown;
+    for (Reader *reader = first; reader; reader = reader->next)
+        if (const void *call = reader->driver_call.load(std::memory_order_acquire)) return call;
+    return nullptr;
+}
+
+bool Grace::begin() noexcept {
+    if (!barrier()) return false;
     const std::scoped_lock lock(mutex);
     for (Reader *reader = first; reader; reader = reader->next) reader->seen_idle = false;
     return true;

@@ -1,5 +1,6 @@
-// Tracks which threads read a snapshot, so that a replaced snapshot can be freed. Each thread marks its own record and
-// runs no fence and no locked instruction. The thread that frees uses membarrier(2) instead (docs/decisions/0030).
+// Tracks which threads read a snapshot, so that a replaced snapshot can be freed, and which are inside a call that must
+// return before the process may be moved (gate.hpp). Each thread marks its own record and runs no fence and no locked
+// instruction. The thread that waits for them uses membarrier(2) instead (docs/decisions/0030).
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,8 @@ struct Reader {
     std::atomic<bool> used{true};           // by a live thread
     bool seen_idle = false;                 // during this grace period; only the freeing thread uses it
     Reader *next = nullptr;
-    std::byte padding[104]{};  // keeps other threads' data off this cache line
+    std::atomic<const void *> driver_call{nullptr};  // the function that the thread is in
+    std::byte padding[96]{};                         // keeps other threads' data off this cache line
 
     // Uses nest: pass the returned value to leave().
     std::uint32_t enter() noexcept {
@@ -36,6 +38,12 @@ inline Reader &mine() noexcept {
     Reader *reader = detail::mine;
     return reader ? *reader : detail::enlist();
 }
+
+// Makes every thread's marks visible to this one. False if the kernel has no membarrier.
+bool barrier() noexcept;
+
+// Returns a `driver_call` of some thread. Null if no thread is in one.
+const void *driver_call() noexcept;
 
 // A grace period: it lasts until every thread has been seen without a snapshot. After that, no thread uses a snapshot
 // that was replaced before it began. One thread at a time.

@@ -269,7 +269,7 @@ void find_other_drivers(const Targets &targets, std::vector<control::Bypass> &ou
 std::vector<control::Bypass> bypasses() {
     std::vector<control::Bypass> out;
     if (!driver_loaded()) return out;
-    const auto inside = reinterpret_cast<Address>(driver().cuInit.address.load(std::memory_order_acquire));
+    const auto inside = reinterpret_cast<Address>(driver_behind_gate().cuInit.address.load(std::memory_order_acquire));
     const Targets targets{library_around(inside), real::glibcs("dlsym"), real::glibcs("dlvsym")};
     if (targets.driver.end == 0) return out;
     constexpr int kTries = 3;  // if the program keeps unloading libraries, report those seen so far

@@ -1,6 +1,7 @@
 #include "driver.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <array>
@@ -8,11 +9,11 @@
 
 #include "keep_errno.hpp"
 #include "real_libc.hpp"
+#include "thunks.hpp"
 
 namespace curb::shim {
 
 constinit Driver detail::the_driver;
-constinit std::atomic<bool> detail::filled{false};
 
 namespace {
 
@@ -71,6 +72,10 @@ struct ByAddress {
 constinit std::array<ByAddress, kRowCount> by_address{};
 constinit std::size_t by_address_count = 0;
 
+// libcuda, once it is found.
+constinit const link_map *libcuda_object = nullptr;
+constinit Range libcuda_range;
+
 // Fills every slot. Two threads may run it at once: both store the same values.
 void fill(void *libcuda) noexcept {
     auto *look_up = real::dlsym();
@@ -92,14 +97,18 @@ void fill(void *libcuda) noexcept {
               [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
     by_address = sorted;
     by_address_count = count;
-    detail::filled.store(true, std::memory_order_release);
+    link_map *object = nullptr;
+    if (dlinfo(libcuda, RTLD_DI_LINKMAP, &object) == 0) libcuda_object = object;
+    libcuda_range = library_around(reinterpret_cast<std::uintptr_t>(the_driver.cuInit.address.load()));
+    thunks::fill();
+    curb_gate.fetch_and(~gate::kNoDriver, std::memory_order_release);
 }
 
 }  // namespace
 
 // Never loads libcuda: a program that does not use it must stay without it.
 bool detail::find_driver() noexcept {
-    if (filled.load(std::memory_order_acquire)) return true;
+    if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) == 0) return true;
     const KeepErrno keep_errno;
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // the first may have lacked memory
@@ -111,20 +120,63 @@ bool detail::find_driver() noexcept {
 
 bool driver_loaded() noexcept { return detail::find_driver(); }
 
-namespace {
-
-// Opens libcuda as a stub would.
-void load_driver() noexcept {
+void detail::load_driver() noexcept {
     const KeepErrno keep_errno;
     if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) dlerror();
-    detail::find_driver();
+    find_driver();
+}
+
+void *detail::function_of_libcuda(const char *symbol) noexcept {
+    return libcuda_object ? real::defined_in(libcuda_object->l_addr, libcuda_object->l_ld, symbol) : nullptr;
+}
+
+bool detail::is_of_libcuda(const void *address) noexcept {
+    return libcuda_range.has(reinterpret_cast<std::uintptr_t>(address));
+}
+
+namespace {
+
+template <class... Args>
+void end(Slot<CUresult(Args...)> &slot) noexcept {
+    slot.address.store([](Args...) { return CUDA_ERROR_DEINITIALIZED; });
+}
+
+// Every function answers that the driver has ended.
+const Driver &ended_driver() noexcept {
+    static Driver driver;
+    static constinit std::atomic<bool> made{false};
+    if (!made.load(std::memory_order_acquire)) {
+#define CURB_WRAP(symbol, base, since, stream, rule) end(driver.symbol);
+#define CURB_CALL(symbol) end(driver.symbol);
+#include "entry_points.def"
+        made.store(true, std::memory_order_release);
+    }
+    return driver;
 }
 
 }  // namespace
 
-void *detail::fallback_for(const void *slot) noexcept {
+const Driver &detail::driver_slowly() noexcept {
+    find_driver();
+    return gate::is_closed() && !gate::wait() ? ended_driver() : the_driver;
+}
+
+namespace {
+
+std::size_t index_of(const void *slot) noexcept {
     const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(&the_driver);
-    const auto index = static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
+    return static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
+}
+
+}  // namespace
+
+const char *name_of_slot(const void *slot) noexcept {
+    const std::size_t index = index_of(slot);
+    return index < kRowCount ? kRows[index].symbol : "a function of the driver";
+}
+
+void *detail::fallback_for(const void *slot) noexcept {
+    const std::size_t index = index_of(slot);
     if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
     const Row &row = kRows[index];
     const bool loaded = find_driver();
@@ -145,13 +197,13 @@ const char *symbol_of(void *driver_address) noexcept {
     if (!driver_address) return nullptr;
     for (const Row &row : kRows)
         if (row.slot() == driver_address) return row.symbol;
-    return nullptr;
+    return thunks::name_at(driver_address);
 }
 
 void *wrapper_named(const char *symbol) noexcept {
     for (const Row &row : kRows)
         if (std::strcmp(row.symbol, symbol) == 0) return row.wrapper();
-    return nullptr;
+    return thunks::named(symbol);
 }
 
 void *nvml_wrapper_named(const char *symbol) noexcept {

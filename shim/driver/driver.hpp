@@ -1,12 +1,14 @@
 // The real driver: one typed slot for each row of entry_points.def, filled from the libcuda that the program loaded.
 // A call before libcuda is loaded goes to the program's own stub of the function, which loads libcuda (stubs.hpp).
 //
-// Thread-safe. driver() costs one atomic load once the slots are filled.
+// Thread-safe. driver() costs one atomic load once the slots are filled, and waits while the gate is closed.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "gate.hpp"
+#include "libraries.hpp"
 #include "stubs.hpp"
 
 #pragma GCC visibility push(default)
@@ -17,10 +19,16 @@
 namespace curb::shim {
 
 namespace detail {
-extern constinit std::atomic<bool> filled;
 // Returns the function to call for an empty slot: the program's own stub if it has one. Otherwise loads libcuda and
 // returns the slot's new address. Null if libcuda lacks the function.
 void *fallback_for(const void *slot) noexcept;
+// Fills the slots if libcuda is loaded. False if it is not.
+bool find_driver() noexcept;
+// Opens libcuda as a stub would.
+void load_driver() noexcept;
+// Returns libcuda's function of this name; null if it has none. Once the slots are filled.
+void *function_of_libcuda(const char *symbol) noexcept;
+bool is_of_libcuda(const void *address) noexcept;
 }  // namespace detail
 
 // A driver function. A call returns CUDA_ERROR_NOT_INITIALIZED if the loaded libcuda lacks it, and CUDA_ERROR_NO_DEVICE
@@ -44,13 +52,26 @@ class Slot<CUresult(Args...)> {
         auto *function =
             reinterpret_cast<CUresult (*)(Args...)>(call.is_nested() ? nullptr : detail::fallback_for(&slot));
         if (function) return function(args...);
-        return detail::filled.load(std::memory_order_acquire) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
+        return detail::find_driver() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
+    }
+};
+
+// A driver function whose calls are counted (gate.hpp).
+template <class F>
+class CountedSlot;
+template <class... Args>
+class CountedSlot<CUresult(Args...)> : public Slot<CUresult(Args...)> {
+  public:
+    CUresult operator()(Args... args) const {
+        const gate::Crossing crossing(this);
+        return crossing.passes() ? Slot<CUresult(Args...)>::operator()(args...) : CUDA_ERROR_DEINITIALIZED;
     }
 };
 
 // Functions that curb exports come first, in the order of their rows, so a slot's position gives its row.
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
+#define CURB_COUNT(symbol, base, since, stream, rule) CountedSlot<decltype(::symbol)> symbol;
 #include "entry_points.def"
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
 #include "entry_points.def"
@@ -58,13 +79,20 @@ struct Driver {
 
 namespace detail {
 extern constinit Driver the_driver;
-bool find_driver() noexcept;
+// Finds libcuda, or waits at the closed gate.
+const Driver &driver_slowly() noexcept;
 }  // namespace detail
 
-// Returns the driver's functions. Every slot is empty while libcuda is not loaded. (Always inline: a sanitizer's
-// runtime calls it before instrumented code can run, so the linker must not pick another file's copy.)
+// Returns the driver's functions. Every slot is empty while libcuda is not loaded. Waits while the gate is closed. If
+// the process is ending meanwhile, every function of the returned driver answers CUDA_ERROR_DEINITIALIZED.
 [[gnu::always_inline]] inline const Driver &driver() noexcept {
-    if (!detail::filled.load(std::memory_order_acquire)) detail::find_driver();
+    return curb_gate.load(std::memory_order_acquire) == 0 ? detail::the_driver : detail::driver_slowly();
+}
+
+// The same, whether the gate is open or closed: for look-ups, and for moving the process. (Always inline: a sanitizer's
+// runtime calls it before instrumented code can run, so the linker must not pick another file's copy.)
+[[gnu::always_inline]] inline const Driver &driver_behind_gate() noexcept {
+    if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) != 0) detail::find_driver();
     return detail::the_driver;
 }
 
@@ -73,9 +101,11 @@ bool driver_loaded() noexcept;
 
 // Returns curb's wrapper for a driver address. Null if curb does not wrap that function.
 void *wrapper_of(void *driver_address) noexcept;
-// Returns the name of the wrapped driver function at this address. Null if curb wraps none there.
+// Returns the name of the driver function at this address. Null if curb exports none of that name.
 const char *symbol_of(void *driver_address) noexcept;
-// Returns the wrapper that curb exports under exactly this name. Null if the table has none.
+// Returns the name of the function whose slot this is.
+const char *name_of_slot(const void *slot) noexcept;
+// Returns the wrapper or thunk that curb exports under exactly this name. Null if there is none.
 void *wrapper_named(const char *symbol) noexcept;
 // The same for NVML's functions.
 void *nvml_wrapper_named(const char *symbol) noexcept;

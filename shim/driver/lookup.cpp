@@ -14,6 +14,7 @@
 #include "nvml.hpp"
 #include "real_libc.hpp"
 #include "stubs.hpp"
+#include "thunks.hpp"
 
 namespace curb::shim {
 namespace {
@@ -24,6 +25,8 @@ bool may_be_ours(const char *name) noexcept {
     const char *rest = name[0] == 'c' && name[1] == 'u' ? name + 2 : std::strncmp(name, "nvml", 4) == 0 ? name + 4 : "";
     return *rest >= 'A' && *rest <= 'Z';
 }
+
+bool may_be_drivers(const char *name) noexcept { return may_be_ours(name) && name[0] == 'c'; }
 
 // Returns curb's export for a name of the table; null for other names.
 void *export_named(const char *name) noexcept {
@@ -45,10 +48,10 @@ void *answer(const char *name, LookUp look_up, void *handle, const void *caller)
         return depends || look_up(RTLD_NEXT) ? wrapper : nullptr;
     }
     if (found == nullptr) return nullptr;
-    if (wrapper_named(name) == nullptr) return found == nvml::loaded(name) ? wrapper : found;
-    driver();  // fills the slots, which wrapper_of() compares with
+    if (name[0] == 'n') return found == nvml::loaded(name) ? wrapper : found;
+    driver_behind_gate();  // fills the slots, which wrapper_of() compares with
     void *ours = wrapper_of(found);
-    return ours ? ours : found;
+    return ours ? ours : thunks::for_function(found, name);
 }
 
 void *answer_dlsym(void *handle, const char *name) {
@@ -64,14 +67,17 @@ void *answer_dlvsym(void *handle, const char *name, const char *version) {
 
 // Returns the address that the exports jump to. Preloads use RTLD_NEXT to reach the library behind them. glibc answers
 // that, also with our exports for a preload before curb. We answer only if no library behind curb has the name: then
-// that preload must not find our export.
+// that preload must not find our export. Other names of the driver's kind may be functions of libcuda that curb does
+// not know; if they are looked up in one library, its answer gets a thunk.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
-    const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name));
+    const bool ours = export_named(name) ? handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name)
+                                         : may_be_drivers(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
     return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::next_dlsym());
 }
 extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name,
                                                           const char *version) noexcept {
-    const bool ours = export_named(name) && (handle != RTLD_NEXT || !real::dlvsym()(RTLD_NEXT, name, version));
+    const bool ours = export_named(name) ? handle != RTLD_NEXT || !real::dlvsym()(RTLD_NEXT, name, version)
+                                         : may_be_drivers(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
     return ours ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::next_dlvsym());
 }
 
@@ -126,20 +132,21 @@ void replace_address(const char *name, int version, uint64_t flags, CUresult res
     if (result != CUDA_SUCCESS || function == nullptr || *function == nullptr || name == nullptr) return;
     void *ours = wrapper_of(*function);
     if (!ours && may_be_ours(name)) ours = adopt(name, version, flags, *function);
-    if (ours) *function = ours;
+    *function = ours ? ours : thunks::for_function(*function, name);
 }
 
 }  // namespace
 
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
-    const CUresult result = curb::shim::driver().cuGetProcAddress(name, function, version, flags);
+    const CUresult result = curb::shim::driver_behind_gate().cuGetProcAddress(name, function, version, flags);
     replace_address(name, version, flags, result, function);
     return result;
 }
 
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
-    const CUresult result = curb::shim::driver().cuGetProcAddress_v2(name, function, version, flags, status);
+    const CUresult result =
+        curb::shim::driver_behind_gate().cuGetProcAddress_v2(name, function, version, flags, status);
     replace_address(name, version, flags, result, function);
     return result;
 }

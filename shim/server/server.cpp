@@ -18,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "bypass.hpp"
 #include "connection.hpp"
 #include "control/runtime_dir.hpp"
 #include "devices.hpp"
+#include "gate.hpp"
 #include "keep_errno.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
@@ -30,6 +32,7 @@
 #include "release.hpp"
 #include "socket_file.hpp"
 #include "status.hpp"
+#include "thunks.hpp"
 #include "waiting.hpp"
 #include "worker.hpp"
 
@@ -47,6 +50,7 @@ constexpr std::size_t kMaxPending = 64;    // answers due from other threads
 constexpr std::chrono::seconds kPause{1};  // after accept found no free descriptor
 // Longest that a client waits for a fresh measurement, mostly for NVML's start (9 ms). Then it gets the last figures.
 constexpr std::chrono::milliseconds kMeasureWait{20};
+constexpr std::uint64_t kLongestLeaseMs = 60'000;
 
 // Answers and requests from other threads. Never destroyed: threads may use it until the process ends.
 struct Inbox {
@@ -145,6 +149,7 @@ class Server {
     Immediate on(const control::StatusRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate on(const control::GateRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
     void deliver_answers(Clock::time_point now);
     Connection *find(std::uint64_t client);
@@ -335,6 +340,25 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         for (control::CapChange &gpu : report.gpus) gpu.held = devices::at(gpu.ordinal).ledger.held();
         return report;
     });
+}
+
+// The client asks again until no call is under way.
+Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
+    control::GateReport out;
+    if (!asked.close_for) {
+        gate::open();
+        return out;
+    }
+    if (!gate::is_closed()) {
+        out.bypasses = bypasses();
+        if (!thunks::all_gated())
+            out.bypasses.push_back(
+                {"the program", "it looked up more of the driver's functions than curb has thunks for"});
+    }
+    out.closed = gate::close(std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
+    if (!out.closed) out.why = "the kernel has no membarrier, so it is not known which calls are under way";
+    if (const char *call = out.closed ? gate::call_under_way() : nullptr) out.waits_for = call;
+    return out;
 }
 
 Server::Immediate Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {

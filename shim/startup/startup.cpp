@@ -68,6 +68,7 @@ void in_fork_child() {
     const KeepErrno keep_errno;  // of fork; closing a descriptor here may fail
     state.store(State::passing, std::memory_order_relaxed);
     own_thread::in_fork_child();
+    gate::in_fork_child();
     server::in_fork_child();
     trace::in_fork_child();
     signals::restore_program_action();
@@ -79,7 +80,7 @@ void start() {
     devices::discover();
     allocators::read_environment();
     begin(environment);
-    if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0) throw std::bad_alloc();
+    if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);
     worker::start();
     policy_watcher::start();

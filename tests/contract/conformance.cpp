@@ -7,6 +7,7 @@
 // loader finds: LD_LIBRARY_PATH, or DIR. What is expected under curb follows from the bare answer and the kind of the
 // row in shim/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no driver in DIR.
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -185,12 +186,32 @@ void check_ends(const Outcome &bare, const Outcome &curbed) {
     check_end("under curb", curbed);
 }
 
+// The driver answers these also while the process is out of its GPUs, so they need no gate.
+bool needs_no_gate(std::string_view symbol) {
+    return symbol.starts_with("cuCheckpointProcess") || symbol.starts_with("cuGetError") ||
+           symbol == "cuCtxGetCurrent" || symbol == "cuDriverGetVersion" || symbol == "cuGetExportTable";
+}
+// Whether it is behind the gate under curb: its export leads to curb's, or its address to a thunk of the same function.
+bool is_gated(std::string_view symbol, const Answer &bare, const Answer &curbed) {
+    return (is_curbs(curbed) && curbed.symbol == symbol) || curbed.place == "thunk of " + bare.place ||
+           (needs_no_gate(symbol) && curbed.place == bare.place);
+}
+// A function of the CUDA driver, or a stub of one. (libcuda has other exports for debuggers, the simulated one for
+// tests.)
+bool is_drivers(std::string_view symbol, const Answer &bare) {
+    return bare.place != "null" && symbol.starts_with("cu") && std::isupper(symbol[2]);
+}
+
 // Whether a symbol is where it must be under curb.
 bool is_in_place(const Channel &channel, const std::string &symbol, const Answer &bare, const Answer &curbed) {
     const bool untouched = curbed.place == bare.place && curbed.error == bare.error;
     const Row *row = row_of(symbol);
     const bool of_stubs = std::string_view(channel.how) == "stubs-handle";  // they lead to curb when they are called
-    if (channel.behind_curb || of_stubs || !row || row->kind == Kind::pass || row->kind == Kind::call) return untouched;
+    if (channel.behind_curb || of_stubs) return untouched;
+    if (!row || row->kind == Kind::pass || row->kind == Kind::call) {
+        if (is_drivers(symbol, bare)) return is_gated(symbol, bare, curbed) && curbed.error == bare.error;
+        return row && channel.bound_by_loader ? is_gated(symbol, bare, curbed) : untouched;
+    }
     if (row->kind == Kind::libc && finds_glibc(channel)) return untouched;
     const bool replaced = is_curbs(curbed) && curbed.symbol == symbol;
     // A sanitizer's interceptor stands before curb, or behind it.
@@ -198,6 +219,12 @@ bool is_in_place(const Channel &channel, const std::string &symbol, const Answer
     // The driver lacks it. A reference is bound to curb's export all the same, which nothing can prevent.
     if (bare.place == "null") return channel.bound_by_loader ? replaced : untouched;
     return replaced && curbed.error == bare.error;
+}
+
+// "cuMemAlloc" of "proc cuMemAlloc 3020 0".
+std::string request_name(const std::string &request) {
+    const std::size_t begin = request.find(' ') + 1;
+    return request.substr(begin, request.find(' ', begin) - begin);
 }
 
 void compare_places(const Channel &channel, const std::vector<std::string> &requests) {
@@ -210,6 +237,8 @@ void compare_places(const Channel &channel, const std::vector<std::string> &requ
             holds = holds && is_in_place(channel, requests[i].substr(std::strlen("symbol ")), without, with);
         else if (stood_in_front_of.count(without.place))
             holds = holds && is_wrapper_for(with, without.place);
+        else if (const std::string name = request_name(requests[i]); is_drivers(name, without))
+            holds = holds && is_gated(name, without, with);
         else
             holds = holds && with.place == without.place;
         cases.check(holds, requests[i], "bare " + written(without) + ", under curb " + written(with));

@@ -140,20 +140,52 @@ void *find(const char *symbol) {
     return by_proc_address(the_how) ? proc_of(the_how, symbol).address : symbol_by(the_how, symbol);
 }
 
-void write_answer(const std::string &code, void *address, bool error) {
-    std::string place = "null";
-    const char *symbol = "";
+// If there is a thunk (shim/driver/thunks.cpp) at the address, returns what it jumps to with the gate open; else null.
+void *behind_thunk(const void *address) {
+    const auto *code = static_cast<const unsigned char *>(address);
+    const auto word = [&](int at) {
+        std::int32_t out = 0;
+        std::memcpy(&out, code + at, sizeof out);
+        return out;
+    };
+#if defined(__x86_64__)
+    constexpr unsigned char kEndbr[] = {0xF3, 0x0F, 0x1E, 0xFA}, kCompare[] = {0x83, 0x3D}, kJump[] = {0xFF, 0x25};
+    if (std::memcmp(code, kEndbr, 4) != 0 || std::memcmp(code + 4, kCompare, 2) != 0 ||
+        std::memcmp(code + 13, kJump, 2) != 0)
+        return nullptr;
+    return *reinterpret_cast<void *const *>(code + 19 + word(15));
+#elif defined(__aarch64__)
+    // bti, adrp and ldr of the gate, adrp and add of the slot, cbnz w16
+    if ((static_cast<std::uint32_t>(word(20)) & 0xFF00001F) != 0x35000010) return nullptr;
+    const auto page = static_cast<std::uint32_t>(word(12)), low = static_cast<std::uint32_t>(word(16));
+    const auto pages = static_cast<std::int32_t>((page >> 5 << 2 | (page >> 29 & 3)) << 11) >> 11;
+    const auto here = (reinterpret_cast<std::uintptr_t>(code) + 12) & ~std::uintptr_t{0xFFF};
+    return *reinterpret_cast<void *const *>(here + static_cast<std::uintptr_t>(std::int64_t{pages} * 4096) +
+                                            (low >> 10 & 0xFFF));
+#endif
+}
+
+// "libcuda.so.1+0x1e1f0", or "thunk of libcuda.so.1+0x1e1f0" for a thunk without a name. `symbol`: the export's name.
+std::string place_of(void *address, const char *&symbol) {
+    if (!address) return "null";
     Dl_info info{};
-    if (address && dladdr(address, &info) && info.dli_fname) {
-        const char *slash = std::strrchr(info.dli_fname, '/');
-        char offset[32];
-        std::snprintf(offset, sizeof offset, "+0x%zx",
-                      static_cast<std::size_t>(static_cast<char *>(address) - static_cast<char *>(info.dli_fbase)));
-        place = std::string(slash ? slash + 1 : info.dli_fname) + offset;
-        if (info.dli_saddr == address && info.dli_sname) symbol = info.dli_sname;
-    } else if (address) {
-        place = "nowhere";
+    if (!dladdr(address, &info) || !info.dli_fname) return "nowhere";
+    const char *slash = std::strrchr(info.dli_fname, '/');
+    const std::string library = slash ? slash + 1 : info.dli_fname;
+    if (info.dli_saddr == address && info.dli_sname) {
+        symbol = info.dli_sname;
+    } else if (library.rfind("libcurb", 0) == 0) {
+        if (void *function = behind_thunk(address)) return "thunk of " + place_of(function, symbol);
     }
+    char offset[32];
+    std::snprintf(offset, sizeof offset, "+0x%zx",
+                  static_cast<std::size_t>(static_cast<char *>(address) - static_cast<char *>(info.dli_fbase)));
+    return library + offset;
+}
+
+void write_answer(const std::string &code, void *address, bool error) {
+    const char *symbol = "";
+    const std::string place = place_of(address, symbol);
     std::printf("%s\t%s\t%s\t%d\n", code.c_str(), place.c_str(), symbol, error);
 }
 

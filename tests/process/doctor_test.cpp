@@ -109,7 +109,7 @@ TEST_CASE("curb doctor names a library that bypasses curb by RTLD_DEEPBIND", "[b
         finds(doctor(machine, process.pid()), plugin("bound") + ": its references to ");
         REQUIRE(passed_by(process).size() == 1);
         CHECK(passed_by(process)[0].library == plugin("bound"));
-        CHECK_THAT(passed_by(process)[0].how, contains(" and 2 more are bound to the driver itself"));
+        CHECK_THAT(passed_by(process)[0].how, contains(" and 3 more are bound to the driver itself"));
     }
     SECTION("it has looked them up by glibc's own dlsym") {
         CHECK(process("deep " + plugin("looks_up")) == "0");

@@ -1,5 +1,6 @@
 // A program that obeys lines on its standard input and answers each with one line of its own.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -14,6 +16,8 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "memory.hpp"
 
@@ -165,6 +169,90 @@ std::string submit() {
     return "ended";
 }
 
+// ---- calls of the driver in every way to reach it, each in a thread of its own ----
+
+CUevent told_event = nullptr;
+const CUdeviceptr *told_block = nullptr;
+
+struct OneCall {
+    const char *name;
+    void *linked;
+    CUresult (*make)(void *function);
+    bool waits = true;  // while the process is suspended
+};
+#define ONE_CALL(name, ...)                                                                         \
+    OneCall {                                                                                       \
+#name, reinterpret_cast < void *>(&name),                                                   \
+            [](void *function) { return reinterpret_cast<decltype(&name)>(function)(__VA_ARGS__); } \
+    }
+std::vector<OneCall> all_calls() {
+    static std::size_t free = 0, total = 0;
+    static CUdevice device = 0;
+    static CUcontext current = nullptr;
+    static unsigned word = 0;
+    std::vector<OneCall> out{ONE_CALL(cuCtxSynchronize),
+                             ONE_CALL(cuStreamSynchronize, nullptr),
+                             ONE_CALL(cuStreamQuery, nullptr),
+                             ONE_CALL(cuEventQuery, told_event),
+                             ONE_CALL(cuEventSynchronize, told_event),
+                             ONE_CALL(cuMemGetInfo_v2, &free, &total),
+                             ONE_CALL(cuMemcpyDtoH_v2, &word, *told_block, sizeof word),
+                             ONE_CALL(cuMemsetD32_v2, *told_block, 7, 1),
+                             ONE_CALL(cuEventRecord, told_event, nullptr),
+                             ONE_CALL(cuCtxGetDevice, &device),
+                             ONE_CALL(cuCtxGetCurrent, &current)};
+    out.back().waits = false;
+    return out;
+}
+// `way`: 0 linked, 1 dlsym, 2 cuGetProcAddress.
+void *reached(const OneCall &call, int way) {
+    if (way == 0) return call.linked;
+    if (way == 1) return dlsym(dlopen("libcuda.so.1", RTLD_NOW), call.name);
+    const std::string name = call.name;
+    void *found = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    MUST(cuGetProcAddress_v2(name.substr(0, name.find("_v2")).c_str(), &found, 12000, 0, &status));
+    return found;
+}
+std::atomic<bool> calling{false}, calling_on{false};
+std::atomic<int> returned{0}, wrong{0};
+std::vector<std::thread> callers;
+// Starts the threads. With `again` each calls on and on, until the next "returned".
+std::string prepare_calls(int way, bool again) {
+    hold(kApart, 0);
+    static const CUdeviceptr block = all_marked.back().start;
+    told_block = &block;
+    MUST(cuEventCreate(&told_event, 0));
+    calling = again;
+    calling_on = again;
+    returned = wrong = 0;
+    for (const OneCall &call : all_calls()) {
+        void *function = reached(call, way);
+        callers.emplace_back([=] {
+            MUST(cuCtxSetCurrent(told_context));
+            while (!calling) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            do {
+                const CUresult result = call.make(function);
+                wrong += result != CUDA_SUCCESS;
+            } while (calling_on);
+            ++returned;
+        });
+    }
+    return "ok";
+}
+// How many calls have returned a while after they began.
+std::string begin_calls() {
+    calling = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    return std::to_string(returned);
+}
+std::string end_calls() {
+    calling_on = false;
+    for (std::thread &thread : callers) thread.join();
+    callers.clear();
+    return std::to_string(returned) + " returned, " + std::to_string(wrong) + " wrong";
+}
+
 // ---- descriptors ----
 
 // What daemons do; then the program opens its own under the same numbers: sockets with something to read, or files.
@@ -225,6 +313,12 @@ std::string fork_child_that_allocates() {
     return status == 0 ? "ok" : "it ended with " + std::to_string(status);
 }
 
+std::string fork_child_that_ends() {
+    const pid_t child = fork();
+    if (child == 0) std::exit(cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    return status_of(child) == 0 ? "ok" : "it ended badly";
+}
+
 // Keeps whatever it inherits; ended by its parent's test.
 std::string fork_child_that_stays() {
     int ready[2];
@@ -272,6 +366,12 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"work", [](const auto &) { return work_on(); }},
     {"compute", [](const auto &) { return compute(); }},
     {"submit", [](const auto &) { return submit(); }},
+    {"prepare", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), false); }},
+    {"call on", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), true); }},
+    {"begin", [](const auto &) { return begin_calls(); }},
+    {"returned", [](const auto &) { return end_calls(); }},
+    {"synchronize", [](const auto &) { return answer_of(cuCtxSynchronize()); }},
+    {"fork", [](const auto &) { return fork_child_that_ends(); }},
     {"close for sockets", [](const auto &) { return close_for_sockets(); }},
     {"close for files", [](const auto &) { return close_for_files(); }},
     {"look", [](const auto &) { return look_at_them(); }},

@@ -68,6 +68,8 @@ const std::vector<Request> kRequests = {
     StatusRequest{true},
     CapRequest(),
     CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "cuda:0"},
+    GateRequest(),
+    GateRequest{3000},
     ReleaseRequest(),
     ReleaseRequest{0, {}},
     ReleaseRequest{kMost, {{Step::frameworks, Step::pools}}},
@@ -81,6 +83,8 @@ const std::vector<Reply> kReplies = {
     CapReport(),
     CapReport{
         {{0, "GPU-1", 1, 2, policy::Size{policy::Size::Unit::bytes, 2}, true, 3}, {1, "GPU-2", {}, {}, {}, false, 4}}},
+    GateReport(),
+    GateReport{false, "w", "f", {{"l", "h"}}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
     ReleaseReport{"", {}, 0, {"TensorFlow"}},

@@ -32,7 +32,14 @@ struct CapRequest {
     std::string gpu = "*";            // a key as in policies
     friend bool operator==(const CapRequest &, const CapRequest &) = default;
 };
-using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest>;
+// Makes the process's calls of the driver wait, or go on (shim/driver/gate.hpp).
+struct GateRequest {
+    // For so many milliseconds, or until the next request; then the process asks the driver whether it is out of its
+    // GPUs. nullopt: the calls go on.
+    std::optional<std::uint64_t> close_for;
+    friend bool operator==(const GateRequest &, const GateRequest &) = default;
+};
+using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;
 
 struct Failure {
     std::string message;  // what is wrong, where, and the remedy
@@ -52,7 +59,14 @@ struct CapReport {
     std::vector<CapChange> gpus;  // that the key names
     friend bool operator==(const CapReport &, const CapReport &) = default;
 };
-using Reply = std::variant<Failure, Status, ReleaseReport, CapReport>;
+struct GateReport {
+    bool closed = false;           // new calls wait
+    std::string why;               // not closed
+    std::string waits_for;         // a function that a thread is in and that must return before the process is moved
+    std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before
+    friend bool operator==(const GateReport &, const GateReport &) = default;
+};
+using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, GateReport>;
 
 // Return members of the answers of `curb … --json`: every member is there, and null if it is not known. json_of(status)
 // leaves out the devices.

@@ -1,0 +1,63 @@
+#include "gate.hpp"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "control/client.hpp"
+#include "target.hpp"
+
+namespace curb::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLease{3000}, kAskAgain{500}, kPatience{2000};
+
+policy::Result<control::GateReport, std::string> ask(int pid, std::optional<milliseconds> close_for) {
+    control::GateRequest request;
+    if (close_for) request.close_for = static_cast<std::uint64_t>(close_for->count());
+    return report_in<control::GateReport>(pid, control::ask(pid, request, kPatience));
+}
+
+}  // namespace
+
+Gate::~Gate() {
+    if (closed_) open_gate(pid_);
+}
+
+std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+        const auto report = ask(pid_, kLease);
+        asked_ = std::chrono::steady_clock::now();
+        closed_ = report && report->closed;
+        if (!closed_) {
+            if (force) return std::nullopt;
+            return fmt::format(
+                "its calls of CUDA cannot be made to wait, and a synchronisation would end it: {}; --force "
+                "if it makes none until curb resume",
+                report ? report->why : report.error());
+        }
+        if (!report->bypasses.empty() && !force)
+            return fmt::format(
+                "calls of CUDA would reach the driver past curb, and a synchronisation would end it: {}, {}; "
+                "--force if it makes none until curb resume",
+                report->bypasses.front().library, report->bypasses.front().how);
+        if (report->waits_for.empty()) return std::nullopt;
+        if (asked_ >= until)
+            return fmt::format("a call of {} did not return within {}; try again, or --timeout 1m", report->waits_for,
+                               policy::format(patience));
+        std::this_thread::sleep_for(milliseconds(2));
+    }
+}
+
+void Gate::keep_closed() {
+    if (!closed_ || std::chrono::steady_clock::now() < asked_ + kAskAgain) return;
+    asked_ = std::chrono::steady_clock::now();
+    static_cast<void>(ask(pid_, kLease));
+}
+
+void open_gate(int pid) { static_cast<void>(ask(pid, std::nullopt)); }
+
+}  // namespace curb::cli

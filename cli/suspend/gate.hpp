@@ -1,0 +1,42 @@
+// The gate of a process under curb: while it is closed, the process's calls wait in libcurb.so instead of reaching the
+// driver, which would end the process at a synchronisation or a query while it is out of its GPUs.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "policy/duration.hpp"
+
+namespace curb::cli {
+
+class Gate {
+  public:
+    explicit Gate(int pid) : pid_(pid) {}
+    // Opens the gate, unless it must stay closed.
+    ~Gate();
+    Gate(const Gate &) = delete;
+    Gate &operator=(const Gate &) = delete;
+
+    // Closes the gate and waits, at most `patience`, until no call is under way that must return before. Returns why
+    // the process cannot be moved, and the remedy; nullopt if it can be. `force`: goes on where only calls past the
+    // gate are feared.
+    std::optional<std::string> close(policy::Duration patience, bool force);
+    // Asks the process to keep it closed. Called at least each second until the process is out: it opens the gate by
+    // itself if nobody asks, since curb may have been killed.
+    void keep_closed();
+    // The process is out: the gate stays closed when this object goes.
+    void leave_closed() { closed_ = false; }
+    // True if the process's calls wait now.
+    [[nodiscard]] bool is_closed() const { return closed_; }
+
+  private:
+    int pid_;
+    bool closed_ = false;
+    std::chrono::steady_clock::time_point asked_;
+};
+
+// Opens the gate of a process that runs again. (If it cannot be asked, its next call opens it, 0.1 s later.)
+void open_gate(int pid);
+
+}  // namespace curb::cli

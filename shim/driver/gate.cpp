@@ -1,0 +1,70 @@
+#include "gate.hpp"
+
+#include <unistd.h>
+
+#include "clock.hpp"
+#include "driver.hpp"
+#include "keep_errno.hpp"
+#include "waiting.hpp"
+
+constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
+
+namespace curb::shim::gate {
+namespace {
+
+constinit std::atomic<std::uint64_t> lease_until_ms{0};
+constinit std::atomic<bool> ending{false};
+
+// How often a waiting call asks the driver whether the process has been brought back by someone who did not say so:
+// another tool, or a `curb resume` that was killed.
+constexpr std::uint64_t kLookMs = 100;
+
+// True if the driver says that the process is not moved: nobody keeps the gate closed for a reason.
+bool is_running() noexcept {
+    CUprocessState state{};
+    return detail::the_driver.cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&
+           state == CU_PROCESS_STATE_RUNNING;
+}
+
+}  // namespace
+
+bool wait() noexcept {
+    const KeepErrno keep_errno;
+    for (;;) {
+        const std::uint32_t word = curb_gate.load(std::memory_order_acquire);
+        if (ending.load(std::memory_order_acquire)) return false;
+        if ((word & kClosed) == 0) return true;
+        if (now_ms() >= lease_until_ms.load(std::memory_order_relaxed) && is_running())
+            open();
+        else
+            futex_wait(curb_gate, word, kLookMs);
+    }
+}
+
+bool close(std::chrono::milliseconds lease) noexcept {
+    lease_until_ms.store(now_ms() + static_cast<std::uint64_t>(lease.count()), std::memory_order_relaxed);
+    if (is_closed()) return true;
+    curb_gate.fetch_or(kClosed, std::memory_order_seq_cst);
+    if (readers::barrier()) return true;
+    open();
+    return false;
+}
+
+void open() noexcept {
+    curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
+    futex_wake(curb_gate);
+}
+
+const char *call_under_way() noexcept {
+    const void *slot = readers::driver_call();
+    return slot ? name_of_slot(slot) : nullptr;
+}
+
+void at_exit() noexcept {
+    ending.store(true, std::memory_order_release);
+    futex_wake(curb_gate);
+}
+
+void in_fork_child() noexcept { curb_gate.fetch_and(~kClosed, std::memory_order_relaxed); }
+
+}  // namespace curb::shim::gate

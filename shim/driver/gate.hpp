@@ -1,0 +1,78 @@
+// The gate: while it is closed, no call of the program reaches the driver. The calls wait, and go on when it opens.
+//
+// It is closed while the process is out of its GPUs. The driver's own lock holds most functions back in that time, but
+// not all: a synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). Such
+// functions are the CURB_COUNT rows of entry_points.def. A call of one that is under way when the gate closes must
+// return before the process may be moved, so these calls are counted, each thread in a record of its own.
+//
+// An open gate costs a call one load. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "lifetime.hpp"
+#include "readers.hpp"
+
+// 0: calls pass. Read by the thunks' assembly too.
+extern "C" __attribute__((visibility("hidden"))) std::atomic<std::uint32_t> curb_gate;
+
+namespace curb::shim::gate {
+
+// Bits of curb_gate.
+inline constexpr std::uint32_t kClosed = 1;
+inline constexpr std::uint32_t kNoDriver = 2;  // libcuda has not been found yet
+
+inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acquire) & kClosed) != 0; }
+
+// Waits while the gate is closed. False if the process is ending, so that the gate will not open any more: the call
+// must return CUDA_ERROR_DEINITIALIZED. Keeps errno; no cancellation point.
+bool wait() noexcept;
+
+// Closes the gate, or keeps it closed, for the client that moves the process. If the client does not ask again within
+// `lease`, and the driver says that the process is running, the next call of the program opens the gate: the client may
+// have died. False if calls cannot be counted here (the kernel has no membarrier): then the gate stays open.
+bool close(std::chrono::milliseconds lease) noexcept;
+// Opens the gate. Async-signal-safe.
+void open() noexcept;
+// Returns the name of a function whose call must return before the process may be moved. Null if there is none. Only
+// while the gate is closed.
+const char *call_under_way() noexcept;
+
+// The process ends, so waiting calls return.
+void at_exit() noexcept;
+// The driver refuses all calls in a fork child: nothing waits there.
+void in_fork_child() noexcept;
+
+// Counts a call of a CURB_COUNT function on this thread.
+class Crossing : NoCopy {
+  public:
+    // Waits while the gate is closed. `function`: the slot.
+    explicit Crossing(const void *function) noexcept
+        : reader_(readers::mine()), outer_(reader_.driver_call.load(std::memory_order_relaxed)) {
+        mark(function);
+        while (is_closed()) {
+            reader_.driver_call.store(outer_, std::memory_order_release);
+            passes_ = wait();
+            if (!passes_) return;
+            mark(function);
+        }
+    }
+    ~Crossing() { reader_.driver_call.store(outer_, std::memory_order_release); }
+
+    [[nodiscard]] bool passes() const noexcept { return passes_; }
+
+  private:
+    void mark(const void *function) noexcept {
+        reader_.driver_call.store(function, std::memory_order_relaxed);
+        // This fence orders the compiler; the closing thread's membarrier orders the processors.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+
+    readers::Reader &reader_;
+    const void *outer_;  // a signal handler may call within a call
+    bool passes_ = true;
+};
+
+}  // namespace curb::shim::gate

@@ -1,0 +1,279 @@
+#include "thunks.hpp"
+
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "driver.hpp"
+#include "gate.hpp"
+#include "keep_errno.hpp"
+#include "real_libc.hpp"
+#include "stubs.hpp"
+
+// The functions of libcuda 13.0 are some 670, of which cudart asks for 440.
+#define CURB_SUPPLY 768
+
+// A thunk whose slot is at `slot`: with the gate open it jumps to the address in the slot. The slot of a named thunk is
+// empty until libcuda is found. (No initial address there: the loader would fill in each, at the start of every
+// process.)
+#if defined(__x86_64__)
+#define CURB_NAMED_BYTES 48
+#define CURB_FOUND_BYTES 32
+#define CURB_SLOWLY(slot) "1: leaq " slot "(%rip), %r11\njmp curb_thunk_slowly\n"
+#define CURB_GATE "endbr64\ncmpl $0, curb_gate(%rip)\njne 1f\n"
+#define CURB_NAMED_THUNK(slot) \
+    CURB_GATE "movq " slot "(%rip), %r11\ntestq %r11, %r11\njz 1f\njmp *%r11\n" CURB_SLOWLY(slot)
+#define CURB_FOUND_THUNK(slot) CURB_GATE "jmp *" slot "(%rip)\n" CURB_SLOWLY(slot)
+#elif defined(__aarch64__)
+#define CURB_NAMED_BYTES 48
+#define CURB_FOUND_BYTES 64
+#define CURB_FOUND_THUNK(slot)                                       \
+    "bti c\nadrp x16, curb_gate\nldr w16, [x16, #:lo12:curb_gate]\n" \
+    "adrp x17, " slot "\nadd x17, x17, #:lo12:" slot                 \
+    "\ncbnz w16, 1f\n"                                               \
+    "ldr x16, [x17]\ncbz x16, 1f\nbr x16\n1: b curb_thunk_slowly\n"
+#define CURB_NAMED_THUNK(slot) CURB_FOUND_THUNK(slot)
+#endif
+
+#define CURB_STRING_OF(number) #number
+#define CURB_STRING(number) CURB_STRING_OF(number)
+
+// The slots, and the thunks in the same order.
+asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:\n"
+#define CURB_THUNK(symbol) "curb_slot_of_" #symbol ": .skip 8\n"
+#define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
+#include "entry_points.def"
+#include "functions.def"
+    "curb_found_slots: .skip 8 * " CURB_STRING(CURB_SUPPLY) "\n.popsection\n");
+asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cfi_startproc\n"
+#define CURB_THUNK(symbol)                                       \
+    ".globl " #symbol "\n.type " #symbol ", %function\n" #symbol \
+    ":\n" CURB_NAMED_THUNK("curb_slot_of_" #symbol) ".size " #symbol ", .-" #symbol "\n.balign 16\n"
+#define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
+#include "entry_points.def"
+#include "functions.def"
+    ".balign 64\ncurb_found_thunks:\n.set curb_thunk, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
+    ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_thunk")
+    ".set curb_thunk, curb_thunk + 1\n.endr\n.cfi_endproc\n.popsection\n");
+
+// Keeps the registers of a call's arguments, asks curb_thunk_target(slot) for the function, and jumps to it.
+#if defined(__x86_64__)
+asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly, @function\ncurb_thunk_slowly:\n"
+    ".cfi_startproc\n"
+    "pushq %rdi\n.cfi_adjust_cfa_offset 8\n"
+    "pushq %rsi\n.cfi_adjust_cfa_offset 8\n"
+    "pushq %rdx\n.cfi_adjust_cfa_offset 8\n"
+    "pushq %rcx\n.cfi_adjust_cfa_offset 8\n"
+    "pushq %r8\n.cfi_adjust_cfa_offset 8\n"
+    "pushq %r9\n.cfi_adjust_cfa_offset 8\n"
+    "subq $72, %rsp\n.cfi_adjust_cfa_offset 72\n"
+    "movsd %xmm0, (%rsp)\nmovsd %xmm1, 8(%rsp)\nmovsd %xmm2, 16(%rsp)\nmovsd %xmm3, 24(%rsp)\n"
+    "movsd %xmm4, 32(%rsp)\nmovsd %xmm5, 40(%rsp)\nmovsd %xmm6, 48(%rsp)\nmovsd %xmm7, 56(%rsp)\n"
+    "movq %r11, %rdi\n"
+    "call curb_thunk_target\n"
+    "movq %rax, %r11\n"
+    "movsd (%rsp), %xmm0\nmovsd 8(%rsp), %xmm1\nmovsd 16(%rsp), %xmm2\nmovsd 24(%rsp), %xmm3\n"
+    "movsd 32(%rsp), %xmm4\nmovsd 40(%rsp), %xmm5\nmovsd 48(%rsp), %xmm6\nmovsd 56(%rsp), %xmm7\n"
+    "addq $72, %rsp\n.cfi_adjust_cfa_offset -72\n"
+    "popq %r9\n.cfi_adjust_cfa_offset -8\n"
+    "popq %r8\n.cfi_adjust_cfa_offset -8\n"
+    "popq %rcx\n.cfi_adjust_cfa_offset -8\n"
+    "popq %rdx\n.cfi_adjust_cfa_offset -8\n"
+    "popq %rsi\n.cfi_adjust_cfa_offset -8\n"
+    "popq %rdi\n.cfi_adjust_cfa_offset -8\n"
+    "jmp *%r11\n"
+    ".cfi_endproc\n.size curb_thunk_slowly, .-curb_thunk_slowly\n.popsection\n");
+#elif defined(__aarch64__)
+asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly, %function\ncurb_thunk_slowly:\n"
+    ".cfi_startproc\n"
+    "stp x29, x30, [sp, #-144]!\n.cfi_adjust_cfa_offset 144\n.cfi_rel_offset x29, 0\n.cfi_rel_offset x30, 8\n"
+    "stp x0, x1, [sp, #16]\nstp x2, x3, [sp, #32]\nstp x4, x5, [sp, #48]\nstp x6, x7, [sp, #64]\n"
+    "stp d0, d1, [sp, #80]\nstp d2, d3, [sp, #96]\nstp d4, d5, [sp, #112]\nstp d6, d7, [sp, #128]\n"
+    "mov x0, x17\n"
+    "bl curb_thunk_target\n"
+    "mov x16, x0\n"
+    "ldp x0, x1, [sp, #16]\nldp x2, x3, [sp, #32]\nldp x4, x5, [sp, #48]\nldp x6, x7, [sp, #64]\n"
+    "ldp d0, d1, [sp, #80]\nldp d2, d3, [sp, #96]\nldp d4, d5, [sp, #112]\nldp d6, d7, [sp, #128]\n"
+    "ldp x29, x30, [sp], #144\n.cfi_adjust_cfa_offset -144\n"
+    "br x16\n"
+    ".cfi_endproc\n.size curb_thunk_slowly, .-curb_thunk_slowly\n.popsection\n");
+#endif
+
+extern "C" {
+#define CURB_INTERNAL __attribute__((visibility("hidden")))
+extern CURB_INTERNAL std::atomic<void *> curb_named_slots[], curb_found_slots[];
+extern CURB_INTERNAL const char curb_named_thunks[], curb_found_thunks[];
+}
+
+namespace curb::shim::thunks {
+namespace {
+
+// The names of the named thunks, in the order of their slots. One text, because pointers would be relocated at the
+// start of every process.
+constexpr char kText[] =
+#define CURB_PASS(symbol, base, since, stream, why) #symbol "\0"
+#define CURB_THUNK(symbol) #symbol "\0"
+#include "entry_points.def"
+#include "functions.def"
+    ;
+#define CURB_PASS(symbol, base, since, stream, why) +1
+#define CURB_THUNK(symbol) +1
+constexpr std::size_t kNamed = 0
+#include "entry_points.def"
+#include "functions.def"
+    ;
+
+using Number = std::uint16_t;
+struct Names {
+    std::array<Number, kNamed> begins{};   // of each in kText
+    std::array<Number, kNamed> by_name{};  // the numbers of the thunks, sorted by name
+};
+constexpr std::string_view text_at(Number begin) { return kText + begin; }
+constexpr Names kNames = [] {
+    Names out;
+    Number begin = 0;
+    for (Number i = 0; i < kNamed; ++i) {
+        out.begins[i] = begin;
+        out.by_name[i] = i;
+        begin = static_cast<Number>(begin + text_at(begin).size() + 1);
+    }
+    std::sort(out.by_name.begin(), out.by_name.end(),
+              [&](Number a, Number b) { return text_at(out.begins[a]) < text_at(out.begins[b]); });
+    return out;
+}();
+static_assert(sizeof kText < 65'536);
+
+const char *name_of(std::size_t number) noexcept { return kText + kNames.begins[number]; }
+
+constinit std::atomic<bool> used_up{false};
+
+void *supplied(std::size_t number) noexcept {
+    return const_cast<char *>(curb_found_thunks + number * CURB_FOUND_BYTES);
+}
+
+// Functions that only read what the process knows, and those that move it.
+bool answers_while_closed(std::string_view name) noexcept {
+    return name.starts_with("cuCheckpointProcess") || name.starts_with("cuGetError") || name == "cuCtxGetCurrent" ||
+           name == "cuDriverGetVersion" || name == "cuGetExportTable";
+}
+
+CUresult is_ending() noexcept { return CUDA_ERROR_DEINITIALIZED; }
+CUresult has_no_device() noexcept { return CUDA_ERROR_NO_DEVICE; }
+CUresult lacks_function() noexcept { return CUDA_ERROR_NOT_INITIALIZED; }
+template <CUresult (*Function)() noexcept>
+void *address_of() noexcept {
+    return reinterpret_cast<void *>(Function);
+}
+
+// The preloads behind curb: a reference to one of their definitions must reach it, as without curb. The loader lists
+// them before the libraries that the program needs, and never unloads them.
+class Preloads {
+  public:
+    Preloads() noexcept {
+        const link_map *program = _r_debug.r_map;
+        const Range self = library_around(reinterpret_cast<std::uintptr_t>(&curb_gate));
+        for (begin_ = program; begin_ && !self.has(reinterpret_cast<std::uintptr_t>(begin_->l_ld));)
+            begin_ = begin_->l_next;
+        if (begin_) begin_ = begin_->l_next;
+        for (end_ = begin_; end_ && !is_needed(program, end_);) end_ = end_->l_next;
+    }
+    [[nodiscard]] void *definition(const char *name) const noexcept {
+        for (const link_map *one = begin_; one != end_; one = one->l_next)
+            if (void *found = real::defined_in(one->l_addr, one->l_ld, name)) return found;
+        return nullptr;
+    }
+
+  private:
+    // True for a library that the program itself is linked to.
+    static bool is_needed(const link_map *program, const link_map *library) noexcept {
+        const char *names = nullptr;
+        for (const auto *entry = program->l_ld; entry->d_tag != DT_NULL; ++entry)
+            if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char *>(entry->d_un.d_ptr);
+        const char *slash = std::strrchr(library->l_name, '/');
+        const char *base = slash ? slash + 1 : library->l_name;
+        for (const auto *entry = program->l_ld; names && entry->d_tag != DT_NULL; ++entry) {
+            if (entry->d_tag != DT_NEEDED) continue;
+            const char *needed = names + entry->d_un.d_val;
+            const char *last = std::strrchr(needed, '/');
+            if (std::strcmp(last ? last + 1 : needed, base) == 0) return true;
+        }
+        return false;
+    }
+
+    const link_map *begin_ = nullptr, *end_ = nullptr;
+};
+
+// A stub that calls curb again without having loaded libcuda would do so for ever.
+constinit thread_local int stubs_without_driver = 0;
+
+// Returns what a thunk jumps to whose slot is empty: the program's own stub if libcuda is not loaded.
+void *without_slot(std::size_t number) noexcept {
+    const KeepErrno keep_errno;
+    const char *name = name_of(number);
+    constexpr int kNested = 16;
+    if (!driver_loaded() && ++stubs_without_driver < kNested)
+        if (void *stub = stubs::definition(name, named(name), stubs::caller())) return stub;
+    stubs_without_driver = 0;
+    if (!driver_loaded()) detail::load_driver();
+    if (!driver_loaded()) return address_of<has_no_device>();
+    void *function = curb_named_slots[number].load(std::memory_order_acquire);
+    return function ? function : address_of<lacks_function>();
+}
+
+}  // namespace
+
+// Called by a thunk whose gate is closed or whose slot is empty. Returns the address to jump to.
+extern "C" __attribute__((used)) CURB_INTERNAL void *curb_thunk_target(std::atomic<void *> *slot) noexcept {
+    const bool is_named = slot >= curb_named_slots && slot < curb_named_slots + kNamed;
+    const auto number = static_cast<std::size_t>(slot - curb_named_slots);
+    if (gate::is_closed() && !(is_named && answers_while_closed(name_of(number))) && !gate::wait())
+        return address_of<is_ending>();
+    void *target = slot->load(std::memory_order_acquire);
+    return target ? target : without_slot(number);
+}
+
+void *named(const char *symbol) noexcept {
+    const std::string_view wanted = symbol;
+    const auto found_at = std::lower_bound(kNames.by_name.begin(), kNames.by_name.end(), wanted,
+                                           [](Number one, std::string_view name) { return name_of(one) < name; });
+    if (found_at == kNames.by_name.end() || name_of(*found_at) != wanted) return nullptr;
+    return const_cast<char *>(curb_named_thunks + *found_at * CURB_NAMED_BYTES);
+}
+
+void *for_function(void *driver_address, const char *name) noexcept {
+    if (answers_while_closed(name) || !detail::is_of_libcuda(driver_address)) return driver_address;
+    // The slots are a hash table of their own: without a lock, which a fork child could find taken.
+    const std::size_t first = reinterpret_cast<std::uintptr_t>(driver_address) >> 4;
+    for (std::size_t i = 0; i < CURB_SUPPLY; ++i) {
+        const std::size_t number = (first + i) % CURB_SUPPLY;
+        void *there = nullptr;
+        if (curb_found_slots[number].compare_exchange_strong(there, driver_address) || there == driver_address)
+            return supplied(number);
+    }
+    used_up.store(true, std::memory_order_relaxed);
+    return driver_address;
+}
+
+bool all_gated() noexcept { return !used_up.load(std::memory_order_relaxed); }
+
+void fill() noexcept {
+    const Preloads preloads;
+    for (std::size_t i = 0; i < kNamed; ++i) {
+        void *function = preloads.definition(name_of(i));
+        curb_named_slots[i].store(function ? function : detail::function_of_libcuda(name_of(i)),
+                                  std::memory_order_release);
+    }
+}
+
+const char *name_at(const void *driver_address) noexcept {
+    for (std::size_t i = 0; i < kNamed; ++i)
+        if (detail::function_of_libcuda(name_of(i)) == driver_address) return name_of(i);
+    return nullptr;
+}
+
+}  // namespace curb::shim::thunks

@@ -1,0 +1,126 @@
+// The gate: calls of a program that is suspended wait in curb, whatever they are and however they reach the driver. The
+// simulated driver ends a program by SIGSEGV, as the real one does, if a synchronisation or a query reaches it then.
+#include "capped.hpp"
+#include "control/client.hpp"
+#include "simulated.hpp"
+
+namespace {
+
+using namespace curb;
+
+constexpr const char *kCalls = "11", *kWaiting = "1";  // of all_calls(); those that return meanwhile
+
+void suspend(const Machine &machine, const Program &program) {
+    const Outcome out = machine.curb({"suspend", program.id()});
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    CHECK_THAT(out.out, contains("it waits in its next CUDA call"));
+}
+void resume(const Machine &machine, const Program &program, const Environment &more = {}) {
+    const Outcome out = machine.curb({"resume", program.id()}, more);
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+}
+control::GateReport ask_gate(const Program &program, std::optional<std::uint64_t> close_for) {
+    const control::Reply reply = control::ask(program.pid(), control::GateRequest{close_for}, 10s);
+    REQUIRE(std::holds_alternative<control::GateReport>(reply));
+    return std::get<control::GateReport>(reply);
+}
+
+}  // namespace
+
+TEST_CASE("calls of a suspended program wait, and succeed after the resume, in every way to reach the driver") {
+    const std::string way = GENERATE("0", "1", "2");  // linked, dlsym, cuGetProcAddress
+    CAPTURE(way);
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("prepare " + way) == "ok");
+    suspend(machine, program);
+    CHECK(program.answers("begin") == kWaiting);
+    CHECK(program.answers("begin") == kWaiting);
+    resume(machine, program);
+    CHECK(program.answers("returned") == std::string(kCalls) + " returned, 0 wrong");
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a program can be suspended again and again while its threads call the driver") {
+    const std::string way = GENERATE("0", "2");
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("call on " + way) == "ok");
+    for (int i = 0; i < 8; ++i) {
+        suspend(machine, program);
+        resume(machine, program);
+    }
+    CHECK(program.answers("returned") == std::string(kCalls) + " returned, 0 wrong");
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a program is not suspended while a call is under way that the driver's lock would not hold back") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("compute") == "ok");  // 3 s
+    program.tell("synchronize");
+    const Outcome out = machine.curb({"suspend", "--timeout", "200ms", program.id()});
+    CHECK(out.status == 1);
+    CHECK_THAT(out.err, contains("a call of cuCtxSynchronize did not return within 200ms"));
+    CHECK(program.says() == "ok");
+    CHECK(machine.state(program.pid()) == "running");
+    suspend(machine, program);
+    resume(machine, program);
+}
+
+TEST_CASE("the gate opens by itself when nobody keeps it closed and the program is in its GPUs") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 64") == "held");
+    SECTION("the command was killed before anything was moved") {
+        const control::GateReport report = ask_gate(program, 1500);
+        CHECK(report.closed);
+        CHECK(report.waits_for.empty());
+        program.tell("check");
+        CHECK(program.says(150ms).empty());
+        CHECK(program.says() == "right");
+    }
+    SECTION("another tool brought it back") {
+        suspend(machine, program);
+        program.tell("check");
+        CHECK(program.says(300ms).empty());
+        resume(machine, program, {{"LD_PRELOAD", ""}, {"XDG_RUNTIME_DIR", "/nonexistent"}});
+        CHECK(program.says() == "right");
+    }
+}
+
+TEST_CASE("a suspended program may exit, fork and be killed") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 64") == "held");
+    const bool calls = GENERATE(false, true);
+    if (calls) REQUIRE(program.answers("prepare 1") == "ok");
+    suspend(machine, program);
+    if (calls) {
+        CHECK(program.answers("begin") == kWaiting);
+        program.kill(SIGTERM);
+        CHECK(program.end() == 128 + SIGTERM);
+        return;
+    }
+    SECTION("fork") {
+        CHECK(program.answers("fork") == "ok");
+        resume(machine, program);
+        CHECK(program.answers("check") == "right");
+    }
+    SECTION("exit") { CHECK(program.finish() == 0); }
+}
+
+TEST_CASE("a program with a library whose calls pass the gate is not suspended, and the library is named", "[bare]") {
+    const Machine machine;
+    const std::string library = CURB_PLUGINS "/libplugin_bound.so";
+    Capped process(machine.runtime(),
+                   {{CURB_PLUGIN_HOST, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
+    REQUIRE(process("deep " + library) == "0");
+    const Outcome out = machine.curb({"suspend", process.id()});
+    CHECK(out.status == 1);
+    CHECK_THAT(out.err, contains("calls of CUDA would reach the driver past curb") && contains(library));
+    CHECK(process("deep " + library) == "0");
+}
