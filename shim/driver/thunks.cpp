@@ -2,7 +2,6 @@
 
 #include <link.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -43,23 +42,26 @@
 #define CURB_STRING_OF(number) #number
 #define CURB_STRING(number) CURB_STRING_OF(number)
 
-// The slots, and the thunks in the same order.
+// The slots, and the thunks in the same order. Assembler's macros, because the whole text would pass the length of a
+// string that a compiler must take.
 asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:\n"
-#define CURB_THUNK(symbol) "curb_slot_of_" #symbol ": .skip 8\n"
+    ".macro curb_slot symbol\ncurb_slot_of_\\symbol: .skip 8\n.endm\n"
+#define CURB_THUNK(symbol) "curb_slot " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
 #include "entry_points.def"
 #include "functions.def"
     "curb_found_slots: .skip 8 * " CURB_STRING(CURB_SUPPLY) "\n.popsection\n");
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cfi_startproc\n"
-#define CURB_THUNK(symbol)                                       \
-    ".globl " #symbol "\n.type " #symbol ", %function\n" #symbol \
-    ":\n" CURB_NAMED_THUNK("curb_slot_of_" #symbol) ".size " #symbol ", .-" #symbol "\n.balign 16\n"
+    ".macro curb_thunk symbol\n"
+    ".globl \\symbol\n.type \\symbol, %function\n\\symbol:\n" CURB_NAMED_THUNK("curb_slot_of_\\symbol")
+    ".size \\symbol, .-\\symbol\n.balign 16\n.endm\n"
+#define CURB_THUNK(symbol) "curb_thunk " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
 #include "entry_points.def"
 #include "functions.def"
-    ".balign 64\ncurb_found_thunks:\n.set curb_thunk, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
-    ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_thunk")
-    ".set curb_thunk, curb_thunk + 1\n.endr\n.cfi_endproc\n.popsection\n");
+    ".balign 64\ncurb_found_thunks:\n.set curb_number, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
+    ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
+    ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
 
 // Keeps the registers of a call's arguments, asks curb_thunk_target(slot) for the function, and jumps to it.
 #if defined(__x86_64__)
@@ -121,34 +123,22 @@ constexpr char kText[] =
 #include "entry_points.def"
 #include "functions.def"
     ;
-#define CURB_PASS(symbol, base, since, stream, why) +1
-#define CURB_THUNK(symbol) +1
-constexpr std::size_t kNamed = 0
+using Number = std::uint16_t;
+constexpr auto kBegins = [] {  // of each name in kText
+    constexpr Number kSizes[] = {
+#define CURB_PASS(symbol, base, since, stream, why) sizeof #symbol,
+#define CURB_THUNK(symbol) sizeof #symbol,
 #include "entry_points.def"
 #include "functions.def"
-    ;
-
-using Number = std::uint16_t;
-struct Names {
-    std::array<Number, kNamed> begins{};   // of each in kText
-    std::array<Number, kNamed> by_name{};  // the numbers of the thunks, sorted by name
-};
-constexpr std::string_view text_at(Number begin) { return kText + begin; }
-constexpr Names kNames = [] {
-    Names out;
-    Number begin = 0;
-    for (Number i = 0; i < kNamed; ++i) {
-        out.begins[i] = begin;
-        out.by_name[i] = i;
-        begin = static_cast<Number>(begin + text_at(begin).size() + 1);
-    }
-    std::sort(out.by_name.begin(), out.by_name.end(),
-              [&](Number a, Number b) { return text_at(out.begins[a]) < text_at(out.begins[b]); });
-    return out;
+    };
+    std::array<Number, std::size(kSizes)> begins{};
+    for (std::size_t i = 1; i < begins.size(); ++i) begins[i] = static_cast<Number>(begins[i - 1] + kSizes[i - 1]);
+    return begins;
 }();
+constexpr std::size_t kNamed = kBegins.size();
 static_assert(sizeof kText < 65'536);
 
-const char *name_of(std::size_t number) noexcept { return kText + kNames.begins[number]; }
+const char *name_of(std::size_t number) noexcept { return kText + kBegins[number]; }
 
 constinit std::atomic<bool> used_up{false};
 
@@ -238,11 +228,9 @@ extern "C" __attribute__((used)) CURB_INTERNAL void *curb_thunk_target(std::atom
 }
 
 void *named(const char *symbol) noexcept {
-    const std::string_view wanted = symbol;
-    const auto found_at = std::lower_bound(kNames.by_name.begin(), kNames.by_name.end(), wanted,
-                                           [](Number one, std::string_view name) { return name_of(one) < name; });
-    if (found_at == kNames.by_name.end() || name_of(*found_at) != wanted) return nullptr;
-    return const_cast<char *>(curb_named_thunks + *found_at * CURB_NAMED_BYTES);
+    for (std::size_t i = 0; i < kNamed; ++i)
+        if (std::strcmp(name_of(i), symbol) == 0) return const_cast<char *>(curb_named_thunks + i * CURB_NAMED_BYTES);
+    return nullptr;
 }
 
 void *for_function(void *driver_address, const char *name) noexcept {
