@@ -104,8 +104,6 @@ Target inspect(int pid) {
     const std::string maps = control::proc_text(pid, "maps");
     target.under_curb = maps.find("/libcurb.so") != std::string::npos;
     target.has_nccl = maps.find("/libnccl") != std::string::npos;
-    for (const char *name : {"/xla_cuda_plugin.so", "/libtensorflow_framework.so", "/libtensorflow_cc.so"})
-        target.has_xla = target.has_xla || maps.find(name) != std::string::npos;
     return target;
 }
 

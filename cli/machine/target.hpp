@@ -30,7 +30,6 @@ struct Target {
     std::optional<std::map<std::string, std::string>> environment;  // at its start; nothing: it cannot be read
     bool under_curb = false;                                        // libcurb.so is mapped
     bool has_nccl = false;                                          // libnccl is
-    bool has_xla = false;                                           // XLA for CUDA is, on which JAX and TensorFlow run
 
     [[nodiscard]] std::string text() const { return label_of(process.pid, name); }
 };

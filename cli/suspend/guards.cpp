@@ -194,14 +194,6 @@ std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
                      fmt::format("it has {} of managed memory, which the driver cannot move out",
                                  format_human(books.managed.value_or(0))),
                      kReleaseInstead) ||
-        // JAX 0.11 in the middle of training, on an H200: a thread of XLA's died of SIGSEGV in 2 of 14 suspends.
-        guard.refuse(
-            facts.target.has_xla && !facts.force,
-            "it runs on XLA (JAX, TensorFlow), and a thread of XLA's may crash while the process is suspended: "
-            "it was seen in 2 of 14 suspends in the middle of training",
-            std::string(kReleaseInstead) +
-                " without that risk; --force if a crash does no harm, after a "
-                "checkpoint of its own, say") ||
         guard.refuse(!books.managed && !facts.force,
                      "it cannot be known whether it has managed memory, which the driver cannot move out (" +
                          books.unknown + ")",

@@ -406,8 +406,7 @@ The process keeps its pid, files and host memory; its CUDA calls wait until curb
 to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
 managed memory, one process of several that work together, too little host memory. --force goes on where it is only
 guessed that it might go wrong: a process that is not under curb, or a library whose calls do not come through curb: a
-synchronisation ends such a process while it is suspended; a launcher's variables without NCCL; XLA (JAX, TensorFlow),
-whose threads were seen to crash in the middle of training (2 of 14).
+synchronisation ends such a process while it is suspended; a launcher's variables without NCCL.
 
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.

@@ -98,7 +98,6 @@ const std::vector<Row> kRows{
          f.target.has_nccl = true;
      },
      "--force does not help"},
-    {[](auto &f) { f.target.has_xla = true; }, "a thread of XLA's may crash", true},
     {[](auto &f) { f.companion = 4712; }, "also started 4712", true},
     {[](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory"},
     {[](auto &f) {

@@ -5,6 +5,7 @@ whether it learns the same to the last bit. While the device has no room for it,
 from __future__ import annotations
 
 import json
+import random
 import time
 from typing import Any
 
@@ -19,14 +20,16 @@ _MOST_LEFT_MIB = 16.0
 _STILL_S = 2.0
 _PIECE_MIB = 1024
 _STEPS = 400
-_ON_XLA = ("jax", "tensorflow")
+_OFTEN = 100
+_SMALL_CAP = "2GiB"
+_LONGEST_S = 0.2
 
 
 def suspend_case(framework: str, capped: bool = True) -> Case:
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
         lab.built("bin/curb")
-        argv = lab.python("suspend_train.py", framework, str(_STEPS // 2 if lab.quick else _STEPS))
+        argv = lab.python("suspend_train.py", framework, "large", str(_STEPS // 2 if lab.quick else _STEPS))
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
@@ -41,13 +44,9 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
             time.sleep(1)  # so that it is in the middle of a step
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
-            out = _curb(lab, "suspend", session, *(["--force"] if framework in _ON_XLA or not capped else []))
+            out = _curb(lab, "suspend", session, *([] if capped else ["--force"]))
             left = session.held_mib()
             time.sleep(_STILL_S)
-            if framework in _ON_XLA and not session.running():
-                row.verdict, row.goes_on = "info", False
-                row.add_note("a thread of XLA's crashed while the process was suspended, which is why curb asks for --force")
-                return
             row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
             row.expect(session.running(), "the process ended while it was suspended")
             row.expect(session.quiet(), "the process went on while it was suspended")
@@ -72,6 +71,58 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         )
 
     return case
+
+
+def often_case(framework: str) -> Case:
+    """Suspended and resumed again and again, at random moments of its training."""
+
+    def case(lab: Lab, row: Row) -> None:
+        packages = lab.need(framework)
+        lab.built("bin/curb")
+        times = _OFTEN // 10 if lab.quick else _OFTEN
+        program = ("suspend_train.py", framework, "small")
+        moments = random.Random(1)
+        outs: list[dict[str, Any]] = []
+        backs: list[dict[str, Any]] = []
+        with lab.capped(lab.python(*program, "0"), lab.job(row.name, _SMALL_CAP), packages) as session:
+            session.expect("training", 180)
+            for _ in range(times):
+                time.sleep(moments.uniform(0, _LONGEST_S))
+                outs.append(_curb(lab, "suspend", session))
+                time.sleep(moments.uniform(0, _LONGEST_S))
+                if not outs[-1]["suspended"] or not session.running():
+                    break
+                backs.append(_curb(lab, "resume", session))
+            gone = not session.running()
+            row.expect(not gone, f"the process ended in suspend {len(outs)}")
+            if not gone:
+                session.tell("end")
+                disturbed = session.expect("done", 60)
+                session.end()
+        row.details = {"outs": outs, "backs": backs}
+        refused = [out.get("message") for out in outs if not out["suspended"]]
+        refused += [back.get("message") for back in backs if not back["resumed"]]
+        row.expect(not refused, f"suspend {len(outs)}: {refused}")
+        if gone or refused:
+            return
+        row.goes_on = True
+        argv = lab.python(*program, str(len(disturbed["losses"])))
+        with lab.capped(argv, lab.job(f"{row.name} undisturbed", _SMALL_CAP), packages) as session:
+            undisturbed = session.expect("done", 300)
+            session.end()
+        for what in ("losses", "digest"):
+            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        row.add_note(
+            f"{len(backs)} times out ({_spread(outs)} s) and back ({_spread(backs)} s) in {len(disturbed['losses']):,} steps; "
+            f"losses and weights {'differ' if row.wrong else 'identical'}"
+        )
+
+    return case
+
+
+def _spread(answers: list[dict[str, Any]]) -> str:
+    seconds = sorted(answer["seconds"] for answer in answers)
+    return f"{seconds[len(seconds) // 2]:.2f}, at most {seconds[-1]:.2f}"
 
 
 def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
@@ -105,4 +156,7 @@ SUSPEND: dict[str, Case] = {
     "suspend, jax": suspend_case("jax"),
     "suspend, tensorflow": suspend_case("tensorflow"),
     "suspend, torch without curb in it": suspend_case("torch", capped=False),
+    "suspend often, torch": often_case("torch"),
+    "suspend often, jax": often_case("jax"),
+    "suspend often, tensorflow": often_case("tensorflow"),
 }

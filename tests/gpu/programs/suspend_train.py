@@ -1,7 +1,8 @@
-"""Training that holds more than 8 GiB, deterministic to the last bit: `suspend_train.py torch|jax|tensorflow STEPS`.
+"""Training that is deterministic to the last bit: `suspend_train.py torch|jax|tensorflow large|small STEPS`.
 
-Says `training` once it is in full swing, and at the end its losses and a digest of its weights. Does not use curb. How much
-JAX and TensorFlow take at their start depends on the environment.
+`large` holds more than 8 GiB. With 0 STEPS it trains until it is told to end. Says `training` once it is in full swing, and at
+the end its losses and a digest of its weights. Does not use curb. How much JAX and TensorFlow take at their start depends on
+the environment.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 from talk import say, wait
 
-_WIDTH, _LAYERS, _BATCH = 8192, 10, 1024  # weights, their gradients and momenta: 30 times 256 MiB
+# The large one's weights, their gradients and momenta: 30 times 256 MiB.
+_WIDTH, _LAYERS, _BATCH = {"large": (8192, 10, 1024), "small": (1024, 4, 256)}[sys.argv[2]]
 _UNTIMED_STEPS = 3
 _RATE, _KEPT = 0.05, 0.9
 
@@ -84,10 +88,24 @@ def tensorflow_trainer() -> Trainer:
     return lambda: float(step()), lambda: (weights.numpy() for weights in layers)
 
 
+def until_told() -> threading.Event:
+    told = threading.Event()
+
+    def listen() -> None:
+        wait()
+        told.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    return told
+
+
 def main(framework: str, steps: int) -> None:
+    told = until_told() if steps == 0 else None
     step, weights = {"torch": torch_trainer, "jax": jax_trainer, "tensorflow": tensorflow_trainer}[framework]()
     losses = []
-    for number in range(steps):
+    for number in range(steps) if steps else count():
+        if told and told.is_set():
+            break
         if number == _UNTIMED_STEPS:
             say("training")
         losses.append(step())  # the loss is read in each step, so the host stays at most one step ahead
@@ -98,4 +116,4 @@ def main(framework: str, steps: int) -> None:
     wait()
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], int(sys.argv[3]))
