@@ -320,7 +320,8 @@ Forgotten forget(CUmemoryPool handle) noexcept {
     const RelaxedCapture relaxed;
     if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
-    trim(*pool);                      // the bytes reserved after this stay charged
+    if (pool->charged.load(std::memory_order_acquire) == 0) return {.pool = pool};
+    trim(*pool);  // the bytes reserved after this stay charged
     const auto kept = reserved(*pool);
     const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
     return {charged, std::min(charged, kept.value_or(charged)), pool};
