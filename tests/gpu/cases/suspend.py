@@ -108,6 +108,7 @@ def often_case(framework: str) -> Case:
         row.goes_on = True
         argv = lab.python(*program, str(len(disturbed["losses"])))
         with lab.capped(argv, lab.job(f"{row.name} undisturbed", _SMALL_CAP), packages) as session:
+            session.expect("training", 180)
             undisturbed = session.expect("done", 300)
             session.end()
         for what in ("losses", "digest"):
