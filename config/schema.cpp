@@ -226,6 +226,7 @@ constexpr Object kObjects[] = {
      "how the allowance grows towards the cap; absent: all of the cap may be held from the start"},
     {"/gpu/*/cache", nullptr, "freed memory that curb keeps for reuse"},
     {"/release", "release", "how memory that is cached goes back to the device"},
+    {"/suspend", "suspend", "when a process leaves its GPUs by itself"},
     {"/frameworks", "frameworks", "the environment by which frameworks are steered"},
     {"/log", "log", "what curb says, and where"},
     {"/trace", "trace", "a record of what the program did"},

@@ -79,6 +79,15 @@ void describe(Io &io, Is<TraceStatus> auto &value) {
     io("error", value.error);
 }
 template <class Io>
+void describe(Io &io, Is<NapStatus> auto &value) {
+    io("out", value.out);
+    io.where_known("since", value.since);
+    io("count", value.count);
+    io("bytes", value.bytes);
+    io("waited_ms", value.waited_ms);
+    io("refused", value.refused);
+}
+template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {
     io("at", value.at);
     io("gpu", value.gpu);
@@ -117,6 +126,7 @@ void describe_process(Io &io, Is<Status> auto &value) {
     io.where_set("signal_trouble", value.signal_trouble);
     io("policy", value.policy);
     io("trace", value.trace);
+    io("nap", value.nap);
     io.where_set("releasing", value.releasing);
     io.where_set("waits", value.waits);
     io("refusals", value.refusals);
@@ -165,6 +175,7 @@ template <class Io>
 void describe(Io &io, Is<GateReport> auto &value) {
     io("closed", value.closed);
     io.where_set("why", value.why);
+    io.where_set("napped", value.napped);
     io.where_set("waits_for", value.waits_for);
     io.where_set("bypasses", value.bypasses);
 }

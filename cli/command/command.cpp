@@ -149,6 +149,8 @@ void Options::option(const char *name, std::optional<std::string> &to, const cha
 void Options::option(const char *name, std::string &to, const char *shape, const char *line) {
     command_.add_option(name, to, line)->type_name(shape);
 }
+void Options::hidden_flag(const char *name, bool &to) { command_.add_flag(name, to)->group(""); }
+void Options::hidden_option(const char *name, std::string &to) { command_.add_option(name, to)->group(""); }
 void Options::options(const char *name, Words &to, const char *shape, const char *line) {
     command_.add_option(name, to, line)->type_name(shape)->allow_extra_args(false);  // an argument may follow
 }

@@ -43,6 +43,9 @@ class Options {
     void json(bool &to) { flag("--json", to, "Machine-readable answer on standard output"); }
     void option(const char *name, std::optional<std::string> &to, const char *shape, const char *line);
     void option(const char *name, std::string &to, const char *shape, const char *line);
+    // Between libcurb.so and the command: not in the help.
+    void hidden_flag(const char *name, bool &to);
+    void hidden_option(const char *name, std::string &to);
     // Once for each value.
     void options(const char *name, std::vector<std::string> &to, const char *shape, const char *line);
 

@@ -20,8 +20,10 @@ class Examination {
     explicit Examination(const ProcessCondition &facts) : facts_(facts), pid_(std::to_string(facts.pid)) {}
     Findings findings() && {
         if (is_no_process()) return std::move(out_);
+        const bool naps = facts_.status && facts_.status->nap && facts_.status->nap->out;
+        of("nap").ok(naps, facts_.name + " naps: its memory is in host memory until its next call of CUDA");
         of("suspended")
-            .note(facts_.suspended,
+            .note(facts_.suspended && !naps,
                   facts_.name + " is suspended: its memory is in host memory, and its calls of CUDA wait",
                   "curb resume " + pid_);
         if (facts_.status)

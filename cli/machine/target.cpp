@@ -52,7 +52,7 @@ void narrow(HostRoom &room, const std::string &top, const fs::path &path, const 
                 control::number_in(whole(folder + "memory.stat").value_or(""), std::string(files.cache) + " ");
             const policy::Bytes firm = *used - std::min(*used, cache);
             const policy::Bytes available = *limit - std::min(*limit, firm);
-            if (available < room.available) room = {available, "the cgroup " + group.string()};
+            if (available < room.available) room = {available, "the cgroup " + group.string(), *limit};
         }
         if (!group.has_relative_path()) return;
     }
@@ -134,7 +134,8 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
 std::optional<HostRoom> host_room(int pid, const std::string &proc, const std::string &cgroups) {
     const auto meminfo = whole(proc + "/meminfo");
     if (!meminfo) return std::nullopt;
-    HostRoom room{control::number_in(*meminfo, "MemAvailable:") * policy::KiB, "this machine"};
+    HostRoom room{control::number_in(*meminfo, "MemAvailable:") * policy::KiB, "this machine",
+                  control::number_in(*meminfo, "MemTotal:") * policy::KiB};
     std::istringstream lines(whole(proc + "/" + std::to_string(pid) + "/cgroup").value_or(""));
     for (std::string line; std::getline(lines, line);) {  // "0::/job/7", "5:memory:/job/7"
         const std::size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -48,6 +48,7 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
 struct HostRoom {
     policy::Bytes available = 0;
     std::string limit;  // whose: "this machine", "the cgroup /job/7"
+    policy::Bytes total = 0;
     friend bool operator==(const HostRoom &, const HostRoom &) = default;
 };
 // nullopt if /proc/meminfo cannot be read. Tests pass other folders.

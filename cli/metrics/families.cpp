@@ -123,6 +123,12 @@ void add_process(Families &out, const ViewProcess &process) {
     out.add(Id::suspended, labels, process.suspended ? 1 : 0);
     if (!process.status) return;
     const control::Status &status = *process.status;
+    if (const auto &nap = status.nap) {
+        out.add(Id::napping, labels, nap->out ? 1 : 0);
+        out.add(Id::naps, labels, nap->count);
+        out.add(Id::nap_bytes, labels, nap->bytes);
+        out.add(Id::nap_waited, labels, nap->waited_ms);
+    }
     out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
     out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);
     if (!status.trace) return;

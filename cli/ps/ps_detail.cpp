@@ -64,12 +64,27 @@ class Detail {
         }
         title(text);
         if (!process_.command.empty()) line(2, "command", plain(process_.command));
-        if (process_.suspended)
+        if (process_.status && process_.status->nap) nap(*process_.status->nap);
+        if (process_.suspended && !is_napping(process_))
             line(2, "suspended", "what it held is in host memory until: curb resume " + std::to_string(process_.pid),
                  Ink::yellow);
         if (process_.stopped && process_.trouble.empty())
             line(2, "stopped", "until: kill -CONT " + std::to_string(process_.pid), Ink::yellow);
         if (!process_.trouble.empty()) line(2, "silent", "it " + plain(process_.trouble), Ink::yellow);
+    }
+
+    void nap(const control::NapStatus &nap) {
+        if (nap.out)
+            line(2, "naps",
+                 fmt::format("since {}, with {} in host memory until its next CUDA call", clock_text(nap.since, now_),
+                             format_human(nap.bytes)),
+                 Ink::yellow);
+        else if (nap.count > 0)
+            line(2, "naps",
+                 fmt::format("{} so far; a call waited {} for the end of the last, of {}", nap.count,
+                             policy::format(policy::Duration(nap.waited_ms)), format_human(nap.bytes)));
+        if (!nap.refused.empty())
+            line(2, nap.out || nap.count > 0 ? "" : "naps", "none now: " + plain(nap.refused), Ink::yellow);
     }
 
     void about_policy(const control::Status &status) {

@@ -203,7 +203,10 @@ class Notes {
         const ViewProcess &process = view_.processes[index];
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
-        if (process.suspended)
+        if (is_napping(process))
+            say("{} naps since {}: what it held is in host memory until its next CUDA call", who,
+                clock_text(process.status->nap->since, now_));
+        else if (process.suspended)
             say("{} is suspended: what it held is in host memory until: curb resume {}", who, process.pid);
         else if (process.stopped && process.trouble.empty())
             say("{} is stopped until: kill -CONT {}", who, process.pid);

@@ -51,6 +51,10 @@ std::string process_json(const ViewProcess &process) {
 
 }  // namespace
 
+bool is_napping(const ViewProcess &process) {
+    return process.status && process.status->nap && process.status->nap->out;
+}
+
 bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
     return books.cap && books.held > *books.cap && !process.suspended;
 }

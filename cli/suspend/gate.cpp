@@ -52,6 +52,11 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
     }
 }
 
+bool Gate::turn_nap_into_suspend() {
+    const auto report = ask(pid_, kLease);
+    return report && report->napped;
+}
+
 void Gate::keep_closed() {
     if (!closed_ || std::chrono::steady_clock::now() < asked_ + kAskAgain) return;
     asked_ = std::chrono::steady_clock::now();

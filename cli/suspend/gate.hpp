@@ -22,6 +22,8 @@ class Gate {
     // the process cannot be moved, and the remedy; nullopt if it can be. `force`: goes on where only calls past the
     // gate are feared.
     std::optional<std::string> close(policy::Duration patience, bool force);
+    // True if the process was out by a nap: now it stays out until it is resumed.
+    [[nodiscard]] bool turn_nap_into_suspend();
     // Asks the process to keep it closed. Called at least each second until the process is out: it opens the gate by
     // itself if nobody asks, since curb may have been killed.
     void keep_closed();

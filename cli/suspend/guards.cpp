@@ -126,8 +126,23 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
                          "try as root (sudo curb ...)"))
             return true;
     if (!facts.host) return false;
+    const Bytes held = held_by(**facts.gpus, pid);
+    if (facts.most_host) {
+        const Bytes most = facts.most_host->on(facts.host->total), spare = facts.host->total / 10;
+        if (guard.refuse(held > most,
+                         fmt::format("{} would have to go to host memory, and suspend.host_memory is {}",
+                                     format_human(held), format_human(most)),
+                         "raise it") ||
+            guard.refuse(
+                held + spare > facts.host->available,
+                fmt::format("{} would have to go to host memory, where {} are available: less than a tenth of it "
+                            "would be left",
+                            format_human(held), format_human(facts.host->available)),
+                "make room there"))
+            return true;
+    }
     // The process may go on taking memory while it is moved, and so may others.
-    const Bytes held = held_by(**facts.gpus, pid), margin = std::max(held / 16, 256 * policy::MiB);
+    const Bytes margin = std::max(held / 16, 256 * policy::MiB);
     return guard.refuse(
         held + margin > facts.host->available,
         fmt::format("{} would have to go to host memory, with {} to spare, and {} has room for {}", format_human(held),

@@ -3,9 +3,11 @@
 // never locked, as far as the driver allows. With too little free memory on resume the driver blocks the process for
 // good, so curb checks it right before the call. Another process can still take the memory in between.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <limits>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "checkpoint.hpp"
 #include "command.hpp"
 #include "control/suspended.hpp"
+#include "control/turn.hpp"
 #include "gate.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
@@ -90,13 +93,20 @@ class Moving {
 struct SuspendOptions {
     int pid = 0;
     std::string timeout = "10s";
-    bool force = false, json = false;
+    bool force = false, json = false, nap = false;
+    std::string host_memory = "100%";
 
     void declare(Options &takes) {
         takes.pid(pid, "The process");
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
         takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
         takes.json(json);
+        takes.hidden_flag("--nap", nap);
+        takes.hidden_option("--host-memory", host_memory);
+    }
+    [[nodiscard]] std::optional<policy::Size> most_host() const {
+        const auto size = policy::parse_size(host_memory);
+        return nap && size ? std::optional(*size) : std::nullopt;
     }
 };
 
@@ -121,12 +131,15 @@ class Suspending : Moving {
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
         const auto driver = open_driver();
         known.driver = facts_of(driver, pid_);
+        if (target_.under_curb && known.driver->state == CU_PROCESS_STATE_CHECKPOINTED && gate_.turn_nap_into_suspend())
+            return napped();
         known.gpus = nvml_gpus();
         known.books = books_of(target_);
         known.host = host_room(pid_);
+        known.most_host = options_.most_host();
         if (*known.gpus) known.companion = companion_of(target_, **known.gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
-        if (target_.under_curb)
+        if (target_.under_curb && !options_.nap)  // it has closed its gate itself
             if (const auto why = gate_.close(*patience, options_.force))
                 return ended(kRefused, "unchanged", cannot_ + *why);
         const auto longest = std::numeric_limits<unsigned>::max();
@@ -177,9 +190,9 @@ class Suspending : Moving {
             return give_up(driver, "interrupted before anything was moved", kInterrupted);
         }
         // The lock blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory
-        // that the checkpoint may move. (JAX on an H200, in the middle of training, crashed in 4 of 12 suspends without
-        // this pause and in 2 of 14 with it; the cause of those is not known.)
-        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        // that the checkpoint may move; not so in a nap. (JAX on an H200, in the middle of training, crashed in 4 of 12
+        // suspends without this pause and in 2 of 14 with it; the cause of those is not known.)
+        if (!options_.nap) std::this_thread::sleep_for(std::chrono::milliseconds(500));
         const Bytes whole = held_by(**known.gpus, pid_);
         CUcheckpointCheckpointArgs arguments{};
         const Made moved =
@@ -214,6 +227,21 @@ class Suspending : Moving {
             std::to_string(pid_));
     }
 
+    // It was out already, by a nap.
+    int napped() const {
+        const auto record = suspended::read(target_.process).value_or(suspended::Record());
+        Bytes bytes = 0;
+        for (const suspended::Gpu &gpu : record) bytes += gpu.held;
+        if (json_)
+            print_line(json::object({{"pid", pid_}, {"suspended", true}, {"bytes", bytes}, {"napped", true}}));
+        else
+            print(
+                fmt::format("suspended {}: it was napping, with {} in host memory\n"
+                            "its next CUDA call no longer ends that; curb resume {} brings it back\n",
+                            target_.text(), format_human(bytes), pid_));
+        return 0;
+    }
+
     int done(const suspended::Record &record, Seconds lock_time, Seconds time) {
         const bool waits = gate_.is_closed();
         gate_.leave_closed();
@@ -225,6 +253,10 @@ class Suspending : Moving {
             left += left_on(gpu.uuid);
         }
         const Bytes out = held - std::min(held, left);
+        if (options_.nap) {
+            print(fmt::format("out {}\n", out));
+            return 0;
+        }
         if (json_) {
             const auto gpu_json = [&](const suspended::Gpu &gpu) {
                 return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
@@ -250,8 +282,6 @@ class Suspending : Moving {
     const SuspendOptions &options_;
     Gate gate_;
 };
-
-int suspend(const SuspendOptions &options) { return Suspending(options).run(); }
 
 // ---- resume ----
 
@@ -326,8 +356,8 @@ class Resuming : Moving {
     }
 
     // Returns the exit status if there is too little room. nullopt if there is enough.
-    std::optional<int> wait_for_room(ResumeFacts &facts) const {
-        constexpr auto kNextPoll = std::chrono::milliseconds(200);
+    std::optional<int> wait_for_room(ResumeFacts &facts) {
+        constexpr auto kNextPoll = std::chrono::milliseconds(200), kNextLook = std::chrono::milliseconds(20);
         Progress progress([&](Seconds so_far) {
             return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
                                policy::format(patience_));
@@ -336,13 +366,34 @@ class Resuming : Moving {
             facts.gpus = nvml_gpus();
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);
-            if (!refusal) return std::nullopt;
+            if (!refusal && (patience_.count() == 0 || its_turn(facts))) return std::nullopt;
+            if (!refusal) {  // others came first: soon
+                if (interrupted()) return ended(kInterrupted, "suspended", cannot_ + "interrupted");
+                std::this_thread::sleep_for(kNextLook);
+                continue;
+            }
             if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
             if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
                 return ended(kRefused, "suspended", refusal->text());
+            static_cast<void>(its_turn(facts));  // others see that it waits
             progress.refresh();
             std::this_thread::sleep_for(kNextPoll);
         }
+    }
+
+    // True if nobody waits for its GPUs who came first. It joins those that wait, until it is back.
+    bool its_turn(const ResumeFacts &facts) {
+        if (turns_.empty())
+            for (const Need &need : *facts.needs) turns_.emplace_back(control::places(), need.uuid, need.bytes);
+        bool has_come = true;
+        for (std::size_t i = 0; i < turns_.size(); ++i) {
+            const auto &gpus = **facts.gpus;
+            const std::string &uuid = (*facts.needs)[i].uuid;
+            const auto gpu =
+                std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
+            has_come = turns_[i].has_come(gpu == gpus.end() ? 0 : gpu->free) && has_come;
+        }
+        return has_come;
     }
 
     int move(const Driver &driver) const {
@@ -390,11 +441,44 @@ class Resuming : Moving {
     }
 
     const ResumeOptions &options_;
-    std::optional<Bytes> bytes_;  // --bytes
+    std::vector<control::Turn> turns_;  // of its GPUs; empty: it has not waited
+    std::optional<Bytes> bytes_;        // --bytes
     policy::Duration patience_{0};
 };
 
 int resume(const ResumeOptions &options) { return Resuming(options).run(); }
+
+// A nap, for libcurb.so: waits until the process wants to come back ("back" on standard input, or its end), is back, or
+// has ended; brings it back as soon as there is room. "leave": it stays suspended, and curb resume brings it back.
+int bring_back_when_asked(int pid) {
+    std::signal(SIGPIPE, SIG_IGN);  // nobody may be left to read what it says
+    const suspended::Process process = inspect(pid).process;
+    const auto driver = open_driver();
+    for (;;) {
+        pollfd input{STDIN_FILENO, POLLIN, 0};
+        const bool asked = ::poll(&input, 1, 1000) > 0;
+        if (suspended::start_of(pid) != process.start) {
+            suspended::remove_stale(process);
+            return 0;
+        }
+        if (driver && state_of(*driver, pid).is(CU_PROCESS_STATE_RUNNING)) return 0;
+        if (!asked) continue;
+        char first = 0;
+        const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
+        if (is_told && first == 'l') return 0;
+        ResumeOptions options;
+        options.pid = pid;
+        options.wait = "24h";
+        const int status = resume(options);
+        if (is_told || status == 0) return status;  // the process sees that, and starts another helper
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end
+    }
+}
+
+int suspend(const SuspendOptions &options) {
+    const int status = Suspending(options).run();
+    return status == 0 && options.nap ? bring_back_when_asked(options.pid) : status;
+}
 
 }  // namespace
 

@@ -67,6 +67,14 @@ bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) n
     return retry != caller_match::Way::none && Pressure::of(device).refuses_growth(device, bytes, retry);
 }
 
+// False if a process that came first waits for memory of the device which is free now.
+bool is_next(Device &device, const policy::Growth &growth, wait_queue::Wait &wait, Bytes bytes,
+             const policy::Terms &asked) noexcept {
+    if (growth.keep_free == 0 || growth.wait.count() == 0 || !wait.left(growth.wait)) return true;
+    const Bytes held = device.ledger.held();
+    return wait.has_turn(device, bytes, asked.limit_beside_others - std::min(asked.limit_beside_others, held));
+}
+
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
 
@@ -76,6 +84,7 @@ void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use
                      const reports::LimitHit &hit, std::uint64_t milliseconds = kPollMs) noexcept {
     if (!wait.began()) reports::waiting(device, gpu, bytes, hit);
     if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, hit, wait);
+    if (hit.why == policy::Limit::keep_free || hit.why == policy::Limit::device) wait.join(device, bytes);
     in_use.let_go();
     wait.sleep({device.ordinal, hit.kind, bytes, hit.why}, milliseconds);
 }
@@ -109,7 +118,9 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         asked.may_wait = wait.left(growth.wait);
         asked.released = released;
         Bytes seen = 0;
-        const Verdict verdict = device.ledger.reserve(kind, bytes, asked, &seen);
+        const Verdict verdict = is_next(device, growth, wait, bytes, asked)
+                                    ? device.ledger.reserve(kind, bytes, asked, &seen)
+                                    : Verdict::wait;
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
         // that freeing would not help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "clock.hpp"
+#include "devices.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::wait_queue {
@@ -31,10 +32,17 @@ void remove(const Entry &entry) noexcept {
     *at = entry.next;
 }
 
+const control::Places &places() {
+    static const auto &kept = *new control::Places(control::places());
+    return kept;
+}
+
 constinit std::atomic<int> listening{0};
 constinit std::atomic<std::uint32_t> changes{0};
 
 }  // namespace
+
+void keep_places() { places(); }
 
 void changed() noexcept {
     if (listening.load(std::memory_order_seq_cst) == 0) return;
@@ -50,6 +58,19 @@ Wait::~Wait() {
 
 void Wait::attempt() noexcept {
     if (entry_) entry_->seen = changes.load(std::memory_order_seq_cst);
+}
+
+void Wait::join(const Device &device, policy::Bytes bytes) noexcept try {
+    if (!turn_) turn_.emplace(places(), device.meter.uuid(), bytes);
+} catch (...) {
+    // Out of host memory: without an order.
+}
+
+bool Wait::has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
+    if (!turn_ && others_wait(device)) join(device, bytes);
+    return !turn_ || turn_->has_come(room);
+} catch (...) {
+    return true;
 }
 
 bool Wait::left(policy::Duration most) const noexcept {
@@ -87,6 +108,24 @@ bool Wait::becomes_long() noexcept {
     if (!entry_ || entry_->is_long || milliseconds() < kLong) return false;
     entry_->is_long = true;
     return true;
+}
+
+bool others_wait(const Device &device) noexcept try {
+    struct Seen {
+        std::uint64_t at_ms = 0;
+        std::string uuid;
+        bool wait = false;
+    };
+    static std::mutex seen_mutex;
+    static auto &seen = *new Seen;
+    constexpr std::uint64_t kAgainMs = 20;
+    const std::scoped_lock lock(seen_mutex);
+    const std::uint64_t now = now_ms();
+    if (std::string uuid = device.meter.uuid(); seen.uuid != uuid || now - seen.at_ms >= kAgainMs)
+        seen = {now, uuid, control::Turn::others_wait(places(), uuid)};
+    return seen.wait;
+} catch (...) {
+    return false;
 }
 
 std::vector<Waiting> waiting() {

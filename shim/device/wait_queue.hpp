@@ -7,13 +7,22 @@
 #include <optional>
 #include <vector>
 
+#include "control/turn.hpp"
 #include "lifetime.hpp"
 #include "policy/duration.hpp"
 #include "policy/kinds.hpp"
 #include "policy/limit.hpp"
 #include "policy/size.hpp"
 
+namespace curb::shim {
+struct Device;
+}
+
 namespace curb::shim::wait_queue {
+
+// Reads from the environment where the runtime directory is: the program may change it later. Call it at start. May
+// throw std::bad_alloc.
+void keep_places();
 
 // Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
 // Costs one load if none waits. Thread-safe.
@@ -47,6 +56,11 @@ class Wait : NoCopy {
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
+    // For requests that share the device's free memory with other processes. False if one of these came first, for
+    // which there is room too: this request joins those that wait. `room`: what is free for this one.
+    [[nodiscard]] bool has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
+    // Joins those that wait.
+    void join(const Device &device, policy::Bytes bytes) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and
@@ -61,7 +75,11 @@ class Wait : NoCopy {
 
   private:
     std::optional<Entry> entry_;
+    std::optional<control::Turn> turn_;
 };
+
+// True if another process waits for room on the device. Asks at most every 20 ms. Thread-safe.
+bool others_wait(const Device &device) noexcept;
 
 // A waiting request, as clients see it.
 struct Waiting {

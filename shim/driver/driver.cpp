@@ -158,6 +158,7 @@ const Driver &ended_driver() noexcept {
 
 const Driver &detail::driver_slowly() noexcept {
     find_driver();
+    gate::note_call();
     return gate::is_closed() && !gate::wait() ? ended_driver() : the_driver;
 }
 

@@ -5,6 +5,7 @@
 #include "clock.hpp"
 #include "driver.hpp"
 #include "keep_errno.hpp"
+#include "own_thread.hpp"
 #include "waiting.hpp"
 
 constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
@@ -14,6 +15,7 @@ namespace {
 
 constinit std::atomic<std::uint64_t> lease_until_ms{0};
 constinit std::atomic<bool> ending{false};
+constinit std::atomic<void (*)() noexcept> waits{nullptr};
 
 // How often a waiting call asks the driver whether the process has been brought back by someone who did not say so:
 // another tool, or a `curb resume` that was killed.
@@ -30,6 +32,7 @@ bool is_running() noexcept {
 
 bool wait() noexcept {
     const KeepErrno keep_errno;
+    if (auto *call = waits.load(std::memory_order_acquire); call && is_closed() && !own_thread::is_own()) call();
     for (;;) {
         const std::uint32_t word = curb_gate.load(std::memory_order_acquire);
         if (ending.load(std::memory_order_acquire)) return false;
@@ -59,6 +62,11 @@ const char *call_under_way() noexcept {
     const void *slot = readers::driver_call();
     return slot ? name_of_slot(slot) : nullptr;
 }
+
+void on_wait(void (*call)() noexcept) noexcept { waits.store(call, std::memory_order_release); }
+
+void watch() noexcept { curb_gate.fetch_or(kWatched, std::memory_order_acq_rel); }
+void note_call() noexcept { curb_gate.fetch_and(~kWatched, std::memory_order_acq_rel); }
 
 void at_exit() noexcept {
     ending.store(true, std::memory_order_release);

@@ -23,6 +23,7 @@ namespace curb::shim::gate {
 // Bits of curb_gate.
 inline constexpr std::uint32_t kClosed = 1;
 inline constexpr std::uint32_t kNoDriver = 2;  // libcuda has not been found yet
+inline constexpr std::uint32_t kWatched = 4;   // the next call clears this bit, and passes
 
 inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acquire) & kClosed) != 0; }
 
@@ -39,6 +40,16 @@ void open() noexcept;
 // Returns the name of a function whose call must return before the process may be moved. Null if there is none. Only
 // while the gate is closed.
 const char *call_under_way() noexcept;
+
+// Sets the function that each call of the program which begins to wait calls first. It must not block.
+void on_wait(void (*call)() noexcept) noexcept;
+
+// Notices whether the program calls the driver, at no cost to calls but the first one. was_called() is true if a call
+// has begun since watch().
+void watch() noexcept;
+inline bool was_called() noexcept { return (curb_gate.load(std::memory_order_acquire) & kWatched) == 0; }
+// A call has begun while the gate was watched.
+void note_call() noexcept;
 
 // The process ends, so waiting calls return.
 void at_exit() noexcept;

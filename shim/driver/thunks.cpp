@@ -221,6 +221,7 @@ void *without_slot(std::size_t number) noexcept {
 extern "C" __attribute__((used)) CURB_INTERNAL void *curb_thunk_target(std::atomic<void *> *slot) noexcept {
     const bool is_named = slot >= curb_named_slots && slot < curb_named_slots + kNamed;
     const auto number = static_cast<std::size_t>(slot - curb_named_slots);
+    gate::note_call();
     if (gate::is_closed() && !(is_named && answers_while_closed(name_of(number))) && !gate::wait())
         return address_of<is_ending>();
     void *target = slot->load(std::memory_order_acquire);

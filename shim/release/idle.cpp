@@ -18,20 +18,6 @@ namespace {
 constinit std::uint64_t released_ms = 0;
 constexpr std::uint64_t kNvmlLagMs = 1500;
 
-// Returns when NVML last saw a kernel of the process running. nullopt if not since `since_ms`, or NVML cannot know
-// (MIG, another pid namespace). Only NVML shows a kernel that runs for minutes.
-std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
-    std::optional<std::uint64_t> last;
-    for (Device &device : devices::all()) {
-        if (!devices::in_use(device)) continue;
-        const auto age = device.meter.last_run(now_ms() - since_ms);
-        if (!age) continue;
-        const std::uint64_t when = now_ms() - *age;
-        if (!last || when > *last) last = when;
-    }
-    return last;
-}
-
 // NVML samples once a second, and reading a sample takes 1.5 ms (H200).
 constexpr std::uint64_t kSampleMs = 1000;
 
@@ -53,6 +39,18 @@ struct State {
 };
 
 }  // namespace
+
+std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
+    std::optional<std::uint64_t> last;
+    for (Device &device : devices::all()) {
+        if (!devices::in_use(device)) continue;
+        const auto age = device.meter.last_run(now_ms() - since_ms);
+        if (!age) continue;
+        const std::uint64_t when = now_ms() - *age;
+        if (!last || when > *last) last = when;
+    }
+    return last;
+}
 
 void released() noexcept {
     activity::used.store(false, std::memory_order_release);

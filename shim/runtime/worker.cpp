@@ -17,6 +17,7 @@
 #include "lifetime.hpp"
 #include "limits.hpp"
 #include "log.hpp"
+#include "nap.hpp"
 #include "own_thread.hpp"
 #include "policy/names.hpp"
 #include "pools.hpp"
@@ -64,12 +65,14 @@ bool do_what_is_due() {
     {
         const std::scoped_lock lock(mutex);
         std::swap(work, queued());
+        // What calls the driver is done when the gate is open again.
+        if (gate::is_closed()) queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
     }
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
-        if ((!work.measured && !soon) || !devices::in_use(device)) continue;
+        if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
     if (work.measured) work.measured();
@@ -105,7 +108,12 @@ Next sooner(Next a, Next b) noexcept {
 Next do_periodic_work() noexcept {
     trace::log_error();
     if (signals::program_has_set()) process::check_signal();
-    return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
+    const Next nap = nap::poll();
+    // While the gate is closed, no call of the worker's may wait there: it would bring the process back.
+    if (gate::is_closed()) return sooner(nap, last_thread::poll());
+    const Next next = sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
+    if (nap) gate::watch();
+    return sooner(nap, next);
 }
 
 // Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more.

@@ -26,6 +26,7 @@
 #include "keep_errno.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
+#include "nap.hpp"
 #include "own_socket.hpp"
 #include "own_thread.hpp"
 #include "process.hpp"
@@ -354,6 +355,10 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         if (!thunks::all_gated())
             out.bypasses.push_back(
                 {"the program", "it looked up more of the driver's functions than curb has thunks for"});
+    }
+    if (nap::stay_out()) {
+        out.closed = out.napped = true;
+        return out;
     }
     out.closed = gate::close(std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
     if (!out.closed) out.why = "the kernel has no membarrier, so it is not known which calls are under way";

@@ -8,6 +8,7 @@
 #include "bypass.hpp"
 #include "clock.hpp"
 #include "devices.hpp"
+#include "nap.hpp"
 #include "policy_watcher.hpp"
 #include "pools.hpp"
 #include "process.hpp"
@@ -103,6 +104,7 @@ control::Status now(const control::StatusRequest &asked) {
     for (const Device &device : devices::all()) out.gpus.push_back(of_device(device, in_force.of(device.ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();
+    out.nap = nap::status();
     out.releasing = release::is_running();
     out.refusals = reports::last_refusals();
     out.releases = release::past();

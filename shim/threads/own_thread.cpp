@@ -29,6 +29,8 @@ void log_no_thread(const char *name) noexcept try {
     // Out of host memory.
 }
 
+constinit thread_local bool is_this_own = false;
+
 constinit std::atomic<int> awake{0};
 constinit std::atomic<bool> ending{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a fork child inherits only their count
@@ -43,6 +45,8 @@ void begin() noexcept {
 void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
 
 }  // namespace
+
+bool is_own() noexcept { return is_this_own; }
 
 void stop_at_exit() noexcept {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
@@ -68,6 +72,7 @@ bool start(void (*body)(), const char *name) noexcept {
         try {
             std::thread thread([body] {
                 const last_thread::OwnThreadGuard guard;
+                is_this_own = true;
                 body();
             });
             pthread_setname_np(thread.native_handle(), name);

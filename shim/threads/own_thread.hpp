@@ -8,6 +8,9 @@ namespace curb::shim::own_thread {
 // Runs `body` in a detached thread with all signals blocked. Logs and returns false if no thread can be started.
 bool start(void (*body)(), const char *name) noexcept;
 
+// True on such a thread.
+bool is_own() noexcept;
+
 // Waits until no such thread works, as exit() does. For an exit function that must run after that.
 void stop_at_exit() noexcept;
 // In a fork child, which has no such threads. Async-signal-safe.

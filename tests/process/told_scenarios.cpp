@@ -8,17 +8,20 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "families.hpp"
 #include "memory.hpp"
 
 using namespace scenario;
@@ -335,6 +338,50 @@ std::string fork_child_that_stays() {
     return std::to_string(child);
 }
 
+// Managed memory keeps a process in its GPUs; the others are no thread's own.
+bool may_nap(families::Trait trait) {
+    using families::Trait;
+    return trait != Trait::managed && trait != Trait::context && trait != Trait::whole_context &&
+           trait != Trait::open_capture;
+}
+// For so many seconds, eight threads take and give back memory of every family that may nap, and rest all at the same
+// time, for up to 0.3 s.
+std::string work_and_rest(std::uint64_t seconds) {
+    constexpr int kThreads = 8;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    std::barrier together(kThreads);
+    std::atomic<int> failed{0};
+    std::atomic<bool> over{false};
+    std::vector<std::thread> threads;
+    for (int number = 0; number < kThreads; ++number)
+        threads.emplace_back([&, number] {
+            MUST(cuCtxSetCurrent(told_context));
+            families::Calls calls;
+            const families::Place place = families::make_place(calls, 0);
+            std::mt19937 random(static_cast<unsigned>(number));
+            while (!over) {
+                for (int i = 0; i < 4; ++i) {
+                    const auto all = families::families();
+                    const families::Family &family = all[random() % all.size()];
+                    if (!may_nap(family.memory.trait)) continue;
+                    const families::Use use{calls, place, static_cast<unsigned>(random())};
+                    families::Block block;
+                    block.bytes = family.nth(0, 4 * MiB);
+                    if (family.take(use, block) != CUDA_SUCCESS || family.give(use, block) != CUDA_SUCCESS) ++failed;
+                }
+                together.arrive_and_wait();
+                if (number == 0) {
+                    over = std::chrono::steady_clock::now() >= until;
+                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
+                }
+                together.arrive_and_wait();
+            }
+            families::end_place(calls, place);
+        });
+    for (std::thread &thread : threads) thread.join();
+    return std::to_string(failed) + " wrong";
+}
+
 std::string become_another() {
     execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
     return "not executed";
@@ -381,6 +428,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"fork and allocate", [](const auto &) { return fork_child_that_allocates(); }},
     {"fork and stay", [](const auto &) { return fork_child_that_stays(); }},
     {"exec", [](const auto &) { return become_another(); }},
+    {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
+    {"work and rest", [](const Numbers &of) { return work_and_rest(of.mib); }},
 };
 
 }  // namespace

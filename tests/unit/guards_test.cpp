@@ -50,7 +50,7 @@ SuspendFacts suspendable() {
     facts.driver = driver(CU_PROCESS_STATE_RUNNING);
     facts.gpus = Gpus{gpu(8 * GiB, 60 * GiB)};
     facts.books = Books{0, ""};
-    facts.host = HostRoom{100 * GiB, "this machine"};
+    facts.host = HostRoom{100 * GiB, "this machine", 128 * GiB};
     return facts;
 }
 
@@ -105,9 +105,18 @@ const std::vector<Row> kRows{
      },
      "it is not under curb", true},
     {[](auto &f) {
-         f.host = HostRoom{8 * GiB, "the cgroup /job/7"};
+         f.host = HostRoom{8 * GiB, "the cgroup /job/7", 8 * GiB};
      },
      "the cgroup /job/7 has room for 8 GiB"},
+    {[](auto &f) {
+         f.most_host = curb::policy::Size{curb::policy::Size::Unit::bytes, 7 * GiB};
+     },
+     "suspend.host_memory is 7 GiB"},
+    {[](auto &f) {
+         f.most_host = curb::policy::Size{curb::policy::Size::Unit::basis_points, 10'000};
+         f.host = HostRoom{20 * GiB, "this machine", 128 * GiB};
+     },
+     "less than a tenth"},
 };
 
 }  // namespace
@@ -225,21 +234,21 @@ TEST_CASE("A rank of several is known by its launcher's variables") {
 TEST_CASE("The free host memory is the least of the machine's and its cgroups'") {
     const TempDir dir;
     const auto proc = (dir / "proc").string(), groups = (dir / "cgroup").string();
-    dir.write("proc/meminfo", "MemTotal: 2000 kB\nMemFree: 10 kB\nMemAvailable:  1048576 kB\n");
+    dir.write("proc/meminfo", "MemTotal: 2097152 kB\nMemFree: 10 kB\nMemAvailable:  1048576 kB\n");
     dir.write("proc/7/cgroup", "0::/job/7\n");
-    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine"});
+    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine", 2 * GiB});
     CHECK_FALSE(host_room(7, (dir / "nowhere").string(), groups));
     dir.write("cgroup/job/7/memory.max", "max\n");
     dir.write("cgroup/job/7/memory.current", "1048576\n");
-    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine"});
+    CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine", 2 * GiB});
     // A limit of the group above, less what is used and would not give way.
     dir.write("cgroup/job/memory.max", std::to_string(512 * MiB) + "\n");
     dir.write("cgroup/job/memory.current", std::to_string(256 * MiB) + "\n");
     dir.write("cgroup/job/memory.stat",
               "anon 1\nfile 2\ninactive_file " + std::to_string(56 * MiB) + "\nactive_file 9\n");
-    CHECK(host_room(7, proc, groups) == HostRoom{312 * MiB, "the cgroup /job"});
+    CHECK(host_room(7, proc, groups) == HostRoom{312 * MiB, "the cgroup /job", 512 * MiB});
     dir.write("proc/8/cgroup", "5:cpu,memory:/old\n0::/elsewhere\n");
     dir.write("cgroup/memory/old/memory.limit_in_bytes", std::to_string(64 * MiB));
     dir.write("cgroup/memory/old/memory.usage_in_bytes", std::to_string(60 * MiB));
-    CHECK(host_room(8, proc, groups) == HostRoom{4 * MiB, "the cgroup /old"});
+    CHECK(host_room(8, proc, groups) == HostRoom{4 * MiB, "the cgroup /old", 64 * MiB});
 }

@@ -62,6 +62,17 @@ struct TraceStatus {
     friend bool operator==(const TraceStatus &, const TraceStatus &) = default;
 };
 
+// Naps of the process: it leaves its GPUs by itself when it is idle (the policy's suspend.idle).
+struct NapStatus {
+    bool out = false;             // its memory is in host memory now
+    UnixMs since = 0;             // of this nap
+    std::uint64_t count = 0;      // naps so far, this one included
+    policy::Bytes bytes = 0;      // moved by the last one
+    std::uint64_t waited_ms = 0;  // the call that ended the last one waited so long
+    std::string refused;          // why the process could not leave at the last attempt; empty: it could
+    friend bool operator==(const NapStatus &, const NapStatus &) = default;
+};
+
 struct Refusal {
     UnixMs at = 0;
     int gpu = 0;              // ordinal
@@ -107,6 +118,7 @@ struct Status {
     std::string signal_trouble;  // why the policy's signal starts no release; empty: it does
     PolicyStatus policy;
     std::optional<TraceStatus> trace;   // nullopt: the policy names no trace file
+    std::optional<NapStatus> nap;       // nullopt: the policy has no naps
     std::vector<GpuStatus> gpus;        // all that the process can use
     bool releasing = false;             // a release is under way
     std::vector<Waiting> waits;         // the longest first; at most kMostWaits

@@ -74,6 +74,13 @@ struct ReleasePolicy {
     friend bool operator==(const ReleasePolicy &, const ReleasePolicy &) = default;
 };
 
+struct SuspendPolicy {
+    std::optional<Duration> idle{};
+    std::optional<Duration> when_others_wait{};
+    std::optional<Size> host_memory{};
+    friend bool operator==(const SuspendPolicy &, const SuspendPolicy &) = default;
+};
+
 using Environment = std::map<std::string, std::string>;
 
 struct FrameworksPolicy {
@@ -100,6 +107,7 @@ struct TracePolicy {
 struct Layer {
     std::vector<GpuRule> gpu;
     ReleasePolicy release;
+    SuspendPolicy suspend;
     FrameworksPolicy frameworks;
     LogPolicy log;
     TracePolicy trace;

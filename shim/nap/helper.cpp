@@ -1,0 +1,142 @@
+#include "helper.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <string_view>
+#include <vector>
+
+#include "own_thread.hpp"
+#include "real_libc.hpp"
+
+namespace curb::shim {
+namespace {
+
+// The variables that the command, the driver and NVML look at. Not LD_PRELOAD, nor what hides GPUs.
+constexpr std::string_view kKept[] = {"HOME=", "PATH=", "XDG_RUNTIME_DIR=", "LD_LIBRARY_PATH=", "CURB_SIM"};
+
+std::vector<std::string> &environment() {
+    static auto &kept = *new std::vector<std::string>;
+    return kept;
+}
+
+// Where the command is, from where this library is: PREFIX/bin/curb beside PREFIX/lib, lib/curb, lib/TRIPLET/curb.
+std::string command() {
+    Dl_info self{};
+    if (dladdr(reinterpret_cast<const void *>(&environment), &self) == 0 || !self.dli_fname) return {};
+    std::string folder = self.dli_fname;
+    for (int up = 0; up < 4; ++up) {
+        const std::size_t slash = folder.rfind('/');
+        if (slash == std::string::npos) break;
+        folder.resize(slash);
+        if (const std::string path = folder + "/bin/curb"; access(path.c_str(), X_OK) == 0) return path;
+    }
+    return {};
+}
+
+struct Start {
+    const char *path;
+    char *const *arguments;
+    char *const *variables;
+    int socket;
+};
+
+// Runs in the new process, on the memory of ours: only system calls, and nothing that the program could see.
+int become(void *given) {
+    const auto &start = *static_cast<const Start *>(given);
+    // A signal for this process must not run the program's handler here.
+    struct sigaction by_default {};
+    by_default.sa_handler = SIG_DFL;
+    for (int signal = 1; signal < NSIG; ++signal) real::sigaction()(signal, &by_default, nullptr);
+    for (int number = 0; number < 3; ++number)
+        if (start.socket != number) dup3(start.socket, number, 0);
+    fcntl(start.socket, F_SETFL, 0);  // blocking, for all three
+    if (syscall(SYS_close_range, 3U, ~0U, 0U) != 0)
+        for (int number = 3; number < 4096; ++number) close(number);
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, nullptr);
+    execve(start.path, start.arguments, start.variables);
+    syscall(SYS_exit_group, 127);
+    return 127;
+}
+
+// As clone's stack grows; the new process leaves it when it executes the command.
+alignas(16) constinit std::array<char, 65'536> stack{};
+
+}  // namespace
+
+void Helper::keep_environment() {
+    for (char *const *variable = environ; *variable; ++variable)
+        for (const std::string_view kept : kKept)
+            if (std::string_view(*variable).starts_with(kept)) environment().emplace_back(*variable);
+}
+
+bool Helper::start(std::initializer_list<std::string> words) {
+    std::string path = command();
+    if (path.empty() || !OwnSocket::may_be_opened()) return false;
+    OwnSocket theirs;
+    if (!OwnSocket::pair(socket_, theirs)) return false;
+    std::vector<std::string> texts{path};
+    texts.insert(texts.end(), words);
+    std::vector<char *> arguments, variables;
+    for (std::string &text : texts) arguments.push_back(text.data());
+    for (std::string &text : environment()) variables.push_back(text.data());
+    arguments.push_back(nullptr);
+    variables.push_back(nullptr);
+    Start start{path.c_str(), arguments.data(), variables.data(), theirs.number()};
+    // No signal at its end: then wait() without __WALL does not find it. As vfork: this thread goes on once the command
+    // is executed. (All signals are blocked in curb's threads.)
+    pid_ = clone(become, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK, &start);
+    return pid_ > 0;
+}
+
+void Helper::tell(const char *line) const noexcept {
+    for (const std::string_view part : {std::string_view(line), std::string_view("\n")})
+        if (!socket_.ours() || send(socket_.number(), part.data(), part.size(), MSG_NOSIGNAL) < 0) return;
+}
+
+std::optional<std::string> Helper::take_line() {
+    const std::size_t end = text_.find('\n');
+    if (end == std::string::npos) return std::nullopt;
+    std::string out = text_.substr(0, end);
+    text_.erase(0, end + 1);
+    return out;
+}
+
+void Helper::read_for(int milliseconds) {
+    if (!socket_.ours()) {  // the program has closed it: the helper ends its work and itself
+        closed_ = true;
+        return;
+    }
+    pollfd one{socket_.number(), POLLIN, 0};
+    {
+        const own_thread::Asleep asleep;
+        if (poll(&one, 1, milliseconds) <= 0) return;
+    }
+    std::array<char, 4096> bytes;
+    const ssize_t got = recv(socket_.number(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) text_.append(bytes.data(), static_cast<std::size_t>(got));
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) closed_ = true;
+}
+
+int Helper::end() noexcept {
+    if (pid_ <= 0) return 127;
+    const own_thread::Asleep asleep;
+    int status = 0;
+    while (waitpid(pid_, &status, __WALL) < 0 && errno == EINTR) {
+    }
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace curb::shim

@@ -1,0 +1,287 @@
+#include "nap.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "bypass.hpp"
+#include "captures.hpp"
+#include "clock.hpp"
+#include "devices.hpp"
+#include "driver.hpp"
+#include "gate.hpp"
+#include "helper.hpp"
+#include "idle.hpp"
+#include "in_force.hpp"
+#include "lifetime.hpp"
+#include "log.hpp"
+#include "own_thread.hpp"
+#include "policy/duration.hpp"
+#include "policy/idle.hpp"
+#include "policy/size.hpp"
+#include "thunks.hpp"
+#include "wait_queue.hpp"
+#include "waiting.hpp"
+
+namespace curb::shim::nap {
+namespace {
+
+using policy::LogLevel;
+
+// Longer than a move takes. Until then no waiting call opens the gate because the driver says that the process is
+// still, or again, in its GPUs.
+constexpr std::chrono::minutes kMove{60};
+
+constinit std::atomic<bool> napping{false};         // the thread of a nap runs
+constinit std::atomic<std::uint64_t> called_ms{0};  // when the first call of the program began to wait; 0: none waits
+// Of the nap: what decides first, a call of the program or stay_out(), holds.
+enum class Phase : std::uint8_t { in, out, coming_back, staying_out };
+constinit std::atomic<Phase> phase{Phase::in};
+bool change_from_out(Phase to) noexcept {
+    Phase expected = Phase::out;
+    return phase.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
+}
+constinit std::atomic<int> refusals{0};  // in a row
+constinit std::atomic<bool> refused_since_poll{false};
+
+struct Shared {
+    std::mutex mutex;
+    control::NapStatus status;
+};
+Shared &shared() noexcept { return leaked<Shared>(); }
+
+template <class Change>
+void note(Change change) {
+    const std::scoped_lock lock(shared().mutex);
+    change(shared().status);
+}
+
+void note_in() {
+    note([](control::NapStatus &now) {
+        now.out = false;
+        now.since = 0;
+    });
+}
+
+// The gate opens, and the next attempt comes later than this one did.
+void refuse(const std::string &why) {
+    gate::open();
+    bool is_new = false;
+    note([&](control::NapStatus &now) {
+        is_new = now.refused != why;
+        now.refused = why;
+    });
+    refusals.fetch_add(1, std::memory_order_relaxed);
+    refused_since_poll.store(true, std::memory_order_release);
+    log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
+}
+
+bool is_in_its_gpus() noexcept {
+    CUprocessState state{};
+    return driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&
+           state == CU_PROCESS_STATE_RUNNING;
+}
+
+// Brings the process back, whatever happens to helpers: it waits for room as long as it takes.
+void bring_back() {
+    const std::string pid = std::to_string(getpid());
+    for (std::uint64_t pause_ms = 100; !is_in_its_gpus(); pause_ms = std::min<std::uint64_t>(2 * pause_ms, 10'000)) {
+        Helper helper;
+        std::string said;
+        if (helper.start({"resume", "--wait", "24h", pid}))
+            while (const auto line = helper.line()) said = *line;
+        if (helper.end() == 0) return;
+        log::write(LogLevel::error, "this process cannot come back to its GPUs yet: " + said);
+        const own_thread::Asleep asleep;
+        sleep_ms(pause_ms);
+    }
+}
+
+// Calls that would reach the driver while the process is out. Empty: none.
+std::string bypassing() {
+    const auto found = bypasses();
+    if (!found.empty())
+        return "calls of " + found.front().library + " would reach the driver past curb (" + found.front().how + ")";
+    return thunks::all_gated() ? "" : "the program has looked up more functions of the driver than curb has thunks for";
+}
+
+// "out 2147483648": the helper has moved so many bytes.
+std::optional<policy::Bytes> moved(const std::string &line) {
+    constexpr std::string_view kOut = "out ";
+    policy::Bytes bytes = 0;
+    if (!line.starts_with(kOut) ||
+        std::from_chars(line.data() + kOut.size(), line.data() + line.size(), bytes).ec != std::errc())
+        return std::nullopt;
+    return bytes;
+}
+
+bool wants_back() noexcept { return called_ms.load(std::memory_order_acquire) != 0 || !gate::is_closed(); }
+
+// The process is out. Returns false if it shall stay out.
+bool wait_and_come_back(Helper &helper) {
+    std::string last;
+    const auto read = [&](auto stop) {
+        while (const auto line = helper.line(stop)) last = *line;
+    };
+    read([] { return wants_back() || phase.load(std::memory_order_acquire) == Phase::staying_out; });
+    if (!change_from_out(Phase::coming_back)) {
+        helper.tell("leave");
+        helper.end();
+        log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
+        return false;
+    }
+    helper.tell("back");
+    read([] { return false; });
+    if (helper.end() != 0) bring_back();
+    const std::uint64_t since = called_ms.load(std::memory_order_acquire);
+    const std::uint64_t waited_ms = since == 0 ? 0 : now_ms() - since;
+    note([&](control::NapStatus &now) { now.waited_ms = waited_ms; });
+    const std::string waited = since == 0 ? "" : ", and a call waited " + std::to_string(waited_ms) + " ms for its end";
+    log::write(LogLevel::info, "the nap has ended" + waited + (last.empty() ? "" : ": " + last));
+    return true;
+}
+
+// One nap, on a thread of its own. The gate is open again when it returns, unless the process is suspended by then.
+void take_nap(const std::string &host_memory) {
+    called_ms.store(0, std::memory_order_seq_cst);
+    if (!gate::close(kMove))
+        return refuse("the kernel has no membarrier, so it is not known which calls are under way");
+    if (const std::string why = bypassing(); !why.empty()) return refuse(why);
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) return gate::open();  // it is not idle
+    Helper helper;
+    if (!helper.start({"suspend", "--nap", "--host-memory", host_memory, std::to_string(getpid())}))
+        return refuse("the command curb is not beside libcurb.so, or cannot be started");
+    const auto first = helper.line();
+    const auto bytes = first ? moved(*first) : std::nullopt;
+    if (!bytes) {
+        helper.end();
+        if (!is_in_its_gpus()) bring_back();
+        return refuse(first.value_or("the command curb ended without a word"));
+    }
+    refusals.store(0, std::memory_order_relaxed);
+    note([&](control::NapStatus &now) {
+        now = {.out = true, .since = control::unix_now(), .count = now.count + 1, .bytes = *bytes, .refused = {}};
+    });
+    log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
+                                   " moved to host memory; the next call of CUDA ends it");
+    phase.store(Phase::out, std::memory_order_release);
+    // From here on another tool may bring the process back: a waiting call then opens the gate.
+    gate::close(std::chrono::milliseconds(0));
+    const bool is_back = wait_and_come_back(helper);
+    phase.store(Phase::in, std::memory_order_release);
+    note_in();
+    if (is_back) gate::open();
+}
+
+// Out of host memory: whatever has been done, the process comes back.
+void come_back_at_any_cost() noexcept {
+    for (;;) {
+        try {
+            bring_back();
+            phase.store(Phase::in, std::memory_order_release);
+            note_in();
+            return gate::open();
+        } catch (...) {
+            sleep_ms(100);
+        }
+    }
+}
+
+std::string host_memory() {
+    const auto most = process::snapshot()->policy.suspend.host_memory;
+    return most ? policy::format(*most) : "100%";
+}
+
+void run() {
+    {
+        const own_thread::Awake awake;
+        try {
+            take_nap(host_memory());
+        } catch (...) {
+            come_back_at_any_cost();
+        }
+    }
+    napping.store(false, std::memory_order_release);
+}
+
+struct State {
+    policy::IdlePeriod period{now_ms()};
+    std::uint64_t sampled_ms = now_ms();
+};
+
+// NVML samples once a second, and reading a sample takes 1.5 ms (H200).
+constexpr std::uint64_t kSampleMs = 1000;
+
+// After a refusal the next attempt comes after twice the time, at most an hour.
+policy::Duration backed_off(policy::Duration idle) noexcept {
+    constexpr policy::Duration kLongest = std::chrono::hours(1);
+    policy::Duration out = idle;
+    for (int i = refusals.load(std::memory_order_relaxed); i > 0 && out < kLongest; --i) out *= 2;
+    return out;
+}
+
+bool has_naps(const policy::SuspendPolicy &policy) noexcept { return policy.idle || policy.when_others_wait; }
+
+bool others_wait() noexcept {
+    return std::any_of(devices::all().begin(), devices::all().end(),
+                       [](const Device &device) { return devices::in_use(device) && wait_queue::others_wait(device); });
+}
+
+}  // namespace
+
+void keep_environment() {
+    Helper::keep_environment();
+    gate::on_wait([]() noexcept {
+        std::uint64_t none = 0;
+        called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
+    });
+}
+
+std::optional<std::uint64_t> poll() noexcept try {
+    auto &state = leaked<std::optional<State>>();
+    const policy::SuspendPolicy policy = process::snapshot()->policy.suspend;
+    if (!has_naps(policy)) {
+        state.reset();
+        return std::nullopt;
+    }
+    constexpr policy::Duration kNever = policy::Duration::max();
+    const policy::Duration idle = policy.idle.value_or(kNever), beside = policy.when_others_wait.value_or(kNever);
+    const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside)), now = now_ms();
+    // An idle period begins when a nap, or a suspend, has ended, or when a nap was refused.
+    if (!state || napping.load(std::memory_order_acquire) || gate::is_closed() ||
+        refused_since_poll.exchange(false, std::memory_order_acq_rel)) {
+        state.emplace();
+        return next;
+    }
+    if (gate::was_called() || gate::call_under_way() || captures::any()) state->period.used(now);
+    const auto due = [&] {
+        return state->period.due(now, backed_off(idle)) ||
+               (state->period.due(now, backed_off(beside)) && others_wait());
+    };
+    if (now - state->sampled_ms >= kSampleMs || due()) {
+        if (const auto when = idle::seen_running(state->sampled_ms)) state->period.used(*when);
+        state->sampled_ms = now;
+    }
+    if (!due()) return next;
+    napping.store(true, std::memory_order_release);
+    if (!own_thread::start(run, "curb-nap")) napping.store(false, std::memory_order_release);
+    return next;
+} catch (...) {
+    return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
+}
+
+bool stay_out() noexcept { return change_from_out(Phase::staying_out); }
+
+std::optional<control::NapStatus> status() {
+    if (!has_naps(process::snapshot()->policy.suspend)) return std::nullopt;
+    const std::scoped_lock lock(shared().mutex);
+    return shared().status;
+}
+
+}  // namespace curb::shim::nap

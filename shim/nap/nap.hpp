@@ -1,0 +1,27 @@
+// Naps (the policy's suspend.idle): a process that has not called the driver for so long leaves its GPUs, and its next
+// call brings it back. A helper, `curb suspend --nap`, makes the moves, because a process cannot lock itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "control/status.hpp"
+
+namespace curb::shim::nap {
+
+// Keeps what the helper's environment needs: the program may change its own later. Call it once, at start. Throws
+// std::bad_alloc.
+void keep_environment();
+
+// Begins a nap if the process has been idle for long enough. Returns the milliseconds until the next call. nullopt if
+// the policy has no naps. On the worker, which calls gate::watch() after its own calls of the driver. Calls NVML.
+std::optional<std::uint64_t> poll() noexcept;
+
+// For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
+// if it does not nap.
+bool stay_out() noexcept;
+
+// nullopt if the policy has no naps. Thread-safe. May throw std::bad_alloc.
+std::optional<control::NapStatus> status();
+
+}  // namespace curb::shim::nap

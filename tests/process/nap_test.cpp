@@ -1,0 +1,192 @@
+// Naps: a process leaves its GPUs by itself when it is idle, and comes back with its next call.
+#include <signal.h>
+
+#include "capped.hpp"
+#include "simulated.hpp"
+
+namespace {
+
+// `suspend`: members of the policy's object.
+Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")") {
+    const std::string policy =
+        machine.write("policy.json", R"({ "version": 1, "log": { "level": "info", "file": "nap.log" }, "suspend": { )" +
+                                         suspend + " } }");
+    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+}
+bool is_out(const Machine &machine, const Program &program) {
+    return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
+}
+Json nap_of(const Machine &machine, const Program &program) {
+    const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
+    for (const Json &process : all["processes"])
+        if (process["pid"] == program.pid()) return process["status"]["nap"];
+    return {};
+}
+std::int64_t held_by_books(const Machine &machine, const Program &program) {
+    const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
+    for (const Json &gpu : all["gpus"])
+        for (const Json &use : gpu["uses"])
+            if (use["pid"] == program.pid() && !use["books"].is_null()) return use["books"]["held"];
+    return -1;
+}
+// The helper of a process that naps; 0: there is none.
+pid_t helper_of(pid_t pid) {
+    for (const auto &entry : fs::directory_iterator("/proc")) {
+        std::ifstream file(entry.path() / "cmdline");
+        const std::string words{std::istreambuf_iterator<char>(file), {}};
+        if (words.find(std::string("--nap\0", 6)) == std::string::npos) continue;
+        if (words.ends_with('\0' + std::to_string(pid) + '\0')) return std::stoi(entry.path().filename());
+    }
+    return 0;
+}
+
+}  // namespace
+
+TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it back") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(is_out(machine, program));
+        CHECK(machine.held(program.pid()) == kLeft);
+        CHECK(program.answers(i == 1 ? "synchronize" : "check") == (i == 1 ? "ok" : "right"));
+        CHECK(machine.state(program.pid()) == "running");
+        CHECK(machine.held(program.pid()) == before);
+    }
+    CHECK(program.finish() == 0);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+}
+
+TEST_CASE("a process that calls the driver now and then takes no nap") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1s")"));
+    REQUIRE(program.answers("call on 0") == "ok");
+    std::this_thread::sleep_for(3s);
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    REQUIRE(is_out(machine, program));
+}
+
+TEST_CASE("a process that computes takes no nap, however long it calls nothing") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1s")"));
+    REQUIRE(program.answers("utilise 50") == "ok");
+    std::this_thread::sleep_for(2500ms);
+    CHECK(machine.state(program.pid()) == "running");
+    REQUIRE(program.answers("utilise 0") == "ok");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a nap is seen, and so is its end") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
+    CHECK(nap_of(machine, program)["count"] == 1);
+    CHECK(nap_of(machine, program)["bytes"] >= 2048 * kMiB);
+    CHECK_THAT(machine.curb({"ps"}).out, contains("naps since") && contains("until its next CUDA call"));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
+    CHECK_THAT(machine.curb({"metrics"}).out, contains("curb_napping{") && contains("curb_naps_total{"));
+    CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
+    REQUIRE(program.answers("check") == "right");
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == false; }));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("so far; a call waited"));
+}
+
+TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb resume ends a nap until the next") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("prepare 0") == "ok");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
+    const Outcome out = machine.curb({"suspend", program.id()});
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    CHECK_THAT(out.out, contains("it was napping"));
+    CHECK(program.answers("begin") == "1");  // that returns meanwhile: the rest waits
+    std::this_thread::sleep_for(500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    REQUIRE(is_out(machine, program));
+    const Outcome back = machine.curb({"resume", program.id()});
+    INFO(back.err);
+    CHECK(back.status == 0);
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process that may not take the host memory stays, says why, and tries again ever later") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("none now: "));
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK(program.answers("give") == "given");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a helper that is killed in a nap brings the process back") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    ::kill(helper_of(program.pid()), SIGKILL);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    ::kill(program.pid(), SIGKILL);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+    CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
+}
+
+TEST_CASE("a process may fork, and close its descriptors, in a nap") {
+    const std::string what = GENERATE("fork", "close for sockets");
+    CAPTURE(what);
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    CHECK_FALSE(program.answers(what).empty());
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a nap that the driver ends leaves the process as it was") {
+    const std::string call = GENERATE("cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint");
+    CAPTURE(call);
+    const Machine machine({{"CURB_SIM_FAULT", call + ":1:999"}});
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("eight threads with memory of every family go through naps unharmed") {
+    const char *seconds = std::getenv("CURB_NAP_SECONDS");
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "100ms")"));
+    REQUIRE(program.answers("hold 512") == "held");
+    CHECK(program.answers(std::string("work and rest ") + (seconds ? seconds : "10")) == "0 wrong");
+    CHECK(program.answers("check") == "right");
+    const Json nap = nap_of(machine, program);
+    INFO(nap.dump());
+    CHECK(nap["count"] >= 5);
+    CHECK(within(5s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
+    CHECK(program.finish() == 0);
+}

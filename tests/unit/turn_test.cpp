@@ -1,0 +1,126 @@
+// The order of those that wait for room on a GPU.
+#include "control/turn.hpp"
+
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+
+#include "catch.hpp"
+#include "temp_dir.hpp"
+
+namespace fs = std::filesystem;
+using curb::control::Places;
+using curb::control::Turn;
+
+namespace {
+
+const std::string kGpu = "GPU-1", kOther = "GPU-12";
+constexpr curb::policy::Bytes kNeed = 4096;
+
+struct Folder {
+    TempDir dir;
+    Places places;
+    Folder() {
+        fs::permissions(dir.path(), fs::perms::owner_all);
+        places.xdg = dir.path();
+        places.run_user = places.tmp = (dir / "none").string();
+    }
+    [[nodiscard]] std::size_t files() const {
+        std::size_t count = 0;
+        for (const auto &entry : fs::recursive_directory_iterator(dir.path())) count += entry.is_regular_file();
+        return count;
+    }
+};
+
+// A process that waits, until it is killed.
+class Waiter {
+  public:
+    explicit Waiter(const Places &places) {
+        int ready[2];
+        REQUIRE(pipe(ready) == 0);
+        pid_ = fork();
+        if (pid_ == 0) {
+            const Turn turn(places, kGpu, kNeed);
+            if (write(ready[1], "", 1) == 1) pause();
+            _exit(0);
+        }
+        char byte = 0;
+        REQUIRE(read(ready[0], &byte, 1) == 1);
+        close(ready[0]);
+        close(ready[1]);
+    }
+    ~Waiter() { end(); }
+    void end() {
+        if (pid_ == 0) return;
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+        pid_ = 0;
+    }
+
+  private:
+    pid_t pid_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("whoever came first has its turn first, and the next one when that has been served") {
+    const Folder folder;
+    std::optional<Turn> first(std::in_place, folder.places, kGpu, kNeed);
+    Turn second(folder.places, kGpu, kNeed), elsewhere(folder.places, kOther, kNeed);
+    CHECK(first->has_come(kNeed));
+    CHECK_FALSE(second.has_come(kNeed));
+    CHECK(elsewhere.has_come(kNeed));
+    first.reset();
+    CHECK(second.has_come(kNeed));
+}
+
+TEST_CASE("one that was killed while it waited holds nobody back, and its file goes") {
+    const Folder folder;
+    Waiter before(folder.places);
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK_FALSE(turn.has_come(kNeed));
+    CHECK(Turn::others_wait(folder.places, kGpu));
+    before.end();
+    CHECK(turn.has_come(kNeed));
+    CHECK(folder.files() == 1);
+}
+
+TEST_CASE("others that wait are those of other processes and of this GPU") {
+    const Folder folder;
+    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    const Turn mine(folder.places, kGpu, kNeed);
+    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    const Waiter other(folder.places);
+    CHECK(Turn::others_wait(folder.places, kGpu));
+    CHECK_FALSE(Turn::others_wait(folder.places, kOther));
+}
+
+TEST_CASE("one that needs more than is free holds nobody back") {
+    const Folder folder;
+    const Turn large(folder.places, kGpu, 2 * kNeed);
+    Turn small(folder.places, kGpu, kNeed);
+    CHECK(small.has_come(2 * kNeed - 1));
+    CHECK_FALSE(small.has_come(2 * kNeed));
+}
+
+TEST_CASE("one that does not take what is free holds others back for some seconds") {
+    const Folder folder;
+    const Waiter stopped(folder.places);
+    Turn turn(folder.places, kGpu, kNeed);
+    const auto begin = std::chrono::steady_clock::now();
+    while (!turn.has_come(kNeed)) usleep(50'000);
+    CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
+}
+
+TEST_CASE("without a folder that can be used it is everyone's turn") {
+    Places nowhere;
+    nowhere.xdg = nowhere.run_user = nowhere.tmp = "/proc/none";
+    Turn one(nowhere, kGpu, kNeed), other(nowhere, kGpu, kNeed);
+    CHECK(one.has_come(kNeed));
+    CHECK(other.has_come(kNeed));
+    CHECK_FALSE(Turn::others_wait(nowhere, kGpu));
+}
