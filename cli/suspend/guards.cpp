@@ -129,7 +129,7 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
     const Bytes held = held_by(**facts.gpus, pid);
     if (facts.most_host) {
         const Bytes most = facts.most_host->on(facts.host->total), spare = facts.host->total / 10;
-        if (guard.refuse(held > most,
+        if (guard.refuse(held > most && most < facts.host->total,
                          fmt::format("{} would have to go to host memory, and suspend.host_memory is {}",
                                      format_human(held), format_human(most)),
                          "raise it") ||

@@ -70,9 +70,12 @@ bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) n
 // False if a process that came first waits for memory of the device which is free now.
 bool is_next(Device &device, const policy::Growth &growth, wait_queue::Wait &wait, Bytes bytes,
              const policy::Terms &asked) noexcept {
-    if (growth.keep_free == 0 || growth.wait.count() == 0 || !wait.left(growth.wait)) return true;
+    if (growth.wait.count() == 0 || !wait.left(growth.wait)) return true;
+    if (!wait.is_in_order() && !wait_queue::others_wait(device)) return true;
     const Bytes held = device.ledger.held();
-    return wait.has_turn(device, bytes, asked.limit_beside_others - std::min(asked.limit_beside_others, held));
+    const Bytes room = growth.keep_free != 0 ? asked.limit_beside_others - std::min(asked.limit_beside_others, held)
+                                             : device.meter.free().value_or(0);
+    return wait.has_turn(device, bytes, room);
 }
 
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
@@ -131,9 +134,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
             return reports::LimitHit{kind, policy::limit_hit(asked, seen, bytes), seen, asked.kept_for_driver};
         };
         switch (verdict) {
-            case Verdict::grant:
-                if (wait.began()) reports::waited(device, kind, bytes, wait);
-                return true;
+            case Verdict::grant: return true;
             case Verdict::release_first:
                 release_on_the_spot(device);
                 reconcile(device);
@@ -158,6 +159,10 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
             case Verdict::refuse: reports::refusal(device, gpu, bytes, hit()); return false;
         }
     }
+}
+
+void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {
+    if (wait.began()) reports::waited(device, kind, bytes, wait);
 }
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {

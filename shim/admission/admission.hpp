@@ -73,6 +73,9 @@ namespace admission {
 // refused and reported. `retry`: see Request.
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept;
 
+// The request has its memory: reports it if it has waited.
+void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept;
+
 // Called when the driver is out of memory although the limits grant the request: other processes fill the device. Waits
 // until the device may have `bytes` free. False if the policy's wait is over.
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
@@ -120,7 +123,10 @@ CUresult charged(const Request &request, Call call, Record record, bool reserved
         CUresult result = call();
         // The device is full although the cap is not reached: this process's unused memory may suffice.
         if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
-        if (result == CUDA_SUCCESS) return record(charge);
+        if (result == CUDA_SUCCESS) {
+            if (wait.began()) admission::granted(device, kind, worst, wait);
+            return record(charge);
+        }
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     } while (admission::wait_for_device(device, kind, worst, wait));
     return CUDA_ERROR_OUT_OF_MEMORY;

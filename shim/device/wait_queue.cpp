@@ -67,7 +67,7 @@ void Wait::join(const Device &device, policy::Bytes bytes) noexcept try {
 }
 
 bool Wait::has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
-    if (!turn_ && others_wait(device)) join(device, bytes);
+    join(device, bytes);
     return !turn_ || turn_->has_come(room);
 } catch (...) {
     return true;

@@ -56,11 +56,11 @@ class Wait : NoCopy {
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
-    // For requests that share the device's free memory with other processes. False if one of these came first, for
-    // which there is room too: this request joins those that wait. `room`: what is free for this one.
-    [[nodiscard]] bool has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
-    // Joins those that wait.
+    // Joins those that wait for room on the device, requests and processes alike.
     void join(const Device &device, policy::Bytes bytes) noexcept;
+    [[nodiscard]] bool is_in_order() const noexcept { return turn_.has_value(); }
+    // Joins them. False if one that came first can be served with `room`, which is free for this one.
+    [[nodiscard]] bool has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and

@@ -112,6 +112,7 @@ CUresult call_or_wait(Device &device, Call call) {
         result = call();
         if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::free_kept(device) != 0) result = call();
     } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, Kind::contexts, kContext, wait));
+    if (result == CUDA_SUCCESS) admission::granted(device, Kind::contexts, kContext, wait);
     return result;
 }
 

@@ -57,6 +57,8 @@ CUresult take(const graphs::Needs &needs, Call call) {
     for (;;) {
         bool full = false;
         const CUresult result = take_once(needs, wait, full, call);
+        if (result == CUDA_SUCCESS && wait.began())
+            admission::granted(*needs.front().device, Kind::graphs, needs.front().bytes, wait);
         if (!full || needs.empty() ||
             !admission::wait_for_device(*needs.front().device, Kind::graphs, needs.front().bytes, wait))
             return result;

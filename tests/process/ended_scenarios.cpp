@@ -258,7 +258,7 @@ SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
     const std::uint64_t before = resident(), trims = curb_sim_calls("cuMemPoolTrimTo");
     make_and_destroy(20'000);
     EXPECT_EQ(curb_sim_calls("cuMemPoolTrimTo"), trims);  // a pool that holds nothing is left as it is
-#ifndef CURB_SANITIZED  // whose runtime keeps what is freed
+#ifndef CURB_SANITIZED                                    // whose runtime keeps what is freed
     EXPECT(resident() < before + 1 * MiB);
 #else
     static_cast<void>(before);

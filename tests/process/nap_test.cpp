@@ -190,3 +190,37 @@ TEST_CASE("eight threads with memory of every family go through naps unharmed") 
     CHECK(within(5s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
     CHECK(program.finish() == 0);
 }
+
+TEST_CASE("two programs that do not fit together take turns, and neither sees an error") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
+    const std::string policy = machine.write(
+        "policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } }, "log": { "file": "log" },
+                            "suspend": { "when_others_wait": "200ms" } })");
+    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    Program first(machine, environment), second(machine, environment);
+    REQUIRE(first.answers("hold 3072") == "held");
+    std::this_thread::sleep_for(1s);
+    CHECK(machine.state(first.pid()) == "running");  // nobody waits
+    REQUIRE(second.answers("hold 3072") == "held");
+    for (int turn = 0; turn < 5; ++turn) {
+        CHECK(first.answers("check") == "right");
+        CHECK(second.answers("check") == "right");
+    }
+    CHECK(first.finish() == 0);
+    CHECK(second.finish() == 0);
+}
+
+TEST_CASE("equal programs that wait for room get equal shares") {
+    const Machine machine;  // of 80 GiB
+    const std::string policy =
+        machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } } })");
+    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    Program programs[3] = {Program(machine, environment), Program(machine, environment), Program(machine, environment)};
+    for (Program &one : programs) one.tell("turns 4");
+    std::vector<int> given;
+    for (Program &one : programs) given.push_back(std::stoi(one.says()));
+    INFO(given[0] << ", " << given[1] << ", " << given[2]);
+    const auto [least, most] = std::minmax_element(given.begin(), given.end());
+    CHECK(*least * 3 >= *most * 2);
+    CHECK(*least >= 10);
+}

@@ -338,6 +338,19 @@ std::string fork_child_that_stays() {
     return std::to_string(child);
 }
 
+// For so many seconds, takes a block of 30 GiB, works with it, and gives it back. Returns how many it was given.
+std::string take_turns(std::uint64_t seconds) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    int given = 0;
+    while (std::chrono::steady_clock::now() < until) {
+        CUdeviceptr block = 0;
+        if (cuMemAlloc_v2(&block, 30 * GiB) != CUDA_SUCCESS) continue;
+        ++given;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        MUST(cuMemFree_v2(block));
+    }
+    return std::to_string(given);
+}
 // Managed memory keeps a process in its GPUs; the others are no thread's own.
 bool may_nap(families::Trait trait) {
     using families::Trait;
@@ -428,6 +441,7 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"fork and allocate", [](const auto &) { return fork_child_that_allocates(); }},
     {"fork and stay", [](const auto &) { return fork_child_that_stays(); }},
     {"exec", [](const auto &) { return become_another(); }},
+    {"turns", [](const Numbers &of) { return take_turns(of.mib); }},
     {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
     {"work and rest", [](const Numbers &of) { return work_and_rest(of.mib); }},
 };
