@@ -16,6 +16,7 @@
     X(kRelease)          \
     X(kCap)              \
     X(kPolicy)           \
+    X(kPolicyInit)       \
     X(kPolicyCheck)      \
     X(kPolicyShow)       \
     X(kPolicyExplain)    \

@@ -83,17 +83,23 @@ def unbroken(line, **options):
     return driven(words, len(words) - 1, text, len(text), **options)
 
 
+RUN = [
+    "--cap", "--dry-run", "--growth", "--help", "--keep-free", "--log", "--policy", "--quiet", "--sim", "--steer",
+    "--strict", "--trace", "--wait",
+]  # fmt: skip
+
+
 class Words(unittest.TestCase):
     def test_commands(self):
         self.assertTrue({"run", "release", "policy", "metrics"} <= set(completed("curb ")))
         self.assertEqual(completed("curb metr"), ["metrics"])
-        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "schema", "show"])
+        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "init", "schema", "show"])
         self.assertEqual(completed("curb policy ch"), ["check"])
         self.assertEqual(completed("curb nonsense "), [])
         self.assertEqual(completed("curb nonsense --"), [])
 
     def test_options_are_those_of_the_command(self):
-        self.assertEqual(sorted(completed("curb run --")), ["--cap", "--dry-run", "--help", "--policy", "--sim", "--strict"])
+        self.assertEqual(sorted(completed("curb run --")), RUN)
         self.assertEqual(completed("curb run --dr"), ["--dry-run"])
         self.assertEqual(completed("curb policy check --j"), ["--json"])
         self.assertIn("--version", completed("curb -"))
@@ -175,7 +181,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(completed(f"curb release {one.pid}", environment=environment), [str(one.pid)])
             self.assertIn(str(one.pid), completed("curb release ", kind="37", environment=environment))
             self.assertNotIn(str(one.pid), " ".join(completed("curb resume ", environment=environment)))
-            self.assertEqual(completed("curb suspend 1 ", environment=environment), [])
+            self.assertEqual(completed("curb doctor 1 ", environment=environment), [])
 
     def test_folders_with_blanks(self):
         with tempfile.TemporaryDirectory(prefix="with blank ") as folder:
