@@ -93,6 +93,7 @@ std::string fault_of(const Selection &selection) {
 }
 
 std::vector<int> programs_of(int pid) {
+    if (pid == 1) return {pid};  // it started everything, which --all says
     const std::vector<int> can_be_asked = control::processes();
     const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
                                        ? std::vector<int>()

@@ -10,6 +10,7 @@
 #include "policy/words.hpp"
 #include "ps_text.hpp"
 #include "selection.hpp"
+#include "sim.hpp"
 #include "terminal.hpp"
 #include "view.hpp"
 #include "watch.hpp"
@@ -21,13 +22,14 @@ using namespace std::chrono_literals;
 
 struct PsOptions {
     Selection selection;  // PIDs: in detail; none: everybody's figures
-    bool json = false;
+    bool json = false, sim = false;
     std::optional<std::string> watch;
 
     void declare(Options &takes) {
         takes.pids(selection.pids, "Process to show in detail; a shell or launcher stands for what it started");
         selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
+        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
     }
 };
@@ -106,6 +108,8 @@ int ps(const PsOptions &options) {
     const auto interval = every(options);
     if (!interval) return failed("ps: " + interval.error());
     if (const std::string fault = fault_of(options.selection); !fault.empty()) return failed("ps: " + fault);
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed("ps: " + *fault);
     std::vector<int> pids;
     for (const int pid : options.selection.pids)
         for (const int program : programs_of(pid))

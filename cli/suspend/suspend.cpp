@@ -17,6 +17,7 @@
 #include "json.hpp"
 #include "policy/duration.hpp"
 #include "selection.hpp"
+#include "sim.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {
@@ -92,6 +93,8 @@ class Moving {
 // Ends at once when the user interrupts.
 template <class Options, class Move>
 int each(const char *command, bool is_out_after, const Options &options, Move move) {
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed(command + (": " + *fault));
     const auto processes = found(options.selection, command);
     if (!processes) return failed(command + (": " + processes.error()));
     int status = 0;
@@ -113,12 +116,13 @@ int each(const char *command, bool is_out_after, const Options &options, Move mo
 struct SuspendOptions {
     Selection selection;
     std::string timeout = "10s";
-    bool force = false, json = false;
+    bool force = false, sim = false, json = false;
 
     void declare(Options &takes) {
         selection.declare(takes);
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
         takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
+        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
     }
 };
@@ -283,12 +287,13 @@ int suspend(const SuspendOptions &options) {
 struct ResumeOptions {
     Selection selection;
     std::optional<std::string> wait, bytes;
-    bool json = false;
+    bool sim = false, json = false;
 
     void declare(Options &takes) {
         selection.declare(takes);
         takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
         takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
+        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
     }
 };

@@ -169,6 +169,34 @@ class Commands(unittest.TestCase):
         self.assertEqual(completed("curb policy ch", before=before), ["check"])
 
 
+@unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+class Fish(unittest.TestCase):
+    def completed(self, line, **environment):
+        script = f'source {ROOT}/completion/curb.fish; complete -C "{line}"'
+        path = f"{CURB.parent}:{os.environ['PATH']}"
+        run = subprocess.run(
+            ["fish", "--no-config", "-c", script],
+            env=os.environ | {"PATH": path} | environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        self.assertEqual(run.stderr, "")
+        return [row.split("\t")[0] for row in run.stdout.splitlines()]
+
+    def test_commands_options_files_and_programs(self):
+        self.assertTrue({"run", "release", "policy"} <= set(self.completed("curb ")))
+        self.assertEqual(self.completed("curb policy ch"), ["check"])
+        self.assertEqual(self.completed("curb run --dr"), ["--dry-run"])
+        self.assertEqual(sorted(self.completed("curb run --")), RUN)
+        self.assertIn("printf", self.completed("curb run --cap 8GiB -- print"))
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "job.json").touch()
+            self.assertEqual(self.completed(f"curb policy check {folder}/jo"), [f"{folder}/job.json"])
+
+    def test_pids(self):
+        with Machine(BUILD) as machine:
+            process = machine.told()
+            self.assertIn(str(process.pid), self.completed("curb release ", XDG_RUNTIME_DIR=str(machine.runtime)))
+
+
 class Processes(unittest.TestCase):
     def test_pids_with_their_names(self):
         with Machine(BUILD) as machine:

@@ -115,6 +115,18 @@ class Selection(Case):
         self.assertEqual(self.machine.curb("suspend", "--tree", os.getpid()).stdout, "")
         self.assertEqual(self.machine.curb("resume", "--tree", os.getpid()).stdout.count("resumed "), 2)
 
+    def test_a_simulated_machine_is_that_of_the_processes(self) -> None:
+        process = self.machine.told()
+        for words in (["ps", "--sim", process.pid], ["doctor", "--sim", process.pid], ["suspend", "--sim", process.pid],
+                      ["ps", "--sim"], ["resume", "--sim", process.pid]):  # fmt: skip
+            run = self.machine.curb(*words, LD_LIBRARY_PATH="", CURB_SIM_STATE="")
+            self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("518 MiB of 80.6 GiB used", self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="").stdout)
+        process.kill()
+        run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("no process shares its simulated machine", run.stderr)
+
     def test_what_is_wrong_is_said(self) -> None:
         for words, status, why in (
             (["release", "--name", "no-such-program"], 125, "no process under curb matches"),
@@ -130,5 +142,5 @@ class Selection(Case):
 
 
 if __name__ == "__main__":
-    BUILD = Path(sys.argv.pop(1)).resolve()
+    BUILD = Path(sys.argv[1]).resolve()
     run_cases()

@@ -128,10 +128,12 @@ class Machine:
         except FileNotFoundError:
             return []
 
-    def curb(self, *words: object, timeout: float = PATIENCE_S, **more: str) -> subprocess.CompletedProcess[str]:
+    def curb(
+        self, *words: object, timeout: float = PATIENCE_S, cwd: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.build / "bin/curb", *map(str, words)],
-            env=self.bare | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
+            cwd=cwd, env=self.bare | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
     def books(self, *options: str) -> list[dict[str, Any]]:
