@@ -13,6 +13,7 @@
 #define CURB_COMMANDS(X) \
     X(kRun)              \
     X(kPs)               \
+    X(kTop)              \
     X(kRelease)          \
     X(kCap)              \
     X(kPolicy)           \

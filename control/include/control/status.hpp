@@ -46,12 +46,12 @@ struct GpuStatus {
 struct PolicyStatus {
     std::string file;       // empty: none
     std::string cap;        // CURB_CAP; empty: not set
-    std::string flags;      // "CURB_WAIT=30s CURB_LOG=info"; empty: none is set
     std::string ceiling;    // the machine's ceiling, if it sets anything; else empty
     std::string rule;       // "rule 2 \"bert\""; empty: none
     bool unusable = false;  // the policy was invalid from the start: every request is refused
     UnixMs since = 0;       // in force since then
     std::string error;      // why the last edit is not in force; empty: it is
+    std::string flags{};    // "CURB_WAIT=30s CURB_LOG=info"; empty: none is set
     friend bool operator==(const PolicyStatus &, const PolicyStatus &) = default;
 };
 
