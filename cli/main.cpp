@@ -13,9 +13,11 @@
 #define CURB_COMMANDS(X) \
     X(kRun)              \
     X(kPs)               \
+    X(kTop)              \
     X(kRelease)          \
     X(kCap)              \
     X(kPolicy)           \
+    X(kPolicyInit)       \
     X(kPolicyCheck)      \
     X(kPolicyShow)       \
     X(kPolicyExplain)    \

@@ -33,12 +33,15 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
         }
     }
     if (!source.cap.empty()) {
-        if (auto cap = policy::parse_lowest(source.cap)) {
+        if (auto cap = policy::parse_caps(source.cap)) {
             out.narrowed_to = std::move(cap).value();
         } else {
             wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
         }
     }
+    for (const auto &[flag, said] : source.flags)
+        if (const auto fault = policy::read_flag(flag, said, out.flags))
+            wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});
     if (!source.ceiling.empty()) {
         const auto read = read_ceiling(source.ceiling);
         if (!read) {
@@ -75,8 +78,9 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
         subject = who(policy::asks_for_user(own) || policy::asks_for_user(ceiling));
     out.rule = policy::first_match(own, subject);
     out.ceiling_rule = policy::first_match(ceiling, subject);
-    out.policy = policy::in_force(policy::with_rule(own, out.rule), policy::with_rule(ceiling, out.ceiling_rule),
-                                  reading.narrowed_to);
+    policy::Layer layer = policy::with_rule(own, out.rule);
+    policy::lay_over(layer, reading.flags);
+    out.policy = policy::in_force(layer, policy::with_rule(ceiling, out.ceiling_rule), reading.narrowed_to);
     return out;
 }
 

@@ -65,6 +65,7 @@ template <class Io>
 void describe(Io &io, Is<PolicyStatus> auto &value) {
     io("file", value.file);
     io("cap", value.cap);
+    io.where_set("flags", value.flags);
     io("ceiling", value.ceiling);
     io("rule", value.rule);
     io("unusable", value.unusable);

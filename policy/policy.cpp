@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "policy/fields.hpp"
+#include "policy/flags.hpp"
 #include "policy/words.hpp"
 
 namespace curb::policy {
@@ -136,7 +137,7 @@ void lay_over(Layer &under, const Layer &over) {
 #include "policy/fields.def"
 }
 
-Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to) {
+Policy in_force(const Layer &own, const Layer &ceiling, std::vector<CapFor> narrowed_to) {
     Policy out;
     out.gpu = own.gpu;
     out.ceiling = ceiling.gpu;
@@ -168,9 +169,8 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     GpuPolicy own = gpu_policy_for(policy.gpu, gpu);
     if (live_cap) {
         own.cap = live_cap;
-    } else if (!policy.narrowed_to.empty()) {
-        const Bytes narrowed = lowest_on(policy.narrowed_to, device_total);
-        own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), narrowed) : narrowed};
+    } else if (const auto narrowed = lowest_on(policy.narrowed_to, gpu, device_total)) {
+        own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), *narrowed) : *narrowed};
     }
     const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
     const auto bytes = [](const std::optional<Size> &size) {
@@ -216,9 +216,10 @@ Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus)
 }
 
 bool needs_nvml_index(const Policy &policy) {
-    const auto asks = [](const GpuRule &rule) { return rule.key.kind == GpuKey::Kind::nvml; };
+    const auto asks = [](const auto &one) { return one.key.kind == GpuKey::Kind::nvml; };
     return std::any_of(policy.gpu.begin(), policy.gpu.end(), asks) ||
-           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), asks);
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), asks) ||
+           std::any_of(policy.narrowed_to.begin(), policy.narrowed_to.end(), asks);
 }
 
 std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {

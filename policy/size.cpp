@@ -201,35 +201,6 @@ Bytes Size::on(Bytes device_total) const noexcept {
 
 Result<Size, std::string> parse_size(std::string_view text) { return parse(text); }
 
-Result<std::vector<Size>, std::string> parse_lowest(std::string_view text) {
-    std::vector<Size> out;
-    for (bool more = true; more;) {
-        const std::size_t end = text.find(',');
-        more = end != std::string_view::npos;
-        const auto size = parse_size(text.substr(0, end));
-        if (!size) return size.error();
-        text.remove_prefix(more ? end + 1 : text.size());
-        const auto same = std::find_if(out.begin(), out.end(), [&](const Size &one) { return one.unit == size->unit; });
-        if (same == out.end())
-            out.push_back(*size);
-        else
-            same->amount = std::min(same->amount, size->amount);
-    }
-    return out;
-}
-
-std::string format(const std::vector<Size> &lowest) {
-    std::string out;
-    for (const Size &one : lowest) out += (out.empty() ? "" : ",") + format(one);
-    return out;
-}
-
-Bytes lowest_on(const std::vector<Size> &sizes, Bytes device_total) noexcept {
-    Bytes out = sizes.front().on(device_total);
-    for (const Size &one : sizes) out = std::min(out, one.on(device_total));
-    return out;
-}
-
 std::string format_exact(Bytes bytes) {
     for (const Unit &unit : kUnits) {
         const Bytes one = Bytes{1} << unit.shift;

@@ -3,6 +3,7 @@
 #include "command.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "policy/duration.hpp"
+#include "policy/size.hpp"
 #include "policy/words.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
@@ -119,8 +122,7 @@ class HelpFormat : public CLI::FormatterBase {
         std::vector<Row> rows;
         for (const CLI::Option *option : options_of(app, positional)) {
             std::string left = positional ? option->get_single_name() : option->get_name(false, true);
-            std::string shape = option->get_type_name();
-            shape.resize(std::min(shape.find(':'), shape.size()));  // CLI11 appends its own checks behind ':'
+            const std::string shape = option->get_type_name();
             const bool is_flag = option->get_type_size() == 0 || shape.empty();
             if (!positional && !is_flag) left += ' ' + shape;
             rows.push_back({left + dots(option), option->get_description()});
@@ -131,6 +133,16 @@ class HelpFormat : public CLI::FormatterBase {
         return rows.empty() ? "" : fmt::format("\n{}:\n{}", heading, rows_text(rows));
     }
 };
+
+// Names of commands elsewhere, and the command of curb that does the same.
+constexpr std::pair<const char *, const char *> kOtherNames[] = {{"list", "ps"},         {"ls", "ps"},
+                                                                 {"status", "ps"},       {"show", "ps"},
+                                                                 {"limit", "cap"},       {"set", "cap"},
+                                                                 {"exec", "run"},        {"start", "run"},
+                                                                 {"free", "release"},    {"stop", "suspend"},
+                                                                 {"pause", "suspend"},   {"continue", "resume"},
+                                                                 {"watch", "top"},       {"check", "policy check"},
+                                                                 {"init", "policy init"}};
 
 int pid_in(const std::string &word) {
     const auto pid = policy::whole_number(word);
@@ -169,13 +181,24 @@ void Options::pid(int &to, const char *line, Need need) {
             "PID", [&to](const std::string &word) { to = pid_in(word); }, line)
         ->required(need == Need::required);
 }
-void Options::pids(std::vector<int> &to, const char *line) {
-    const auto take = [&to](const Words &words) {
+namespace {
+
+auto taking_pids(std::vector<int> &to) {
+    return [&to](const Words &words) {
         for (const std::string &word : words)
             if (const int pid = pid_in(word); std::find(to.begin(), to.end(), pid) == to.end()) to.push_back(pid);
     };
-    command_.add_option_function<Words>("PID", take, line);
 }
+
+}  // namespace
+
+void Options::pids(std::vector<int> &to, const char *line) {
+    command_.add_option_function<Words>("PID", taking_pids(to), line);
+}
+void Options::pid_options(const char *name, std::vector<int> &to, const char *line) {
+    command_.add_option_function<Words>(name, taking_pids(to), line)->type_name("PID")->allow_extra_args(false);
+}
+void Options::words(const char *name, Words &to, const char *line) { command_.add_option(name, to, line); }
 void Options::rest(Words &to, Rest where) {
     rest_ = &to;
     where_ = where;
@@ -187,22 +210,24 @@ class Commands {
     Commands(const std::vector<const Command *> &commands, const Command &about) : app_(about.line, about.name) {
         app_.formatter(std::make_shared<HelpFormat>());
         app_.footer(about.help);
-        app_.set_version_flag("--version", "curb " CURB_VERSION);
+        app_.set_version_flag("-V,--version", "curb " CURB_VERSION);
         app_.require_subcommand(1);
         for (const Command *one : commands) add(*one);
     }
 
-    int run(const Words &words) {
+    int run(const Words &typed) {
+        const Words words = with_options(typed);
         Split parts{words, {}};
         if (const Options *options = options_of(words)) {
             parts = split(words, *options);
             *options->rest_ = parts.rest;
         }
+        if (const std::string fault = two_words(parts); !fault.empty()) return failed(fault);
         std::reverse(parts.ours.begin(), parts.ours.end());  // as CLI11 wants them
         try {
             app_.parse(std::move(parts.ours));
         } catch (const CLI::ParseError &error) {
-            if (error.get_exit_code() != 0) return refuse(words, error.what());
+            if (error.get_exit_code() != 0) return refuse(words, error);
             std::ostringstream answer;  // to --help or --version
             app_.exit(error, answer);
             print(answer.str());
@@ -221,6 +246,30 @@ class Commands {
         Words rest;
         bool clear = true;  // false: a word stands before `--` that may or may not begin the rest
     };
+
+    // `curb help COMMAND` and `curb version` are words for options.
+    [[nodiscard]] Words with_options(const Words &words) const {
+        if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
+        Words out(words.begin() + 1, words.end());
+        // After help, a word that is no command is an error as it is without help.
+        if (place_of(out).next == out.end()) out.emplace_back(words.front() == "help" ? "--help" : "--version");
+        return out;
+    }
+
+    // "--cap 8 GiB": returns what to write instead. The unit may be taken for the begin of the rest.
+    static std::string two_words(const Split &parts) {
+        Words words = parts.ours;
+        if (!parts.rest.empty()) words.push_back(parts.rest.front());
+        for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+            const std::string &number = words[i], &unit = words[i + 1], whole = number + unit;
+            const bool is_number =
+                !number.empty() && number.find_first_not_of("0123456789.") == std::string::npos && !unit.empty();
+            if (is_number && !policy::is_digit(unit.front()) &&
+                (policy::parse_size(whole) || policy::parse_duration(whole)))
+                return fmt::format("'{} {}' is two words, and a value is one: write {}", number, unit, whole);
+        }
+        return {};
+    }
 
     void add(const Command &one) {
         CLI::App *command = (*one.group ? app_.get_subcommand(one.group) : &app_)->add_subcommand(one.name, one.line);
@@ -262,24 +311,100 @@ class Commands {
                 at_dashes || std::find(begin, words.end(), "--") == words.end()};
     }
 
-    // Prints the error, and names the help of the command that the words lead to.
-    int refuse(const Words &words, std::string why) const {
-        std::string name = app_.get_name();
-        const CLI::App *command = &app_;
-        auto word = words.begin();
-        for (; word != words.end(); ++word) {
-            const auto named = command->get_subcommands([&](const CLI::App *one) { return one->check_name(*word); });
+    // A command and its whole name; the word behind it.
+    struct Place {
+        const CLI::App *command;
+        std::string name;
+        Words::const_iterator next;
+    };
+    // Returns the command that the words lead to.
+    Place place_of(const Words &words) const {
+        Place out{&app_, app_.get_name(), words.begin()};
+        for (; out.next != words.end(); ++out.next) {
+            const auto named =
+                out.command->get_subcommands([&](const CLI::App *one) { return one->check_name(*out.next); });
             if (named.empty()) break;
-            command = named.front();
-            name += ' ' + *word;
+            out.command = named.front();
+            out.name += ' ' + *out.next;
         }
-        if (command->get_require_subcommand_min() > 0) {
-            why = name + " needs a command";
-            if (word != words.end())
-                why = name + " has no " + (word->starts_with("-") ? "option " : "command ") + policy::quote(*word);
+        return out;
+    }
+
+    // "; did you mean --json?" Empty if no option of the command is near the word.
+    static std::string near_option(const CLI::App &command, const std::string &word) {
+        Words names;
+        for (const CLI::Option *option : command.get_options())
+            for (const std::string &name : option->get_lnames()) names.push_back("--" + name);
+        const std::vector<std::string_view> candidates(names.begin(), names.end());
+        const std::string_view near = policy::nearest(std::string_view(word).substr(0, word.find('=')), candidates);
+        return near.empty() ? "" : "; did you mean " + std::string(near) + "?";
+    }
+
+    // Returns what to type instead of a command that is not there.
+    static std::string near_command(const Place &at, const Words &words) {
+        const std::string &word = *at.next;
+        std::vector<std::string> names;
+        for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
+            names.push_back(one->get_name());
+        const std::vector<std::string_view> candidates(names.begin(), names.end());
+        if (const std::string_view near = policy::nearest(word, candidates); !near.empty())
+            return fmt::format("; did you mean {} {}?", at.name, near);
+        if (at.name != "curb") return {};
+        for (const auto &[other, ours] : kOtherNames)
+            if (word == other) return fmt::format("; did you mean curb {}?", ours);
+        if (word.starts_with("-")) {
+            for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
+                if (one->get_option_no_throw(word.substr(0, word.find('='))))
+                    return fmt::format("; it is an option of curb {}", one->get_name());
+            return near_option(*at.command, word);
+        }
+        return is_program(word) ? "; to run a program: curb run -- " + policy::joined(words, " ") : "";
+    }
+
+    static bool is_program(const std::string &word) {
+        if (word.find('/') != std::string::npos) return ::access(word.c_str(), X_OK) == 0;
+        std::istringstream path(variable("PATH"));
+        for (std::string folder; std::getline(path, folder, ':');)
+            if (::access((folder + "/" + word).c_str(), X_OK) == 0) return true;
+        return false;
+    }
+
+    // CLI11's words for what is wrong with the words of one command, in ours.
+    static std::string text_of(const Place &at, const CLI::ParseError &error) {
+        const std::string said = error.what();
+        if (dynamic_cast<const CLI::ExtrasError *>(&error)) {
+            for (const std::string &word : at.command->remaining(true)) {
+                if (word.starts_with("-") && word != "-")
+                    return at.name + " has no option " + policy::quote(word) + near_option(*at.command, word);
+                return at.name + " does not expect " + policy::quote(word);
+            }
+        }
+        if (dynamic_cast<const CLI::ArgumentMismatch *>(&error))
+            if (const auto colon = said.find(": "), required = said.find(" required "); required != std::string::npos)
+                return fmt::format("{}: {} needs a value", at.name, said.substr(0, colon));
+        if (dynamic_cast<const CLI::ConversionError *>(&error))
+            if (const auto option = said.find("--"); option != std::string::npos)
+                return fmt::format("{}: {} takes no value", at.name,
+                                   said.substr(option, said.find(' ', option) - option));
+        return said;
+    }
+
+    // Prints the error, and names the help of the command that the words lead to.
+    int refuse(const Words &words, const CLI::ParseError &error) const {
+        const Place at = place_of(words);
+        std::string why;
+        if (at.command->get_require_subcommand_min() == 0) {
+            why = text_of(at, error);
+        } else if (at.next == words.end()) {
+            why = at.name + " needs a command: " +
+                  policy::joined(at.command->get_subcommands([](const CLI::App *) { return true; }), ", ",
+                                 [](const CLI::App *one) { return one->get_name(); });
+        } else {
+            why = at.name + " has no " + (at.next->starts_with("-") ? "option " : "command ") +
+                  policy::quote(*at.next) + near_command(at, words);
         }
         complain(why);
-        return failed("see " + name + " --help");
+        return failed("see " + at.name + " --help");
     }
 
     CLI::App app_;

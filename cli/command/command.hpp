@@ -55,6 +55,10 @@ class Options {
     void arguments(const char *name, std::vector<std::string> &to, const char *line);
     void pid(int &to, const char *line, Need need = Need::required);
     void pids(std::vector<int> &to, const char *line);
+    // An option whose value is a pid, once for each.
+    void pid_options(const char *name, std::vector<int> &to, const char *line);
+    // As many words as there are.
+    void words(const char *name, std::vector<std::string> &to, const char *line);
     void rest(std::vector<std::string> &to, Rest where);
 
   private:

@@ -9,6 +9,7 @@
 #include "policy/gpu_key.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
+#include "selection.hpp"
 #include "target.hpp"
 #include "terminal.hpp"
 
@@ -18,15 +19,16 @@ namespace {
 using namespace std::chrono_literals;
 
 struct CapOptions {
-    int pid = 0;
+    Selection selection;
+    std::vector<std::string> words;  // PIDs, then the size
     std::optional<std::string> size;
     bool reset = false;
     std::string gpu = "*";
     bool json = false;
 
     void declare(Options &takes) {
-        takes.pid(pid, "Process that runs under curb");
-        takes.argument("SIZE", size, "Its cap: 8GiB, 512MiB, 75% of the device");
+        takes.words("PID", words, "Processes under curb, and behind them their cap: 8GiB, 512MiB, 75% of the device");
+        selection.declare_filters(takes, Selection::Takes::no_gpu);
         takes.flag("--reset", reset, "Back to the cap of its policy");
         takes.option("--gpu", gpu, "KEY", "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a");
         takes.json(json);
@@ -36,7 +38,6 @@ struct CapOptions {
 constexpr auto kCapPatience = 5s;
 
 policy::Result<control::CapRequest, std::string> request_of(const CapOptions &options) {
-    if (options.reset && options.size) return std::string("write either a size or --reset, not both");
     if (!options.reset && !options.size)
         return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
     control::CapRequest out;
@@ -70,29 +71,59 @@ std::string text_of(int pid, const control::CapChange &gpu, const control::CapRe
     return out + "\n";
 }
 
-int cap(const CapOptions &options) {
-    const auto request = request_of(options);
-    if (!request) return failed("cap: " + request.error());
-    const int pid = options.pid;
+// Tells the words apart: all but the last are PIDs, and so is the last with --reset. Returns what is wrong with them.
+std::string take_apart(CapOptions &options) {
+    std::vector<std::string> words = options.words;
+    if (!options.reset && !words.empty() && (words.size() > 1 || options.selection.is_described())) {
+        options.size = words.back();
+        words.pop_back();
+    }
+    for (const std::string &word : words) {
+        const auto pid = policy::whole_number(word);
+        if (pid && *pid != 0) {
+            options.selection.pids.push_back(*pid);
+            continue;
+        }
+        if (!policy::parse_size(word)) return policy::quote(word) + " is not the pid of a process";
+        if (options.reset) return "write either a size or --reset, not both";
+        return "of which process? curb cap PID " + word + ", or --all, --name, --user, --tree";
+    }
+    return {};
+}
+
+int cap_of(int pid, const CapOptions &options, const control::CapRequest &request) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
-    const auto report = report_in<control::CapReport>(pid, control::ask(pid, *request, kCapPatience));
+    const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
     if (options.json)
         print_line(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
                           : error_json(pid, report.error()));
     else if (report)
-        for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, *request));
+        for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, request));
     else
         complain(policy::plain(report.error()));
     const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
-                                                 [&](const auto &gpu) { return request->cap && gpu.ceiling; });
+                                                 [&](const auto &gpu) { return request.cap && gpu.ceiling; });
     return in_force ? 0 : 1;
+}
+
+int cap(const CapOptions &typed) {
+    CapOptions options = typed;
+    if (const std::string fault = take_apart(options); !fault.empty()) return failed("cap: " + fault);
+    const auto request = request_of(options);
+    if (!request) return failed("cap: " + request.error());
+    const auto processes = found(options.selection, "cap");
+    if (!processes) return failed("cap: " + processes.error());
+    if (processes->empty()) complain("no process runs under curb");
+    int status = 0;
+    for (const int pid : *processes) status = std::max(status, cap_of(pid, options, *request));
+    return status;
 }
 
 }  // namespace
 
 extern const Command kCap{
     .name = "cap",
-    .line = "Change the cap of a running process: curb cap [OPTIONS] PID SIZE",
+    .line = "Change the cap of a running process: curb cap [OPTIONS] PID... SIZE",
     .help = R"(
 In force at once, higher or lower than the policy's, until --reset or the end of the process; edits of the policy do not
 change it. The machine's ceiling, /etc/curb/policy.json, holds all the same. If more is held than the new cap allows,

@@ -7,6 +7,7 @@
 #include <future>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "command.hpp"
 #include "control/client.hpp"
@@ -14,6 +15,7 @@
 #include "policy/names.hpp"
 #include "policy/size.hpp"
 #include "policy/words.hpp"
+#include "selection.hpp"
 #include "target.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
@@ -24,15 +26,13 @@ namespace {
 using namespace std::chrono_literals;
 
 struct ReleaseOptions {
-    std::vector<int> pids;
-    bool all = false;
+    Selection selection;
     std::optional<std::string> bytes;
     std::vector<std::string> steps;  // in this order
     bool json = false;
 
     void declare(Options &takes) {
-        takes.pids(pids, "Process that runs under curb");
-        takes.flag("--all", all, "All processes that can be asked");
+        selection.declare(takes);
         takes.option("--bytes", bytes, "SIZE", "So much is enough: 2GiB, 512MiB");
         takes.options("--step", steps, "NAME", "Take this step instead of the policy's; several in the order given");
         takes.json(json);
@@ -72,30 +72,18 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
     return out;
 }
 
-policy::Result<std::vector<Asked>, std::string> processes_of(const ReleaseOptions &options) {
-    if (options.all && !options.pids.empty()) return std::string("write either --all or the processes, not both");
-    if (!options.all && options.pids.empty()) return std::string("which process? curb release PID, or --all");
-    const std::vector<int> can_be_asked = control::processes();
-    std::vector<Asked> out;
-    const auto add = [&](int pid) {
-        if (std::none_of(out.begin(), out.end(), [=](const Asked &one) { return one.pid == pid; }))
-            out.push_back({pid});
-    };
-    for (const int pid : options.all ? can_be_asked : options.pids) {
-        const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
-                                           ? std::vector<int>()
-                                           : started_by(pid, can_be_asked);
-        if (below.empty()) {
-            add(pid);
-            continue;
-        }
-        complain("process " + label_of(pid, name_of(pid)) +
-                 " is not under curb, or has not used CUDA; asking what it started: " +
-                 policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
-        for (const int one : below) add(one);
-    }
-    return out;
+// One line of the table of several answers. Its columns have fixed widths, since each line is printed when it comes.
+std::string row_of(const Asked &process) {
+    const control::ReleaseReport &report = **process.answer;
+    std::vector<std::string> from;
+    for (const control::StepReport &step : report.steps)
+        if (step.freed != 0) from.push_back(policy::step_name(step.step) + (" " + control::size_text(step.freed)));
+    if (from.empty()) from.push_back(fmt::format("nothing; curb release {} says why", process.pid));
+    return fmt::format("{:>8}  {:>10}  {:>8}  {:<15}  {}\n", process.pid, control::size_text(control::freed(report)),
+                       control::time_text(report.milliseconds), policy::plain(name_of(process.pid)),
+                       policy::joined(from, ", "));
 }
+constexpr const char *kTitles = "     PID    RELEASED        IN  NAME             FROM\n";
 
 std::string text_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
@@ -145,13 +133,14 @@ Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
 // Asks all processes at the same time and prints each answer when it comes. On a terminal, names the slow ones.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
     std::mutex printing;
+    std::string titles = kTitles;
     const auto ask_one = [&](Asked *one) {
-        Answer answer = release_of(one->pid, request, options.all);
+        Answer answer = release_of(one->pid, request, options.selection.is_described());
         const std::scoped_lock lock(printing);
         one->answer = std::move(answer);
         if (options.json) return;
         if (*one->answer)
-            print(text_of(*one));
+            print(processes.size() > 1 ? std::exchange(titles, "") + row_of(*one) : text_of(*one));
         else
             complain(policy::plain(one->answer->error()));
     };
@@ -189,9 +178,10 @@ void print_sum(const std::vector<Asked> &processes) {
 int release(const ReleaseOptions &options) {
     const auto request = request_of(options);
     if (!request) return failed("release: " + request.error());
-    auto processes = processes_of(options);
+    const auto processes = found(options.selection, "release");
     if (!processes) return failed("release: " + processes.error());
-    std::vector<Asked> &asked = processes.value();
+    std::vector<Asked> asked;
+    for (const int pid : *processes) asked.push_back({pid});
     ask_all(asked, *request, options);
     if (options.json)
         print_line(json::list(asked, answer_json));
@@ -218,6 +208,8 @@ Exit status 0: all have answered, also if there was nothing to give back; 1: som
 Examples:
   curb release 4711
   curb release --all --json                   one answer a process
+  curb release --name '*train*' --user alice  what matches both
+  curb release --gpu nvml:1                   the processes on one GPU
   curb release 4711 --bytes 2GiB              steps are taken until so much is back
   curb release 4711 --step pools              that step alone)",
     .takes = takes<ReleaseOptions, release>,

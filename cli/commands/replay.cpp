@@ -263,8 +263,8 @@ int replay(const ReplayOptions &options) {
         !gpus.empty() && std::all_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return gpu.total != 0; });
     const auto &narrowed = outcome->policy.narrowed_to;
     const bool relative = has_percentages(outcome->policy.gpu) || has_percentages(outcome->policy.ceiling) ||
-                          std::any_of(narrowed.begin(), narrowed.end(), [](const policy::Size &size) {
-                              return size.unit == policy::Size::Unit::basis_points;
+                          std::any_of(narrowed.begin(), narrowed.end(), [](const policy::CapFor &one) {
+                              return one.size.unit == policy::Size::Unit::basis_points;
                           });
     if (!sized && relative)
         return failed(

@@ -7,19 +7,23 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "command.hpp"
 #include "config/load.hpp"
 #include "libraries.hpp"
-#include "policy/size.hpp"
+#include "policy/flags.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
+#include "policy_rows.hpp"
 #include "subject.hpp"
 #include "terminal.hpp"
 
@@ -29,17 +33,27 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-    std::optional<std::string> cap, policy;
+    std::vector<std::string> caps;
+    std::array<std::optional<std::string>, policy::kFlags> flags;  // by policy::Flag
+    std::optional<std::string> policy;
     bool strict = false;  // a program that cannot be put under curb is not started
-    bool sim = false, dry_run = false;
+    bool steer = false, sim = false, quiet = false, dry_run = false;
     std::vector<std::string> command;
 
     void declare(Options &takes) {
-        takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
-        takes.option("--policy", policy, "FILE", "Policy file");
+        takes.options("--cap", caps, "[KEY=]SIZE",
+                      "The most GPU memory on each device, or on the one that KEY names: 8GiB, 75%, cuda:1=4GiB");
+        for (const policy::FlagRow &row : policy::flags()) {
+            if (row.flag == policy::Flag::steer)
+                takes.flag(row.option, steer, row.doc);
+            else
+                takes.option(row.option, flags[static_cast<std::size_t>(row.flag)], row.shape, row.doc);
+        }
+        takes.option("--policy", policy, "FILE", "Policy file; the options above are laid over it");
         takes.flag("--strict", strict, "Fail if curb cannot come into the program, instead of warning");
         takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
-        takes.flag("--dry-run", dry_run, "Print what would be set and run, and stop");
+        takes.flag("--quiet", quiet, "Print errors only; curb's messages in the program are those of --log");
+        takes.flag("--dry-run", dry_run, "Print what would be set and run, and the policy that results; then stop");
         takes.rest(command, Rest::at_first_word);
     }
 };
@@ -47,37 +61,73 @@ struct RunOptions {
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// CURB_CAP as the program will have it: the lower of --cap and its present value, which another curb run may have set.
-struct Cap {
-    std::optional<std::string> text;  // nothing: as it is
-    const char *place = "CURB_CAP";   // where it was written, if it is wrong
-};
-Cap cap_with(const RunOptions &options) {
-    if (!options.cap) return {};
+// The path from the present directory, which the program may leave before it opens the file.
+std::string absolute(const std::string &path) { return path.empty() ? path : fs::absolute(path).native(); }
+
+// Returns CURB_CAP as the program will have it: its present value, which another curb run may have set, and each --cap.
+// The lowest that names a device holds. Precondition: each --cap is valid.
+std::string cap_with(const RunOptions &options) {
     const std::string outer = variable("CURB_CAP");
-    if (outer.empty() || !policy::parse_lowest(*options.cap)) return {*options.cap, "--cap"};
-    const auto there = policy::parse_lowest(outer), both = policy::parse_lowest(outer + "," + *options.cap);
-    if (!there) return {outer};
-    if (*both == *there)
-        complain("--cap " + *options.cap + " has no effect: CURB_CAP is " + policy::format(*there) +
-                 " already, and the lower holds");
-    return {policy::format(*both)};
-}
-
-// The environment as the program will have it, with the options in place of the variables that they set.
-Environment environment_with(const RunOptions &options, const Cap &cap) {
-    return [&](const char *name) -> const char * {
-        if (cap.text && std::strcmp(name, "CURB_CAP") == 0) return cap.text->c_str();
-        if (options.policy && std::strcmp(name, "CURB_POLICY") == 0) return options.policy->c_str();
-        return std::getenv(name);
+    if (options.caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;
+    const auto all_but = [&](const std::string *one) {
+        std::vector<std::string> all;
+        if (!outer.empty()) all.push_back(outer);
+        for (const std::string &cap : options.caps)
+            if (&cap != one) all.push_back(cap);
+        return all.empty() ? std::string() : policy::format(policy::parse_caps(policy::joined(all, ",")).value());
     };
+    const std::string all = all_but(nullptr);
+    for (const std::string &cap : options.caps)
+        if (!options.quiet && all_but(&cap) == all)
+            complain(outer.empty()
+                         ? "--cap " + cap + " has no effect: of several caps the lowest holds"
+                         : "--cap " + cap + " has no effect: CURB_CAP is " + outer + " already, and the lower holds");
+    return all;
 }
 
-// Returns the policy files that the program will find.
-policy::Result<config::Source, std::string> locate(const RunOptions &options, const Environment &environment) {
-    if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
-    if (options.policy && options.policy->empty()) return std::string("--policy: the path is empty; name a file");
-    return config::locate(environment);
+// The text of a variable and the place where it was written, if it is wrong.
+struct Setting {
+    std::string text;
+    const char *place;
+};
+// The variables of curb that options set, by name.
+using Overrides = std::map<std::string, Setting>;
+
+policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
+    Overrides out;
+    for (const std::string &cap : options.caps)
+        if (const auto parsed = policy::parse_caps(cap); !parsed) return "--cap: " + parsed.error();
+    if (!options.caps.empty()) out["CURB_CAP"] = {cap_with(options), "CURB_CAP"};
+    if (options.policy) {
+        if (options.policy->empty()) return std::string("--policy: the path is empty; name a file");
+        out["CURB_POLICY"] = {*options.policy, "--policy"};
+    }
+    for (const policy::FlagRow &row : policy::flags()) {
+        auto text = options.flags[static_cast<std::size_t>(row.flag)];
+        if (row.flag == policy::Flag::steer && options.steer) text = "1";
+        if (!text) continue;
+        policy::Flags said;
+        if (const auto fault = policy::read_flag(row.flag, *text, said)) return row.option + (": " + *fault);
+        if (row.flag == policy::Flag::trace) {
+            text = absolute(*text);
+            if (text->find("%p") == std::string::npos && ::access(text->c_str(), F_OK) == 0)
+                return "--trace: " + policy::quote(*text) +
+                       " exists, and a trace begins with a new file; remove it, or write %p in the name, which becomes "
+                       "the pid";
+        }
+        if (row.flag == policy::Flag::log && said.job.log.file)
+            text = text->substr(0, text->find(':') + 1) + absolute(*said.job.log.file);
+        out[row.variable] = {*text, row.option};
+    }
+    return out;
+}
+
+// The environment as the program will have it.
+Environment environment_with(const Overrides &overrides) {
+    return [&](const char *name) -> const char * {
+        const auto set = overrides.find(name);
+        return set == overrides.end() ? std::getenv(name) : set->second.text.c_str();
+    };
 }
 
 bool is_mounted(const std::string &path, unsigned long how) {
@@ -137,26 +187,27 @@ std::optional<std::string> why_out_of_reach(const std::string &file, const fs::p
 bool can_be_reached(const RunOptions &options, const std::string &file) {
     const auto library = find_library();
     const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() reports a missing library
-    if (why) complain(*why + (options.strict ? "; --strict forbids that" : ""));
+    if (why && (options.strict || !options.quiet)) complain(*why + (options.strict ? "; --strict forbids that" : ""));
     return !why || !options.strict;
 }
 
-// Returns the policy of the program. Prints every error and returns nullopt if it has any.
-std::optional<policy::Policy> load(const config::Source &source, const Program &program, const Cap &cap,
-                                   const Environment &environment) {
-    auto loaded = config::load(source, who_is(program, environment));
-    if (loaded) return std::move(loaded).value().policy;
-    for (config::Diagnostic diagnostic : loaded.error()) {
-        if (diagnostic.file == "CURB_CAP") diagnostic.file = cap.place;
+// Returns the policies of the program. Prints every error and returns nullopt if they have any.
+std::optional<config::Reading> load(const config::Source &source, const Overrides &overrides) {
+    auto reading = config::read(source);
+    if (reading) return std::move(reading).value();
+    for (config::Diagnostic diagnostic : reading.error()) {
+        if (const auto set = overrides.find(diagnostic.file); set != overrides.end())
+            diagnostic.file = set->second.place;
         complain(diagnostic.text());
     }
     return std::nullopt;
 }
 
 policy::Result<Settings, std::string> settings(const config::Source &source, const RunOptions &options,
-                                               const Cap &cap) {
+                                               const Overrides &overrides) {
     Settings out;
-    if (cap.text) out.emplace_back("CURB_CAP", *cap.text);
+    for (const auto &[name, setting] : overrides)
+        if (name != "CURB_POLICY") out.emplace_back(name, setting.text);
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
     // Puts the path before the value that the variable has.
@@ -173,7 +224,7 @@ policy::Result<Settings, std::string> settings(const config::Source &source, con
     if (!sim) return sim.error();
     if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", kLibraryPathSeparators)) return *error;
     prepend("LD_LIBRARY_PATH", sim->native());
-    complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
+    if (!options.quiet) complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
     return out;
 }
 
@@ -185,10 +236,15 @@ std::string shell_quoted(const std::string &word) {
     return out + "'";
 }
 
-void show(const Settings &settings, const std::vector<std::string> &command) {
+// The policy stands in comments, so that a shell can run the answer.
+void show(const Settings &settings, const std::vector<std::string> &command, std::vector<Row> policy) {
     std::string out;
     for (const auto &[name, value] : settings) out += name + "=" + shell_quoted(value) + "\n";
-    print(out + policy::joined(command, " ", shell_quoted) + "\n");
+    out += policy::joined(command, " ", shell_quoted) + "\n";
+    std::erase_if(policy, is_default);
+    std::istringstream lines(policy.empty() ? "no policy: curb only watches\n" : text(policy));
+    for (std::string line; std::getline(lines, line);) out += "# " + line + "\n";
+    print(out);
 }
 
 // Returns only if the command could not be started.
@@ -210,23 +266,24 @@ int run(const RunOptions &options) {
     if (options.command.empty()) {
         complain("run: there is no command to run");
         return failed(
-            "usage: curb run [--cap SIZE] [--policy FILE] [--strict] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
+            "usage: curb run [OPTIONS] -- COMMAND [ARGUMENTS...], as in: curb run --cap 8GiB -- python train.py");
     }
-    const Cap cap = cap_with(options);
-    const Environment variables = environment_with(options, cap);
-    const auto source = locate(options, variables);
-    if (!source) return failed(source.error());
+    const auto overrides = overrides_of(options);
+    if (!overrides) return failed(overrides.error());
+    const Environment variables = environment_with(*overrides);
+    const config::Source source = config::locate(variables);
     const Program program = program_of(options.command, variables);
-    const auto policy = load(*source, program, cap, variables);
-    if (!policy) return kFailure;
-    auto environment = settings(*source, options, cap);
+    const auto reading = load(source, *overrides);
+    if (!reading) return kFailure;
+    const config::Outcome outcome = config::outcome(*reading, who_is(program, variables));
+    auto environment = settings(source, options, *overrides);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own variables come first; no variable of a policy has one of their names.
-    for (auto &steering : policy::variables_to_set(*policy, variables))
+    for (auto &steering : policy::variables_to_set(outcome.policy, variables))
         environment.value().push_back(std::move(steering));
     if (options.dry_run) {
-        show(*environment, options.command);
+        show(*environment, options.command, rows(*reading, outcome, source));
         return 0;
     }
     for (const auto &[name, value] : *environment) {
@@ -248,14 +305,18 @@ a library that is not there), 126: the command cannot be executed, 127: there is
 A program that is statically linked or has rights of its own (set-user-ID) runs without curb, and so does every program
 if libcurb.so lies on a noexec mount. curb run warns, and then starts it; with --strict it does not, and returns 125.
 
-Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Without --cap: CURB_CAP;
-with both the lower holds, also within another curb run. A list holds by its lowest: --cap 25%,6GiB.
-/etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
+Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Of several caps, also of CURB_CAP,
+of the policy and of an outer curb run, the lowest that names a GPU holds: --cap 25%,6GiB --cap cuda:1=4GiB. The other
+options override the policy: --growth, --wait, --keep-free, --steer, --trace, --log. Each sets a variable, which can be
+set instead: CURB_GROWTH, CURB_WAIT, CURB_KEEP_FREE, CURB_STEER (1), CURB_TRACE, CURB_LOG.
+/etc/curb/policy.json is a ceiling that neither policy nor options can exceed. See curb policy show --help.
 
 --sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
 
 Examples:
   curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included
+  curb run --cap 8GiB --growth 2GiB:1GiB:10s --wait 30s -- ./train.sh    a small start, and more when it is needed
+  curb run --log info --trace run-%p.json -- ./train.sh    see what curb does, and record it for curb report
   curb run --policy job.json -- ./train.sh    job.json may be edited while it runs
   curb run --dry-run --cap 75% -- ./train.sh  what would be set and run
   curb run --sim --cap 1GiB -- ./a.out        on a simulated GPU)",

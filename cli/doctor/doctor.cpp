@@ -6,6 +6,7 @@
 #include "doctor.hpp"
 #include "json.hpp"
 #include "policy/words.hpp"
+#include "sim.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
 #include "within.hpp"
@@ -15,11 +16,12 @@ namespace {
 
 struct DoctorOptions {
     int pid = 0;  // 0: the machine
-    bool json = false;
+    bool json = false, sim = false;
 
     void declare(Options &takes) {
         takes.pid(pid, "A process", Options::Need::optional);
         takes.json(json);
+        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
     }
 };
 
@@ -62,6 +64,8 @@ std::string text_of(const Findings &findings, const Screen &screen) {
 }
 
 int doctor(const DoctorOptions &options) {
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed("doctor: " + *fault);
     const Findings findings = options.pid == 0 ? examine(inspect_machine()) : examine(inspect_process(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     const int status = has_problem(findings) ? 1 : 0;

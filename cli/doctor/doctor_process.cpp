@@ -207,6 +207,7 @@ class Examination {
         if (!policy.file.empty()) parts.push_back(policy.file);
         if (!policy.rule.empty()) parts.push_back(policy.rule);
         if (!policy.cap.empty()) parts.push_back("CURB_CAP " + policy.cap);
+        if (!policy.flags.empty()) parts.push_back(policy.flags);
         if (!policy.ceiling.empty()) parts.push_back("ceiling " + policy.ceiling);
         check.problem(policy.unusable, "its policy cannot be used, so every GPU allocation is refused: " + policy.error,
                       "fix " + file + (policy.file.empty() ? "" : "; it is read at once")) ||

@@ -116,6 +116,8 @@ Lines places_text(const config::Source &source, bool has_ceiling) {
                 ? "none: " + source.foreign + " belongs to another user; CURB_POLICY can name it"
                 : "none: CURB_POLICY is not set, and there is no curb/policy.json in $XDG_CONFIG_HOME or ~/.config";
     if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
+    for (const auto &[flag, said] : source.flags)
+        out.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, said});
     out.push_back({"ceiling", has_ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;
 }
@@ -159,7 +161,7 @@ int policy_show(const ShowOptions &options) {
     const config::Source source = source_of(options.file);
     const auto reading = read_policy(source, options.json, status);
     if (!reading) return status;
-    const std::vector<Row> all = rows(*reading, {}, source.cap);
+    const std::vector<Row> all = rows(*reading, {}, source);
     const bool has_ceiling = reading->ceiling.has_value();
     const config::Document ceiling = reading->ceiling.value_or(config::Document());
     if (options.json) {
@@ -260,7 +262,7 @@ int policy_explain(const ExplainOptions &options) {
     const bool has_ceiling = reading->ceiling.has_value();
     const std::vector<Judged> own = judged(reading->own, subject);
     const std::vector<Judged> ceiling = has_ceiling ? judged(*reading->ceiling, subject) : std::vector<Judged>();
-    const std::vector<Row> all = rows(*reading, outcome, source.cap);
+    const std::vector<Row> all = rows(*reading, outcome, source);
     const Variables variables = policy::variables_to_set(outcome.policy, environment);
     if (options.json) {
         auto members = places_json(source, has_ceiling);

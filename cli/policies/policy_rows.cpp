@@ -1,6 +1,7 @@
 #include "policy_rows.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -80,7 +81,7 @@ class Side {
         std::vector<Origin> out;
         const auto add = [&](const std::string &at, const std::string &rule) {
             if (const auto place = document_.places.find(at); place != document_.places.end())
-                out.push_back({kind_, place->second, rule});
+                out.push_back({kind_, place->second, rule, {}});
         };
         if (rule_ != nullptr) add(in_rule(document_, *rule_) + pointer, policy::rule_name(document_.file, *rule_));
         add(pointer, {});
@@ -147,6 +148,21 @@ std::string at(json::Members members, const config::Place &place) {
     return json::object(members);
 }
 
+// The settings of flags, by the pointer of their fields.
+std::map<std::string_view, Side::Said> said_by_flags(const config::Source &source) {
+    std::map<std::string_view, Side::Said> out;
+    for (const auto &[flag, text] : source.flags) {
+        policy::Flags said;
+        if (policy::read_flag(flag, text, said)) continue;  // reading the policy has failed already
+        policy::Layer layer = said.job;
+        layer.gpu = {{GpuKey(), said.gpu}};
+        const char *variable = policy::flags()[static_cast<std::size_t>(flag)].variable;
+        for (policy::Setting &setting : policy::settings(layer))
+            out[setting.field->pointer] = {std::move(setting.value), {{Origin::Kind::variable, {}, {}, variable}}};
+    }
+    return out;
+}
+
 // The settings of a rule, each with its place.
 struct Saying {
     policy::Setting setting;
@@ -163,7 +179,14 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
 
 }  // namespace
 
-std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const std::string &cap) {
+std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
+    const std::map<std::string_view, Side::Said> flags = said_by_flags(source);
+    const auto over = [&](const Field &field, std::optional<Side::Said> file) {
+        if (const auto flag = flags.find(field.pointer); flag != flags.end()) return std::optional(flag->second);
+        // A flag's step replaces the file's factor.
+        if (field.pointer == "/gpu/*/growth/factor" && flags.contains("/gpu/*/growth/step")) file.reset();
+        return file;
+    };
     const Side own(reading.own, outcome.rule, Origin::Kind::file);
     const config::Document none;
     const Side ceiling(reading.ceiling ? *reading.ceiling : none, outcome.ceiling_rule, Origin::Kind::ceiling);
@@ -172,17 +195,20 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     for (const Side *side : {&own, &ceiling})
         for (const policy::GpuRule &rule : side->gpu())
             if (std::find(keys.begin(), keys.end(), rule.key) == keys.end()) keys.push_back(rule.key);
+    for (const policy::CapFor &one : reading.narrowed_to)
+        if (std::find(keys.begin(), keys.end(), one.key) == keys.end()) keys.push_back(one.key);
     if (keys.empty()) keys.emplace_back();
 
     std::vector<Row> out;
     for (const GpuKey &key : keys) {
         for (const Field &field : policy::fields()) {
             if (!field.pointer.starts_with("/gpu/")) continue;
-            auto said = own.of_device(field, key);
+            auto said = over(field, own.of_device(field, key));
             std::vector<Bound> bounds;
-            if (field.pointer == "/gpu/*/cap" && !cap.empty()) {
-                for (const policy::Size &one : reading.narrowed_to) {
-                    Side::Said variable{policy::json_text(one), {{Origin::Kind::variable, {}, {}}}};
+            if (field.pointer == "/gpu/*/cap") {
+                for (const policy::CapFor &one : reading.narrowed_to) {
+                    if (!policy::names(one.key, identity(key))) continue;
+                    Side::Said variable{policy::json_text(one.size), {{Origin::Kind::variable, {}, {}, "CURB_CAP"}}};
                     if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
                     if (!said) said = std::move(variable);
                 }
@@ -197,14 +223,17 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
                                 field.pointer.find('/', 1) != std::string_view::npos;
         if (of_process)
-            out.push_back(row(std::string(field.pointer), field, own.of_process(field), ceiling.of_process(field)));
+            out.push_back(
+                row(std::string(field.pointer), field, over(field, own.of_process(field)), ceiling.of_process(field)));
     }
     return out;
 }
 
+bool is_default(const Row &row) { return row.origins.front().kind == Origin::Kind::fallback && row.bounds.empty(); }
+
 std::string Origin::text() const {
     if (kind == Kind::fallback) return "default";
-    if (kind == Kind::variable) return "CURB_CAP";
+    if (kind == Kind::variable) return variable;
     std::string more = kind == Kind::ceiling ? "ceiling" : "";
     if (!rule.empty()) more += (more.empty() ? "" : ", ") + rule;
     return place.text() + (more.empty() ? "" : " (" + more + ")");
@@ -212,7 +241,7 @@ std::string Origin::text() const {
 
 std::string Origin::json_text() const {
     if (kind == Kind::fallback) return json::object({{"kind", json::text("default")}});
-    if (kind == Kind::variable) return json::object({{"kind", json::text("CURB_CAP")}});
+    if (kind == Kind::variable) return json::object({{"kind", json::text(variable)}});
     return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")}, {"rule", json::text_or_null(rule)}},
               place);
 }

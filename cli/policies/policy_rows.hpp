@@ -13,8 +13,9 @@ namespace curb::cli {
 struct Origin {
     enum class Kind { fallback, file, variable, ceiling };
     Kind kind = Kind::fallback;
-    config::Place place;  // of file and ceiling
-    std::string rule;     // "rule 2 \"bert\"", if it stands in one
+    config::Place place;   // of file and ceiling
+    std::string rule;      // "rule 2 \"bert\"", if it stands in one
+    std::string variable;  // "CURB_CAP"
 
     // "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)"
     [[nodiscard]] std::string text() const;
@@ -41,7 +42,9 @@ struct Row {
 
 // Returns a row for every field: for each device that a key names (for "*" if none does), then for the process. A key's
 // rows include the values of less specific keys. `outcome` names the rules that apply.
-std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const std::string &cap);
+std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source);
+// True if no source sets the field.
+bool is_default(const Row &row);
 
 // Returns the rows as a table, in blocks of rows whose pointers begin alike.
 std::string text(const std::vector<Row> &rows);

@@ -9,6 +9,8 @@
 #include "policy/duration.hpp"
 #include "policy/words.hpp"
 #include "ps_text.hpp"
+#include "selection.hpp"
+#include "sim.hpp"
 #include "terminal.hpp"
 #include "view.hpp"
 #include "watch.hpp"
@@ -19,13 +21,15 @@ namespace {
 using namespace std::chrono_literals;
 
 struct PsOptions {
-    std::vector<int> pids;  // in detail; none: everybody's figures
-    bool json = false;
+    Selection selection;  // PIDs: in detail; none: everybody's figures
+    bool json = false, sim = false;
     std::optional<std::string> watch;
 
     void declare(Options &takes) {
-        takes.pids(pids, "Process to show in detail");
+        takes.pids(selection.pids, "Process to show in detail; a shell or launcher stands for what it started");
+        selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
+        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
     }
 };
@@ -79,10 +83,19 @@ Shown polled_view(const std::vector<int> &pids) {
     return out;
 }
 
+View selected_view(const Selection &selection) {
+    View view = poll_all(kTablePatience);
+    if (!selection.is_described()) return view;
+    std::vector<int> pids;
+    for (std::size_t i = 0; i < view.processes.size(); ++i)
+        if (fits(selection, view, i)) pids.push_back(view.processes[i].pid);
+    return only(view, pids);
+}
+
 std::string text_of(const Shown &shown, const PsOptions &options, const Screen &screen) {
     const control::UnixMs now = control::unix_now();
     if (options.json) return ps_json(shown.view, shown.errors, now) + "\n";
-    if (options.pids.empty()) return ps_table(shown.view, screen, now);
+    if (options.selection.pids.empty()) return ps_table(shown.view, screen, now);
     std::string out;
     for (std::size_t i = 0; i < shown.view.processes.size(); ++i)
         out += (i == 0 ? "" : "\n") + ps_detail(shown.view, i, screen, now);
@@ -94,13 +107,19 @@ std::string text_of(const Shown &shown, const PsOptions &options, const Screen &
 int ps(const PsOptions &options) {
     const auto interval = every(options);
     if (!interval) return failed("ps: " + interval.error());
+    if (const std::string fault = fault_of(options.selection); !fault.empty()) return failed("ps: " + fault);
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed("ps: " + *fault);
+    std::vector<int> pids;
+    for (const int pid : options.selection.pids)
+        for (const int program : programs_of(pid))
+            if (std::find(pids.begin(), pids.end(), program) == pids.end()) pids.push_back(program);
     std::map<int, std::string> complaints;
     const auto frame = [&](const Screen &screen) {
-        const Shown shown =
-            options.pids.empty() ? Shown{poll_all(kTablePatience), {}, false} : polled_view(options.pids);
+        const Shown shown = pids.empty() ? Shown{selected_view(options.selection), {}, false} : polled_view(pids);
         Frame out;
         out.status = shown.errors.empty() && !shown.silent ? 0 : 1;
-        out.last = !options.pids.empty() && shown.errors.size() == options.pids.size();
+        out.last = !pids.empty() && shown.errors.size() == pids.size();
         out.text = text_of(shown, options, screen);
         if (options.json) return out;
         for (const PsError &one : shown.errors) complaints[one.pid] = one.message;
@@ -139,6 +158,7 @@ is another user's, or does not answer.
 Examples:
   curb ps
   curb ps 4711                          all that is known of one process
+  curb ps --user alice --gpu nvml:1     alice's processes on that GPU
   curb ps --watch 2                     again every 2 seconds
   curb ps --json | jq '.gpus[].free'    sizes in bytes)",
     .takes = takes<PsOptions, ps>,

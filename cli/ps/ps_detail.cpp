@@ -97,6 +97,7 @@ class Detail {
         if (!policy.error.empty())
             line(2, "", (policy.unusable ? "" : "the last edit is not in force: ") + plain(policy.error), Ink::red);
         if (!policy.cap.empty()) line(2, "CURB_CAP", plain(policy.cap));
+        if (!policy.flags.empty()) line(2, "variables", plain(policy.flags));
         if (!policy.ceiling.empty()) line(2, "ceiling", plain(policy.ceiling));
         if (!status.signal_trouble.empty())
             line(2, "signal", "none asks for a release: " + plain(status.signal_trouble), Ink::yellow);

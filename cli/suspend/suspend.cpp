@@ -19,6 +19,8 @@
 #include "gate.hpp"
 #include "json.hpp"
 #include "policy/duration.hpp"
+#include "selection.hpp"
+#include "sim.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {
@@ -90,16 +92,41 @@ class Moving {
 
 // ---- suspend ----
 
+// Moves each process in turn. Returns the worst status: a process that is half done counts more than one that is not.
+// Ends at once when the user interrupts.
+template <class Options, class Move>
+int each(const char *command, bool is_out_after, const Options &options, Move move) {
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed(command + (": " + *fault));
+    const auto processes = found(options.selection, command);
+    if (!processes) return failed(command + (": " + processes.error()));
+    int status = 0;
+    bool none = true;
+    for (const int pid : *processes) {
+        const Target target = inspect(pid);
+        const bool is_out = target.process.start != 0 && suspended::read(target.process).has_value();
+        // A description fits processes that are where they should be already.
+        if (options.selection.is_described() && is_out == is_out_after) continue;
+        none = false;
+        const int one = move(pid);
+        if (one == kInterrupted) return one;
+        status = std::max(status, one);
+    }
+    if (none) complain(fmt::format("no process under curb is there to {}", command));
+    return status;
+}
+
 struct SuspendOptions {
-    int pid = 0;
+    Selection selection;
     std::string timeout = "10s";
-    bool force = false, json = false, nap = false;
+    bool force = false, sim = false, json = false, nap = false;
     std::string host_memory = "100%";
 
     void declare(Options &takes) {
-        takes.pid(pid, "The process");
+        selection.declare(takes);
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
         takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
+        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
         takes.hidden_flag("--nap", nap);
         takes.hidden_option("--host-memory", host_memory);
@@ -112,8 +139,8 @@ struct SuspendOptions {
 
 class Suspending : Moving {
   public:
-    explicit Suspending(const SuspendOptions &options)
-        : Moving("suspend", "suspended", options.pid, options.json), options_(options), gate_(options.pid) {}
+    Suspending(const SuspendOptions &options, int pid)
+        : Moving("suspend", "suspended", pid, options.json), options_(options), gate_(pid) {}
 
     int run() {
         const auto patience = policy::parse_duration(options_.timeout);
@@ -286,22 +313,23 @@ class Suspending : Moving {
 // ---- resume ----
 
 struct ResumeOptions {
-    int pid = 0;
+    Selection selection;
     std::optional<std::string> wait, bytes;
-    bool json = false;
+    bool sim = false, json = false;
 
     void declare(Options &takes) {
-        takes.pid(pid, "The process");
+        selection.declare(takes);
         takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
         takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
+        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
     }
 };
 
 class Resuming : Moving {
   public:
-    explicit Resuming(const ResumeOptions &options)
-        : Moving("resume", "resumed", options.pid, options.json), options_(options) {}
+    Resuming(const ResumeOptions &options, int pid)
+        : Moving("resume", "resumed", pid, options.json), options_(options) {}
 
     int run() {
         if (options_.wait) {
@@ -446,7 +474,9 @@ class Resuming : Moving {
     policy::Duration patience_{0};
 };
 
-int resume(const ResumeOptions &options) { return Resuming(options).run(); }
+int resume(const ResumeOptions &options) {
+    return each("resume", false, options, [&](int pid) { return Resuming(options, pid).run(); });
+}
 
 // A nap, for libcurb.so: waits until the process wants to come back ("back" on standard input, or its end), is back, or
 // has ended; brings it back as soon as there is room. "leave": it stays suspended, and curb resume brings it back.
@@ -467,17 +497,18 @@ int bring_back_when_asked(int pid) {
         const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
         if (is_told && first == 'l') return 0;
         ResumeOptions options;
-        options.pid = pid;
         options.wait = "24h";
-        const int status = resume(options);
+        const int status = Resuming(options, pid).run();
         if (is_told || status == 0) return status;  // the process sees that, and starts another helper
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end
     }
 }
 
 int suspend(const SuspendOptions &options) {
-    const int status = Suspending(options).run();
-    return status == 0 && options.nap ? bring_back_when_asked(options.pid) : status;
+    return each("suspend", true, options, [&](int pid) {
+        const int status = Suspending(options, pid).run();
+        return status == 0 && options.nap ? bring_back_when_asked(pid) : status;
+    });
 }
 
 }  // namespace
@@ -495,8 +526,11 @@ synchronisation ends such a process while it is suspended; a launcher's variable
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
+Several processes are moved one after the other.
+
 Examples:
   curb suspend 4711
+  curb suspend --user bob --gpu nvml:1        bob's processes on that GPU
   curb suspend --json 4711 | jq .bytes)",
     .takes = takes<SuspendOptions, suspend>,
 };
@@ -513,6 +547,7 @@ Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard
 
 Examples:
   curb resume 4711
+  curb resume --user bob
   curb resume --wait 10m 4711                 as soon as there is room
   curb resume --bytes 8GiB 4711               when the record of what it held is lost)",
     .takes = takes<ResumeOptions, resume>,

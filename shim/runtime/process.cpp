@@ -147,7 +147,7 @@ void begin(const char *(*environment)(const char *)) {
                    ? "the machine's ceiling cannot be used, so every GPU allocation of this process is "
                      "refused until its administrator has mended it"
                    : "the policy cannot be used, so every GPU allocation of this process is refused. A mended "
-                     "file is read at once; to run without a policy, unset CURB_POLICY and CURB_CAP");
+                     "file is read at once; to run without a policy, unset the variables that begin with CURB_");
 }
 
 void take_signal() noexcept {

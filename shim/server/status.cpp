@@ -9,6 +9,8 @@
 #include "clock.hpp"
 #include "devices.hpp"
 #include "nap.hpp"
+#include "policy/flags.hpp"
+#include "policy/words.hpp"
 #include "policy_watcher.hpp"
 #include "pools.hpp"
 #include "process.hpp"
@@ -25,6 +27,9 @@ control::PolicyStatus of_policy(const Version &version) {
     control::PolicyStatus out;
     out.file = source.file;
     out.cap = source.cap;
+    out.flags = policy::joined(source.flags, " ", [](const auto &one) {
+        return policy::flags()[static_cast<std::size_t>(one.first)].variable + ("=" + one.second);
+    });
     if (version.ceiling) out.ceiling = source.ceiling;
     out.rule = version.rule;
     out.unusable = version.unusable;

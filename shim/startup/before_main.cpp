@@ -20,7 +20,7 @@ namespace {
 
 // The words that a policy file contains. A \u escape could spell any key, so it counts as `frameworks`.
 struct Mentions {
-    bool frameworks = false;
+    bool frameworks = false;   // or CURB_STEER is set
     bool cap = false;          // outside the rules: it applies to every process
     bool cap_in_rule = false;  // in or after the rules: it may apply to this process
 };
@@ -62,8 +62,9 @@ void add(Mentions &all, const Mentions &more) noexcept {
 Mentions mentioned(const char *(*environment)(const char *)) noexcept {
     Mentions all = mentions_of(config::kCeiling);
     if (getauxval(AT_SECURE) != 0) return all;
-    const char *cap = environment("CURB_CAP"), *named = environment("CURB_POLICY");
+    const char *cap = environment("CURB_CAP"), *named = environment("CURB_POLICY"), *steer = environment("CURB_STEER");
     all.cap |= cap && *cap;
+    all.frameworks |= steer && *steer;
     char path[PATH_MAX];
     if (named && *named)
         add(all, mentions_of(named));

@@ -83,17 +83,23 @@ def unbroken(line, **options):
     return driven(words, len(words) - 1, text, len(text), **options)
 
 
+RUN = [
+    "--cap", "--dry-run", "--growth", "--help", "--keep-free", "--log", "--policy", "--quiet", "--sim", "--steer",
+    "--strict", "--trace", "--wait",
+]  # fmt: skip
+
+
 class Words(unittest.TestCase):
     def test_commands(self):
         self.assertTrue({"run", "release", "policy", "metrics"} <= set(completed("curb ")))
         self.assertEqual(completed("curb metr"), ["metrics"])
-        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "schema", "show"])
+        self.assertEqual(sorted(completed("curb policy ")), ["check", "explain", "init", "schema", "show"])
         self.assertEqual(completed("curb policy ch"), ["check"])
         self.assertEqual(completed("curb nonsense "), [])
         self.assertEqual(completed("curb nonsense --"), [])
 
     def test_options_are_those_of_the_command(self):
-        self.assertEqual(sorted(completed("curb run --")), ["--cap", "--dry-run", "--help", "--policy", "--sim", "--strict"])
+        self.assertEqual(sorted(completed("curb run --")), RUN)
         self.assertEqual(completed("curb run --dr"), ["--dry-run"])
         self.assertEqual(completed("curb policy check --j"), ["--json"])
         self.assertIn("--version", completed("curb -"))
@@ -163,6 +169,34 @@ class Commands(unittest.TestCase):
         self.assertEqual(completed("curb policy ch", before=before), ["check"])
 
 
+@unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+class Fish(unittest.TestCase):
+    def completed(self, line, **environment):
+        script = f'source {ROOT}/completion/curb.fish; complete -C "{line}"'
+        path = f"{CURB.parent}:{os.environ['PATH']}"
+        run = subprocess.run(
+            ["fish", "--no-config", "-c", script],
+            env=os.environ | {"PATH": path} | environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        self.assertEqual(run.stderr, "")
+        return [row.split("\t")[0] for row in run.stdout.splitlines()]
+
+    def test_commands_options_files_and_programs(self):
+        self.assertTrue({"run", "release", "policy"} <= set(self.completed("curb ")))
+        self.assertEqual(self.completed("curb policy ch"), ["check"])
+        self.assertEqual(self.completed("curb run --dr"), ["--dry-run"])
+        self.assertEqual(sorted(self.completed("curb run --")), RUN)
+        self.assertIn("printf", self.completed("curb run --cap 8GiB -- print"))
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "job.json").touch()
+            self.assertEqual(self.completed(f"curb policy check {folder}/jo"), [f"{folder}/job.json"])
+
+    def test_pids(self):
+        with Machine(BUILD) as machine:
+            process = machine.told()
+            self.assertIn(str(process.pid), self.completed("curb release ", XDG_RUNTIME_DIR=str(machine.runtime)))
+
+
 class Processes(unittest.TestCase):
     def test_pids_with_their_names(self):
         with Machine(BUILD) as machine:
@@ -175,7 +209,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(completed(f"curb release {one.pid}", environment=environment), [str(one.pid)])
             self.assertIn(str(one.pid), completed("curb release ", kind="37", environment=environment))
             self.assertNotIn(str(one.pid), " ".join(completed("curb resume ", environment=environment)))
-            self.assertEqual(completed("curb suspend 1 ", environment=environment), [])
+            self.assertEqual(completed("curb doctor 1 ", environment=environment), [])
 
     def test_folders_with_blanks(self):
         with tempfile.TemporaryDirectory(prefix="with blank ") as folder:

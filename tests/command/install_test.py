@@ -15,7 +15,7 @@ from skipping import run_cases  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
 FILES = """bin/curb bin/curb-preload bin/curb-sim-books lib/curb/libcurb.so lib/curb/sim/libcuda.so.1 lib/curb/sim/libnvidia-ml.so.1
-share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb share/curb/policy.schema.json
+share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb share/fish/vendor_completions.d/curb.fish share/curb/policy.schema.json
 share/doc/curb/LICENSE""".split() + [f"share/doc/curb/examples/{path.name}" for path in EXAMPLES]
 ASKS = ROOT / "tests/documents/train.py"
 """A program that asks for eight pieces of 256 MiB, and says how many it was given."""

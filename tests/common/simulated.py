@@ -108,18 +108,18 @@ class Machine:
         self.processes.append(process)
         process.expect("ready")
         if "LD_PRELOAD" in environment:
-            self.wait_for_socket(process)
+            self.wait_for_socket(process.pid)
         return process
 
     def told(self, environment: dict[str, str] | None = None) -> Process:
         """A program of tests/process; under a cap of 8 GiB unless it is said how."""
         return self.start([self.build / "tests/scenarios", "does_what_it_is_told"], environment or self.under_curb(CURB_CAP="8GiB"))
 
-    def wait_for_socket(self, process: Process) -> None:
+    def wait_for_socket(self, pid: int) -> None:
         """It comes a moment after the first use of CUDA."""
         deadline = time.monotonic() + PATIENCE_S
-        while not any(name.startswith(f"{process.pid}-") and name.endswith(".sock") for name in self.sockets()):
-            assert time.monotonic() < deadline, f"{process.command} has no socket"
+        while not any(name.startswith(f"{pid}-") and name.endswith(".sock") for name in self.sockets()):
+            assert time.monotonic() < deadline, f"process {pid} has no socket"
             time.sleep(0.005)
 
     def sockets(self) -> list[str]:
@@ -128,10 +128,12 @@ class Machine:
         except FileNotFoundError:
             return []
 
-    def curb(self, *words: object, timeout: float = PATIENCE_S, **more: str) -> subprocess.CompletedProcess[str]:
+    def curb(
+        self, *words: object, timeout: float = PATIENCE_S, cwd: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.build / "bin/curb", *map(str, words)],
-            env=self.bare | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
+            cwd=cwd, env=self.bare | more, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
     def books(self, *options: str) -> list[dict[str, Any]]:

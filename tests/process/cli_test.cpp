@@ -117,7 +117,7 @@ TEST_CASE("curb says what is wrong with what was typed, and does not start the p
     const Trace trace;
     const std::string policy = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "8Gib"}}})");
     const std::string wrong_cap = "1:37: /gpu/*/cap: '8Gib' is not a size; did you mean \"8GiB\"?";
-    const std::string text = dir.write("text.so", "not ELF"), usage = "usage: curb run [--cap SIZE]";
+    const std::string text = dir.write("text.so", "not ELF"), usage = "usage: curb run [OPTIONS]";
     const Words program = trace.command();
     struct Case {
         Words words;
@@ -231,7 +231,7 @@ TEST_CASE("curb run finds its library in each of the places where it is installe
         GENERATE(as<std::string>{}, "lib/libcurb.so", "lib/curb/libcurb.so", "lib/x86_64-linux-gnu/curb/libcurb.so");
     const std::string library = installed.library(place);
     const Outcome outcome = start({{installed.binary(), "run", "--dry-run", "--", "true"}, {}, {}, {}, {}});
-    CHECK(lines(outcome.out) == Words{"LD_PRELOAD=" + library, "true"});
+    CHECK(lines(outcome.out) == Words{"LD_PRELOAD=" + library, "true", "# no policy: curb only watches"});
 }
 
 TEST_CASE("--sim puts the simulated driver first in the loader's search path, and says so") {
@@ -274,8 +274,65 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
     CHECK(outcome.status == 0);
     CHECK(lines(outcome.out) == Words{"CURB_CAP=8GiB", "CURB_POLICY='" + policy + "'",
                                       "LD_PRELOAD=" + harmless_library(), "TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225",
-                                      R"(touch 'it'\''s' ')" + policy + "x'"});
+                                      R"(touch 'it'\''s' ')" + policy + "x'", "# gpu \"*\"",
+                                      "#   cap  8GiB  CURB_CAP"});
     CHECK_FALSE(fs::exists(policy + "x"));
+}
+
+TEST_CASE("Options of curb run are laid over the policy, and the program has them as variables") {
+    const TempDir dir;
+    const std::string policy = dir.write(
+        "job.json", R"({"version": 1, "gpu": {"cuda:0": {"cap": "6GiB", "growth": {"start": "1GiB", "factor": 2}}}})");
+    const Words options{"--policy", policy,          "--cap",  "8GiB",  "--cap",       "cuda:1=4GiB",
+                        "--growth", "2GiB:1GiB:10s", "--wait", "30s",   "--keep-free", "10%",
+                        "--steer",  "--trace",       "/t/%p",  "--log", "info:/l"};
+    const Words dry = lines(curb(joined(joined({"run", "--dry-run"}, options), {"--", "true"})).out);
+    const auto has = [&](const std::string &line) { return std::count(dry.begin(), dry.end(), line) == 1; };
+    for (const char *line :
+         {"CURB_CAP=8GiB,cuda:1=4GiB", "CURB_GROWTH=2GiB:1GiB:10s", "CURB_WAIT=30s", "CURB_KEEP_FREE=10%",
+          "CURB_STEER=1", "CURB_TRACE=/t/%p", "CURB_LOG=info:/l", "TF_FORCE_GPU_ALLOW_GROWTH=true"}) {
+        INFO(line);
+        CHECK(has(line));
+    }
+    const auto device = std::find(dry.begin(), dry.end(), "# gpu \"cuda:0\"");
+    for (const auto &[field, value] : {std::pair("cap", "6GiB"), std::pair("growth/start", "2GiB"),
+                                       std::pair("growth/step", "1GiB"), std::pair("growth/wait", "30s")}) {
+        const auto line = std::find_if(device, dry.end(), [&, name = field](const std::string &one) {
+            return one.starts_with("#   " + std::string(name) + " ");
+        });
+        INFO(field);
+        REQUIRE(line != dry.end());
+        CHECK_THAT(*line, contains(std::string(" ") + value + " "));
+    }
+    CHECK(std::none_of(dry.begin(), dry.end(),
+                       [](const std::string &line) { return line.find("factor") != std::string::npos; }));
+    // A file of the program, wherever it goes.
+    Start run{{CURB_BINARY, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}, {}, {}, {}};
+    run.environment = {{"CURB_LIBRARY", harmless_library()}};
+    run.directory = dir.path().string();
+    CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
+}
+
+TEST_CASE("A wrong option of curb run is an error with its remedy, and the program is not started") {
+    const Trace trace;
+    const TempDir dir;
+    const std::string taken = dir.write("taken", "");
+    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
+             {{"--growth", "2GiB"}, "curb: --growth: '2GiB' is not a growth; write START:STEP:EVERY"},
+             {{"--wait", "30"}, "curb: --wait: '30' has no unit; did you mean \"30s\"?"},
+             {{"--keep-free", "4"}, "curb: --keep-free: '4' has no unit; did you mean \"4GiB\"?"},
+             {{"--log", "loud"}, "curb: --log: 'loud' is not a log level"},
+             {{"--trace", taken}, "exists, and a trace begins with a new file"},
+             {{"--cap", "gpu0=4GiB"}, "curb: --cap: \"gpu0\" is not a device; did you mean \"cuda:0\"?"},
+             {{"--cap", "8", "GiB"}, "curb: '8 GiB' is two words, and a value is one: write 8GiB"}}) {
+        CAPTURE(words);
+        const Outcome outcome = curb(joined(joined({"run"}, words), trace.command()));
+        CHECK(outcome.status == 125);
+        CHECK(outcome.out.empty());
+        CHECK_THAT(outcome.err, contains(why));
+    }
+    CHECK_THAT(curb(joined({"run"}, trace.command()), {{"CURB_WAIT", "30"}}).err, contains("curb: CURB_WAIT: '30'"));
+    CHECK_FALSE(trace.started());
 }
 
 TEST_CASE("curb run sets the variables of the policy that are not set yet") {
@@ -287,9 +344,10 @@ TEST_CASE("curb run sets the variables of the policy that are not set yet") {
                                 contains("\nTF_FORCE_GPU_ALLOW_GROWTH=true\n") && contains("PATH=/usr/bin:/bin\n") &&
                                 contains("TF_GPU_ALLOCATOR=BFC\n"));
     const Outcome dry = curb({"run", "--policy", policy, "--dry-run", "--", "env"}, {{"TF_GPU_ALLOCATOR", "BFC"}});
-    CHECK(lines(dry.out) == Words{"CURB_POLICY=" + policy, "LD_PRELOAD=" + harmless_library(), "NCCL_DEBUG=WARN",
-                                  "TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                                  "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
-                                  "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "env"});
+    const Words set = lines(dry.out);
+    CHECK(Words(set.begin(), std::find(set.begin(), set.end(), "# frameworks")) ==
+          Words{"CURB_POLICY=" + policy, "LD_PRELOAD=" + harmless_library(), "NCCL_DEBUG=WARN",
+                "TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "env"});
     CHECK_THAT(curb({"run", "--", "env"}).out, !contains("XLA_PYTHON_CLIENT"));
 }

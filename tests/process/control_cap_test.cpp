@@ -231,12 +231,15 @@ TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond i
 TEST_CASE("commands that ask a process say what is wrong with what was typed") {
     const std::string no_pid = "is not the pid of a process";
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
-             {{"cap"}, "PID is required"},
+             {{"cap"}, "which cap? curb cap PID SIZE, or --reset"},
              {{"cap", "4711"}, "which cap? curb cap PID SIZE, or --reset"},
              {{"cap", "x", "1GiB"}, no_pid},
              {{"cap", "4711", "8Gib"}, "is not a size"},
              {{"cap", "4711", "8"}, "'8' has no unit; did you mean \"8GiB\"?"},
              {{"cap", "4711", "8GiB", "--reset"}, "not both"},
+             {{"cap", "8GiB", "--reset"}, "not both"},
+             {{"cap", "--all", "4711", "8GiB"}, "not both"},
+             {{"cap", "8GiB"}, "of which process? curb cap PID 8GiB"},
              {{"cap", "4711", "8GiB", "--gpu", "gpu0"}, "did you mean \"cuda:0\"?"},
              {{"release"}, "which process?"},
              {{"release", "1", "--all"}, "not both"},

@@ -123,7 +123,7 @@ TEST_CASE("The ceiling's devices and a cap from outside the files are kept besid
     const Policy policy = in_force(own, ceiling, {size("2GiB")});
     CHECK(policy.gpu == own.gpu);
     CHECK(policy.ceiling == ceiling.gpu);
-    CHECK(policy.narrowed_to == std::vector{size("2GiB")});
+    CHECK(policy.narrowed_to == std::vector<CapFor>{size("2GiB")});
     CHECK(in_force({}, {}, {}) == Policy());
 }
 

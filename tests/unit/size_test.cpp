@@ -139,20 +139,6 @@ TEST_CASE("A size that is written exactly is read as the same number") {
     CHECK(bytes_of(format_exact(kMost)) == kMost);
 }
 
-TEST_CASE("Of a list the lowest of each unit stays, and which of them holds depends on the device") {
-    const auto text_of = [](const char *list) { return format(parse_lowest(list).value()); };
-    CHECK(text_of("8GiB") == "8GiB");
-    CHECK(text_of("25%,6GiB") == "25%,6GiB");
-    CHECK(text_of("8GiB,2GiB,4GiB") == "2GiB");
-    CHECK(text_of("50%,6GiB,25%,8GiB") == "25%,6GiB");
-    CHECK(lowest_on(parse_lowest("25%,6GiB").value(), 80 * GiB) == 6 * GiB);
-    CHECK(lowest_on(parse_lowest("25%,6GiB").value(), 16 * GiB) == 4 * GiB);
-    for (const char *wrong : {"", ",", "8GiB,", ",8GiB", "8GiB,,2GiB", "8GiB,2Gib", "8GiB;2GiB", "8GiB, 2GiB"}) {
-        INFO(wrong);
-        CHECK_FALSE(parse_lowest(wrong));
-    }
-}
-
 TEST_CASE("For people, sizes have two decimals at most and a unit below 1024, and can be read again") {
     const std::pair<Bytes, const char *> sizes[] = {{0, "0 B"},
                                                     {1023, "1023 B"},

@@ -8,8 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "policy/flags.hpp"
 #include "policy/policy.hpp"
 #include "policy/result.hpp"
 #include "policy/rules.hpp"
@@ -58,13 +60,15 @@ inline constexpr const char *kCeiling = "/etc/curb/policy.json";
 
 // The sources of this process's policy.
 struct Source {
-    std::string file;                // path of the user's policy file; empty: none
-    std::string cap;                 // text of CURB_CAP; empty: not set
+    std::string file;  // path of the user's policy file; empty: none
+    std::string cap;   // text of CURB_CAP; empty: not set
+    // The text of each flag that is set, in the order of policy/flags.def. Not that of an unset or empty variable.
+    std::vector<std::pair<policy::Flag, std::string>> flags{};
     std::string ceiling = kCeiling;  // path of the ceiling; the file may be missing
     bool named = false;              // the user named the policy: if it is invalid, curb refuses every request
     bool own = false;                // `file` is the default file: it must belong to the user or to root
     std::string foreign;             // the default file, if it is another user's and so not used; else empty
-    [[nodiscard]] bool none() const { return file.empty() && cap.empty(); }
+    [[nodiscard]] bool none() const { return file.empty() && cap.empty() && flags.empty(); }
     friend bool operator==(const Source &, const Source &) = default;
 };
 
@@ -72,7 +76,7 @@ struct Source {
 using Variables = std::function<const char *(const char *)>;
 
 // Returns CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config if unset) if that file belongs to this user or
-// to root; and CURB_CAP. Reads nothing from `environment` under AT_SECURE. May throw std::bad_alloc.
+// to root; CURB_CAP and the flags. Reads nothing from `environment` under AT_SECURE. May throw std::bad_alloc.
 Source locate(const Variables &environment);
 
 // Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,
@@ -81,9 +85,10 @@ bool users_file(const Variables &environment, std::span<char> path) noexcept;
 
 // The documents of a source.
 struct Reading {
-    Document own;                           // the user's file; empty if there is none
-    std::optional<Document> ceiling;        // nullopt: the machine has none
-    std::vector<policy::Size> narrowed_to;  // CURB_CAP: the lowest holds
+    Document own;                             // the user's file; empty if there is none
+    std::optional<Document> ceiling;          // nullopt: the machine has none
+    std::vector<policy::CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
+    policy::Flags flags;                      // over the user's file and its rules
 };
 // Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
 // error. `text`: of the user's file, if the caller has read it already. A default file is read again, to check its
@@ -96,8 +101,8 @@ using WhoIs = std::function<policy::Subject(bool with_user)>;
 // Leaves empty what cannot be read. May throw std::bad_alloc.
 policy::Subject this_process(bool with_user);
 
-// The policy of one process: the file with the first matching rule laid over it, limited by the ceiling. May throw
-// std::bad_alloc.
+// The policy of one process: the file with the first matching rule and the flags laid over it, limited by the ceiling.
+// May throw std::bad_alloc.
 struct Outcome {
     policy::Policy policy;
     const policy::Rule *rule = nullptr;          // of reading.own; null: none matches

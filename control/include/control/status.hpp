@@ -51,6 +51,7 @@ struct PolicyStatus {
     bool unusable = false;  // the policy was invalid from the start: every request is refused
     UnixMs since = 0;       // in force since then
     std::string error;      // why the last edit is not in force; empty: it is
+    std::string flags{};    // "CURB_WAIT=30s CURB_LOG=info"; empty: none is set
     friend bool operator==(const PolicyStatus &, const PolicyStatus &) = default;
 };
 

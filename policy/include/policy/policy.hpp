@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "policy/duration.hpp"
@@ -114,11 +115,19 @@ struct Layer {
     friend bool operator==(const Layer &, const Layer &) = default;
 };
 
+// A cap from outside the files, over every device unless `key` says which.
+struct CapFor {
+    CapFor(Size cap, GpuKey of = {}) : size(cap), key(std::move(of)) {}
+    Size size;
+    GpuKey key;
+    friend bool operator==(const CapFor &, const CapFor &) = default;
+};
+
 // The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
 struct Policy : Layer {
-    Policy();                       // no caps
-    std::vector<GpuRule> ceiling;   // what the machine's ceiling says of devices
-    std::vector<Size> narrowed_to;  // caps over every device from outside the files (CURB_CAP): the lowest holds
+    Policy();                         // no caps
+    std::vector<GpuRule> ceiling;     // what the machine's ceiling says of devices
+    std::vector<CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
@@ -130,7 +139,7 @@ void lay_over(Layer &under, const Layer &over);
 
 // Returns the policy in force: `own` limited by `ceiling`, field by field as fields.def says. A field that `own` does
 // not set has the ceiling's value.
-Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to);
+Policy in_force(const Layer &own, const Layer &ceiling, std::vector<CapFor> narrowed_to);
 
 // Returns pointers to the rules that name a device, the most specific key last ("*" before "cuda:0", a shorter prefix
 // of a UUID before a longer one; equal keys in the order of `rules`).

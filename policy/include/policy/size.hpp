@@ -39,14 +39,6 @@ struct Size {
 // May throw std::bad_alloc.
 Result<Size, std::string> parse_size(std::string_view text);
 
-// Reads a list of sizes, of which the lowest is in force: "25%,6GiB". The lowest depends on the device, so the result
-// keeps the lowest of each unit, in the order of the text.
-Result<std::vector<Size>, std::string> parse_lowest(std::string_view text);
-// Writes "25%,6GiB".
-std::string format(const std::vector<Size> &lowest);
-// Returns the lowest size on a device of `device_total` bytes. Precondition: `sizes` is not empty.
-Bytes lowest_on(const std::vector<Size> &sizes, Bytes device_total) noexcept;
-
 // Writes bytes exactly, as parse_size reads them: "8GiB", "512MiB", "12345B".
 std::string format_exact(Bytes bytes);
 // Writes bytes for people, with at most two decimals: "3.42 GiB".

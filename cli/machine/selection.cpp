@@ -1,0 +1,129 @@
+#include "selection.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "control/client.hpp"
+#include "policy/gpu_key.hpp"
+#include "policy/rules.hpp"
+#include "policy/words.hpp"
+#include "target.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 300ms;  // for what processes hold; one that does not answer is known by its files in /proc
+
+using Patterns = std::vector<std::string>;
+
+bool is_any(const Patterns &patterns, std::string_view text) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [=](const std::string &one) { return policy::glob(one, text); });
+}
+
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// The kernel's name, the whole command line, and the file names of the program and of its script.
+bool is_named(const Patterns &patterns, const ViewProcess &process) {
+    const std::string_view command = process.command;
+    const std::size_t first = std::min(command.find(' '), command.size());
+    const std::string_view rest = command.substr(std::min(first + 1, command.size()));
+    return is_any(patterns, process.name) || is_any(patterns, command) ||
+           is_any(patterns, file_name(command.substr(0, first))) ||
+           is_any(patterns, file_name(rest.substr(0, rest.find(' '))));
+}
+
+// The GPU as keys name it: "cuda:0" by the process's own count.
+policy::GpuIdentity identity(const View &view, const ViewGpu &gpu, const ViewUse &use) {
+    policy::GpuIdentity out;
+    const control::GpuStatus *books = books_of(view, use);
+    const ViewGpu *whole = whole_of(view, gpu);
+    out.ordinal = books ? books->ordinal : -1;
+    if (whole) out.nvml_index = whole->index;
+    const bool instance = gpu.uuid.starts_with("MIG-");
+    out.gpu_uuid = instance ? gpu.parent : gpu.uuid;
+    if (instance) out.mig_uuid = gpu.uuid;
+    return out;
+}
+
+bool is_on(const Patterns &keys, const View &view, std::size_t process) {
+    return std::any_of(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &gpu) {
+        return std::any_of(gpu.uses.begin(), gpu.uses.end(), [&](const ViewUse &use) {
+            return use.process == process && std::any_of(keys.begin(), keys.end(), [&](const std::string &key) {
+                       return policy::names(*policy::parse_gpu_key(key), identity(view, gpu, use));
+                   });
+        });
+    });
+}
+
+}  // namespace
+
+void Selection::declare(Options &takes, Takes what) {
+    takes.pids(pids, "Process; a shell or launcher stands for the programs that it started");
+    declare_filters(takes, what);
+}
+
+void Selection::declare_filters(Options &takes, Takes what) {
+    if (what != Takes::no_all) takes.flag("--all", all, "All processes that can be asked");
+    takes.options("--name", names, "GLOB", "Processes whose name, script or command line matches: python3, '*train*'");
+    takes.options("--user", users, "USER", "Processes of this user");
+    if (what != Takes::no_gpu)
+        takes.options("--gpu", gpus, "KEY", "Processes on this GPU: nvml:1 (nvidia-smi's index), GPU-8f3a, cuda:0");
+    takes.pid_options("--tree", trees, "Processes that this one started, and itself");
+}
+
+bool fits(const Selection &selection, const View &view, std::size_t process) {
+    const ViewProcess &one = view.processes[process];
+    const auto is_below = [&](int pid) { return pid == one.pid || !started_by(pid, {one.pid}).empty(); };
+    return (selection.names.empty() || is_named(selection.names, one)) &&
+           (selection.users.empty() || is_any(selection.users, one.user)) &&
+           (selection.gpus.empty() || is_on(selection.gpus, view, process)) &&
+           (selection.trees.empty() || std::any_of(selection.trees.begin(), selection.trees.end(), is_below));
+}
+
+std::string fault_of(const Selection &selection) {
+    if (!selection.pids.empty() && selection.is_described())
+        return "write either the processes or a description of them (--all, --name, --user, --gpu, --tree), not both";
+    for (const std::string &key : selection.gpus)
+        if (const auto parsed = policy::parse_gpu_key(key); !parsed) return "--gpu: " + parsed.error();
+    return {};
+}
+
+std::vector<int> programs_of(int pid) {
+    if (pid == 1) return {pid};  // it started everything, which --all says
+    const std::vector<int> can_be_asked = control::processes();
+    const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
+                                       ? std::vector<int>()
+                                       : started_by(pid, can_be_asked);
+    if (below.empty()) return {pid};
+    complain("process " + label_of(pid, name_of(pid)) +
+             " is not under curb, or has not used CUDA; asking what it started: " +
+             policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
+    return below;
+}
+
+policy::Result<std::vector<int>, std::string> found(const Selection &selection, const std::string &command) {
+    if (std::string fault = fault_of(selection); !fault.empty()) return fault;
+    if (selection.pids.empty() && !selection.is_described())
+        return "which process? curb " + command + " PID, or --all, --name, --user, --tree; curb ps lists them";
+    std::vector<int> out;
+    const auto add = [&](int pid) {
+        if (std::find(out.begin(), out.end(), pid) == out.end()) out.push_back(pid);
+    };
+    for (const int pid : selection.pids)
+        for (const int program : programs_of(pid)) add(program);
+    if (!selection.is_described()) return out;
+    // --all alone needs to know nothing of the processes.
+    if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.trees.empty())
+        return control::processes();
+    const View view = poll_all(kPatience);
+    for (std::size_t i = 0; i < view.processes.size(); ++i)
+        if (view.processes[i].under_curb && fits(selection, view, i)) add(view.processes[i].pid);
+    if (out.empty()) return std::string("no process under curb matches; curb ps lists them");
+    return out;
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,299 @@
+// `curb top`: the terminal, by ncurses, and the keys. What a key does to a process is the command of curb with its PID,
+// started anew, so that it does and says the same.
+#include <fcntl.h>
+#include <langinfo.h>
+#include <ncurses.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <future>
+
+#include "command.hpp"
+#include "control/proc.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "sim.hpp"
+#include "terminal.hpp"
+#include "top_screen.hpp"
+#include "within.hpp"
+
+namespace curb::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+struct TopOptions {
+    bool sim = false;
+
+    void declare(Options &takes) {
+        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+    }
+};
+
+constexpr auto kPatience = 300ms;  // for processes to answer
+constexpr auto kEvery = 1s;        // between two looks at the machine
+constexpr int kKeyPatienceMs = 100;
+constexpr int kControlC = 3, kEscape = 27;
+
+// Starts `curb WORDS` and returns the first line of its answer.
+std::string answer_of(const std::string &words) {
+    std::error_code error;
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).native();
+    if (error || self.find('\'') != std::string::npos) return "cannot start curb " + words;
+    const std::string command = "'" + self + "' " + words + " 2>&1 </dev/null";
+    std::FILE *pipe = ::popen(command.c_str(), "r");
+    if (!pipe) return "cannot start curb " + words;
+    char line[512] = "";
+    std::string out = std::fgets(line, sizeof line, pipe) ? line : "curb " + words + ": done\n";
+    while (std::fgets(line, sizeof line, pipe)) continue;
+    ::pclose(pipe);
+    return out.substr(0, out.find('\n'));
+}
+
+class Top {
+  public:
+    explicit Top(bool sim) : sim_(sim) { state_.unicode = std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
+
+    int run() {
+        Clock::time_point next = Clock::now();
+        while (!quits_) {
+            if (Clock::now() >= next) {
+                view_ = poll_all(kPatience);
+                remember(state_, view_);
+                next = Clock::now() + kEvery;
+            }
+            take_answer(next);
+            draw();
+            if (const int key = ::getch(); key != ERR) press(key);
+        }
+        return 0;
+    }
+
+  private:
+    void draw() const {
+        TopState &state = state_;
+        const auto height = static_cast<std::size_t>(std::max(LINES, 1)),
+                   width = static_cast<std::size_t>(std::max(COLS, 1));
+        const auto lines = top_screen(view_, state, width, height, control::unix_now());
+        ::erase();
+        for (std::size_t y = 0; y < lines.size(); ++y) {
+            ::move(static_cast<int>(y), 0);
+            for (const Span &span : lines[y]) {
+                const auto attribute = attribute_of(span.paint);
+                ::attron(attribute);
+                ::addstr((state.unicode ? span.text : ascii(span.text)).c_str());
+                ::attroff(attribute);
+            }
+        }
+        ::refresh();
+    }
+    static int attribute_of(Paint paint) {
+        switch (paint) {
+            case Paint::plain: return A_NORMAL;
+            case Paint::bold: return A_BOLD;
+            case Paint::dim: return A_DIM;
+            case Paint::reverse: return A_REVERSE;
+            case Paint::red: return static_cast<int>(COLOR_PAIR(1));
+            case Paint::green: return static_cast<int>(COLOR_PAIR(2));
+            case Paint::yellow: return static_cast<int>(COLOR_PAIR(3));
+        }
+        return A_NORMAL;
+    }
+    static std::string ascii(const std::string &text) {
+        std::string out;
+        for (std::size_t i = 0; i < text.size(); ++i)
+            if (static_cast<unsigned char>(text[i]) < 0x80)
+                out += text[i];
+            else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80)
+                out += '?';
+        return out;
+    }
+
+    void take_answer(Clock::time_point &next) {
+        if (!answer_.valid() || answer_.wait_for(0s) != std::future_status::ready) return;
+        state_.message = answer_.get();
+        next = Clock::now();
+    }
+
+    [[nodiscard]] const ViewProcess *selected() const {
+        const auto rows = top_rows(view_, state_);
+        return state_.at < rows.size() ? &view_.processes[rows[state_.at].process] : nullptr;
+    }
+
+    void press(int key) {
+        if (!prompt_.empty()) return type(key);
+        if (key != KEY_RESIZE) state_.message.clear();
+        const std::size_t page = static_cast<std::size_t>(std::max(LINES / 2, 1));
+        switch (key) {
+            case 'q':
+            case kControlC: quits_ = true; break;
+            case 'k':
+            case KEY_UP: state_.at -= std::min<std::size_t>(state_.at, 1); break;
+            case 'j':
+            case KEY_DOWN: ++state_.at; break;
+            case KEY_PPAGE: state_.at -= std::min(state_.at, page); break;
+            case KEY_NPAGE: state_.at += page; break;
+            case KEY_HOME: state_.at = 0; break;
+            case 'o': state_.sort = static_cast<Sort>((static_cast<int>(state_.sort) + 1) % kSorts); break;
+            case '/': ask("filter: ", [this](const std::string &text) { state_.filter = text; }); break;
+            case 'r': confirm("release the cached memory of", "release"); break;
+            case 's': confirm("suspend", "suspend"); break;
+            case 'u': confirm("resume", "resume"); break;
+            case 'c': ask_cap(); break;
+            default: break;
+        }
+    }
+
+    // Asks on the last line; `then` gets the text that was typed.
+    void ask(const std::string &prompt, std::function<void(const std::string &)> then) {
+        prompt_ = state_.message = prompt;
+        typed_.clear();
+        then_ = std::move(then);
+    }
+    void type(int key) {
+        if (key == KEY_RESIZE) return;
+        if (key == kEscape || key == kControlC) {
+            prompt_.clear();
+            state_.message.clear();
+            return;
+        }
+        const bool is_question = prompt_.ends_with("(y/n) ");
+        if (key == '\n' || key == '\r' || key == KEY_ENTER || is_question) {
+            const std::string text = is_question && key < 128 ? std::string(1, static_cast<char>(key)) : typed_;
+            prompt_.clear();
+            state_.message.clear();
+            return then_(text);
+        }
+        if (key == KEY_BACKSPACE || key == 127 || key == 8) {
+            if (!typed_.empty()) typed_.pop_back();
+        } else if (key >= ' ' && key < 127) {
+            typed_ += static_cast<char>(key);
+        }
+        state_.message = prompt_ + typed_;
+    }
+
+    // The process that was selected when the key was pressed, whatever comes to stand there meanwhile.
+    void confirm(const std::string &what, const std::string &command) {
+        const ViewProcess *process = selected();
+        if (!process) return;
+        const int pid = process->pid;
+        ask(what + " " + std::to_string(pid) + " (" + policy::plain(process->name) + ")? (y/n) ",
+            [this, pid, command](const std::string &answer) {
+                if (answer == "y")
+                    start(command + (command == "release" ? " " : sim_ ? " --sim " : " ") + std::to_string(pid));
+            });
+    }
+    void ask_cap() {
+        const ViewProcess *process = selected();
+        if (!process) return;
+        const int pid = process->pid;
+        ask("cap of " + std::to_string(pid) + " (" + policy::plain(process->name) + "), as 8GiB or 50%: ",
+            [this, pid](const std::string &text) {
+                if (text.empty()) return;
+                if (const auto size = policy::parse_size(text); !size)
+                    state_.message = size.error();
+                else
+                    start("cap " + std::to_string(pid) + " " + policy::format(*size));
+            });
+    }
+    void start(const std::string &words) {
+        if (answer_.valid()) {
+            state_.message = "the last command is still under way";
+            return;
+        }
+        state_.message = "curb " + words + " ...";
+        answer_ = std::async(std::launch::async, answer_of, words);
+    }
+
+    bool sim_;
+    View view_;
+    mutable TopState state_;  // drawing moves the selection to a row that is there
+    std::string prompt_, typed_;
+    std::function<void(const std::string &)> then_;
+    std::future<std::string> answer_;
+    bool quits_ = false;
+};
+
+// The terminal, from the first call of ncurses to the last.
+class Terminal {
+  public:
+    Terminal() : screen_(::newterm(nullptr, stdout, stdin)) {
+        if (!screen_) return;
+        ::raw();  // Ctrl-C is a key, so that the screen is always restored
+        ::noecho();
+        ::keypad(stdscr, TRUE);
+        ::set_escdelay(25);
+        ::timeout(kKeyPatienceMs);
+        ::curs_set(0);
+        if (variable("NO_COLOR").empty() && ::has_colors()) {
+            ::start_color();
+            ::use_default_colors();
+            ::init_pair(1, COLOR_RED, -1);
+            ::init_pair(2, COLOR_GREEN, -1);
+            ::init_pair(3, COLOR_YELLOW, -1);
+        }
+    }
+    ~Terminal() {
+        if (!screen_) return;
+        ::endwin();
+        ::delscreen(screen_);
+    }
+    Terminal(const Terminal &) = delete;
+    Terminal &operator=(const Terminal &) = delete;
+    explicit operator bool() const { return screen_ != nullptr; }
+
+  private:
+    SCREEN *screen_;
+};
+
+int top(const TopOptions &options) {
+    if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
+        return failed("top: it needs a terminal; curb ps --watch 2 prints the same into a file or pipe");
+    if (options.sim)
+        if (const auto fault = use_sim()) return failed("top: " + *fault);
+    std::setlocale(LC_ALL, "");
+    int status = 0;
+    {
+        const Terminal terminal;
+        if (!terminal)
+            return failed("top: nothing is known of the terminal " + policy::quote(variable("TERM")) +
+                          "; set TERM, as in TERM=xterm curb top");
+        status = Top(options.sim).run();
+    }
+    if (a_call_hangs()) std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
+    return status;
+}
+
+}  // namespace
+
+extern const Command kTop{
+    .name = "top",
+    .line = "Watch GPUs and processes, and act on them",
+    .help = R"(
+One line for each GPU: what processes under curb hold, what others hold, what is free, and the last seconds. Then the
+processes, each with its part of its cap. States: running, waiting (for memory), suspended, stopped, over its cap,
+silent (it does not answer), no curb. Needs a terminal; works at 80 x 24.
+
+Keys act on the selected process, and ask first:
+  r                     release the memory that it caches
+  c                     change its cap
+  s, u                  suspend it, resume it
+  arrows, j, k          select
+  o                     the next order: held, cap, pid, user, command
+  /                     show only what contains a text; an empty line shows all
+  q                     quit
+
+Examples:
+  curb top)",
+    .takes = takes<TopOptions, top>,
+};
+
+}  // namespace curb::cli

@@ -1,0 +1,281 @@
+#include "top_screen.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "ps_text.hpp"
+#include "text_width.hpp"
+
+namespace curb::cli {
+namespace {
+
+using policy::Bytes;
+using policy::format_human;
+
+constexpr std::size_t kRemembered = 120;  // samples of a history
+constexpr std::size_t kBar = 20, kSpark = 10, kCapBar = 10;
+constexpr std::size_t kLeastRows = 5;  // of processes, however many GPUs there are
+
+const char *const kSortNames[] = {"held", "cap", "pid", "user", "command"};
+
+double share(Bytes part, Bytes whole) {
+    return whole == 0 ? 0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string repeated(const char *one, std::size_t times) {
+    std::string out;
+    for (std::size_t i = 0; i < times; ++i) out += one;
+    return out;
+}
+
+std::size_t columns_of(double part, std::size_t width) {
+    return static_cast<std::size_t>(std::lround(part * static_cast<double>(width)));
+}
+
+// The last samples of the history as heights, of which `whole` is the highest.
+std::string sparkline(const TopState::History *history, Bytes whole, bool unicode) {
+    static constexpr const char *kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static constexpr const char *kAscii[] = {" ", ".", ".", ":", ":", "-", "=", "+", "#"};
+    std::string out;
+    const std::size_t size = history ? std::min(history->size(), kSpark) : 0;
+    out.append(kSpark - size, ' ');
+    for (std::size_t i = 0; i < size; ++i) {
+        const Bytes bytes = (*history)[history->size() - size + i];
+        const std::size_t height = bytes == 0 ? 0 : std::max<std::size_t>(1, columns_of(share(bytes, whole), 8));
+        out += (unicode ? kBlocks : kAscii)[height];
+    }
+    return out;
+}
+
+// Cuts the line to so many columns.
+ScreenLine fitted(ScreenLine line, std::size_t width) {
+    std::size_t left = width;
+    ScreenLine out;
+    for (Span &span : line) {
+        if (left == 0) break;
+        span.text = clipped(span.text, left);
+        left -= std::min(left, width_of(span.text));
+        out.push_back(std::move(span));
+    }
+    return out;
+}
+
+class Screenful {
+  public:
+    Screenful(const View &view, TopState &state, std::size_t width, std::size_t height, control::UnixMs now)
+        : view_(view), state_(state), width_(width), height_(height), now_(now), rows_(top_rows(view, state)) {}
+
+    std::vector<ScreenLine> done() && {
+        add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
+                          view_.gpus.size() == 1 ? "" : "s", rows_.size(), rows_.size() == 1 ? "" : "es"),
+              Paint::bold},
+             {fmt::format("  by {}{}", sort_name(state_.sort),
+                          state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
+        gpus();
+        processes();
+        while (lines_.size() + 1 < height_) add({});
+        last_line();
+        if (lines_.size() > height_) lines_.resize(height_);
+        for (ScreenLine &line : lines_) line = fitted(std::move(line), width_);
+        return std::move(lines_);
+    }
+
+  private:
+    void add(ScreenLine line) { lines_.push_back(std::move(line)); }
+
+    // One line for each GPU: used by processes under curb, used by others, free.
+    void gpus() {
+        if (!view_.nvml_fault.empty()) add({{policy::plain(view_.nvml_fault), Paint::yellow}});
+        const std::size_t room = height_ > kLeastRows + 4 ? height_ - kLeastRows - 4 : 1;
+        const bool all = view_.gpus.size() <= room;
+        const std::size_t shown = all ? view_.gpus.size() : room - 1;
+        std::size_t label = 0;
+        for (const ViewGpu &gpu : view_.gpus) label = std::max(label, width_of(gpu_label(view_, gpu)));
+        for (std::size_t i = 0; i < shown; ++i) add(gpu_line(view_.gpus[i], label));
+        if (!all)
+            add({{fmt::format("{} more GPUs; a higher window shows them", view_.gpus.size() - shown), Paint::dim}});
+    }
+    [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label) const {
+        Bytes capped = 0;
+        for (const ViewUse &use : gpu.uses)
+            if (const auto *books = books_of(view_, use); books && !view_.processes[use.process].suspended)
+                capped += books->held;
+        const Bytes used = std::max(capped, gpu.used.value_or(0));
+        const std::size_t ours = columns_of(share(capped, gpu.total), kBar);
+        const std::size_t all = std::max(ours, columns_of(share(used, gpu.total), kBar));
+        const auto found = state_.used.find(gpu.uuid);
+        const bool u = state_.unicode;
+        return {{padded(gpu_label(view_, gpu), label) + " "},
+                {repeated(u ? "█" : "#", ours), Paint::green},
+                {repeated(u ? "▒" : "+", all - ours), Paint::yellow},
+                {repeated(u ? "░" : ".", kBar - all), Paint::dim},
+                {fmt::format(" {:>10} of {:<9} ", format_human(used), format_human(gpu.total))},
+                {sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Paint::green},
+                {"  " + policy::plain(gpu.name), Paint::dim}};
+    }
+
+    // In a narrow window the command is worth more.
+    [[nodiscard]] bool has_history() const { return width_ >= 100; }
+
+    void processes() {
+        add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}", "PID", "USER", "GPU", "HELD", "CAP",
+                          "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE", "COMMAND"),
+              Paint::bold}});
+        const std::size_t room = height_ > lines_.size() + 1 ? height_ - lines_.size() - 1 : 1;
+        state_.at = rows_.empty() ? 0 : std::min(state_.at, rows_.size() - 1);
+        if (state_.at < state_.first) state_.first = state_.at;
+        if (state_.at >= state_.first + room) state_.first = state_.at + 1 - room;
+        if (rows_.size() <= room) state_.first = 0;
+        const std::size_t end = std::min(rows_.size(), state_.first + room);
+        for (std::size_t i = state_.first; i < end; ++i) add(process_line(rows_[i], i == state_.at));
+        if (rows_.empty())
+            add({{state_.filter.empty() ? "no process is on a GPU, and none runs under curb"
+                                        : "no process matches; / with an empty line shows all",
+                  Paint::dim}});
+    }
+    [[nodiscard]] std::pair<std::string, Paint> state_of(const ViewProcess &process,
+                                                         const control::GpuStatus *books) const {
+        if (process.suspended) return {"suspended", Paint::yellow};
+        if (process.stopped) return {"stopped", Paint::yellow};
+        if (!process.under_curb) return {"no curb", Paint::dim};
+        if (!process.status) return {"silent", Paint::yellow};
+        if (books && books->waiting > 0) {
+            for (const control::Waiting &wait : process.status->waits)
+                if (wait.gpu == books->ordinal) return {"wait " + span_text(wait.since, now_), Paint::yellow};
+            return {"waiting", Paint::yellow};
+        }
+        if (books && is_over_cap(process, *books)) return {"over cap", Paint::red};
+        if (process.status->releasing) return {"releasing", Paint::green};
+        return {"running", Paint::plain};
+    }
+    [[nodiscard]] ScreenLine process_line(const TopRow &row, bool selected) const {
+        const ViewProcess &process = view_.processes[row.process];
+        const auto *books = row.use ? books_of(view_, *row.use) : nullptr;
+        const auto [word, paint] = state_of(process, books);
+        const bool u = state_.unicode;
+        const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
+        const TopState::History *history = nullptr;
+        if (row.gpu)
+            if (const auto found = state_.held.find({process.pid, row.gpu->uuid}); found != state_.held.end())
+                history = &found->second;
+        const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
+        std::string gpu = row.gpu ? gpu_label(view_, *row.gpu) : "-";
+        if (gpu.starts_with("GPU ")) gpu.erase(0, 4);
+        const auto of = [&](Paint own) { return selected ? Paint::reverse : process.under_curb ? own : Paint::dim; };
+        return {{fmt::format("{:>8} ", process.pid) + padded(clipped(policy::plain(process.user), 8), 9) +
+                     padded(clipped(gpu, 6), 7) +
+                     fmt::format("{:>9} {:>9} ", row.use ? format_human(row.held) : "-",
+                                 row.cap ? format_human(*row.cap)
+                                 : books ? "none"
+                                         : "-"),
+                 of(Paint::plain)},
+                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Paint::red : Paint::green)},
+                {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Paint::dim)},
+                {has_history() ? sparkline(history, whole, u) + " " : "", of(Paint::green)},
+                {padded(clipped(word, 9), 10), of(paint)},
+                {policy::plain(process.command), of(Paint::plain)}};
+    }
+
+    void last_line() {
+        if (!state_.message.empty()) return add({{policy::plain(state_.message), Paint::bold}});
+        add({{"r", Paint::bold},
+             {" release "},
+             {"c", Paint::bold},
+             {" cap "},
+             {"s", Paint::bold},
+             {" suspend "},
+             {"u", Paint::bold},
+             {" resume "},
+             {"o", Paint::bold},
+             {" order "},
+             {"/", Paint::bold},
+             {" filter "},
+             {"q", Paint::bold},
+             {" quit"}});
+    }
+
+    const View &view_;
+    TopState &state_;
+    std::size_t width_, height_;
+    control::UnixMs now_;
+    std::vector<TopRow> rows_;
+    std::vector<ScreenLine> lines_;
+};
+
+}  // namespace
+
+const char *sort_name(Sort sort) { return kSortNames[static_cast<std::size_t>(sort)]; }
+
+void remember(TopState &state, const View &view) {
+    const auto push = [](TopState::History &history, Bytes bytes) {
+        history.push_back(bytes);
+        if (history.size() > kRemembered) history.pop_front();
+    };
+    std::set<std::string> gpus;
+    std::set<std::pair<int, std::string>> uses;
+    for (const ViewGpu &gpu : view.gpus) {
+        Bytes all = 0;
+        for (const ViewUse &use : gpu.uses) {
+            const ViewProcess &process = view.processes[use.process];
+            const auto *books = books_of(view, use);
+            const Bytes held = process.suspended ? use.nvml.value_or(0) : books ? books->held : use.nvml.value_or(0);
+            push(state.held[{process.pid, gpu.uuid}], held);
+            uses.insert({process.pid, gpu.uuid});
+            all += held;
+        }
+        push(state.used[gpu.uuid], std::max(all, gpu.used.value_or(0)));
+        gpus.insert(gpu.uuid);
+    }
+    std::erase_if(state.used, [&](const auto &one) { return !gpus.contains(one.first); });
+    std::erase_if(state.held, [&](const auto &one) { return !uses.contains(one.first); });
+}
+
+std::vector<TopRow> top_rows(const View &view, const TopState &state) {
+    std::vector<TopRow> out;
+    std::vector<bool> placed(view.processes.size());
+    for (const ViewGpu &gpu : view.gpus)
+        for (const ViewUse &use : gpu.uses) {
+            const auto *books = books_of(view, use);
+            TopRow row{use.process, &gpu, &use, use.nvml.value_or(0), {}};
+            if (books) {
+                row.cap = books->cap;
+                if (!view.processes[use.process].suspended) row.held = books->held;
+            }
+            out.push_back(row);
+            placed[use.process] = true;
+        }
+    for (std::size_t i = 0; i < view.processes.size(); ++i)
+        if (!placed[i]) out.push_back({i, nullptr, nullptr, 0, {}});
+    const std::string filter = policy::lower_case(state.filter);
+    std::erase_if(out, [&](const TopRow &row) {
+        const ViewProcess &process = view.processes[row.process];
+        const std::string text =
+            policy::lower_case(process.command + "\n" + process.user + "\n" + std::to_string(process.pid));
+        return text.find(filter) == std::string::npos;
+    });
+    const auto process = [&](const TopRow &row) -> const ViewProcess & { return view.processes[row.process]; };
+    std::stable_sort(out.begin(), out.end(), [&](const TopRow &a, const TopRow &b) {
+        switch (state.sort) {
+            case Sort::held: return a.held > b.held;
+            case Sort::cap: return a.cap.value_or(0) > b.cap.value_or(0);
+            case Sort::pid: return process(a).pid < process(b).pid;
+            case Sort::user: return process(a).user < process(b).user;
+            case Sort::command: return process(a).command < process(b).command;
+        }
+        return false;
+    });
+    return out;
+}
+
+std::vector<ScreenLine> top_screen(const View &view, TopState &state, std::size_t width, std::size_t height,
+                                   control::UnixMs now) {
+    return Screenful(view, state, width, height, now).done();
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,51 @@
+// What variables say without a file: CURB_CAP, and the settings of flags.def. Thread-safe. May throw std::bad_alloc.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/policy.hpp"
+#include "policy/result.hpp"
+
+namespace curb::policy {
+
+// Reads CURB_CAP: "8GiB", "25%,6GiB", "cuda:1=4GiB,8GiB". Of the caps that name a device the lowest is in force, which
+// depends on the device: the result keeps the lowest of each key and unit, in the order of the text.
+Result<std::vector<CapFor>, std::string> parse_caps(std::string_view text);
+// Writes them as parse_caps reads them.
+std::string format(const std::vector<CapFor> &caps);
+// Returns the lowest cap of those that name the device. nullopt if none does.
+std::optional<Bytes> lowest_on(const std::vector<CapFor> &caps, const GpuIdentity &gpu, Bytes device_total);
+
+enum class Flag : std::uint8_t {
+#define CURB_FLAG(name, variable, option, shape, doc) name,
+#include "policy/flags.def"
+};
+struct FlagRow {
+    Flag flag;
+    const char *variable;  // "CURB_WAIT"
+    const char *option;    // "--wait"
+    const char *shape;     // of its value; "": it takes none, and the variable is 1
+    const char *doc;
+};
+inline constexpr std::size_t kFlags = 0
+#define CURB_FLAG(name, variable, option, shape, doc) +1
+#include "policy/flags.def"
+    ;
+std::span<const FlagRow, kFlags> flags() noexcept;
+
+// The settings of flags, which override every key and rule of the policy file.
+struct Flags {
+    GpuPolicy gpu;  // of every device
+    Layer job;      // `gpu` is empty
+    friend bool operator==(const Flags &, const Flags &) = default;
+};
+// Reads the text of one flag into `into`. Returns the fault and a correct value. nullopt if there is none.
+std::optional<std::string> read_flag(Flag flag, std::string_view text, Flags &into);
+
+void lay_over(Layer &under, const Flags &over);
+
+}  // namespace curb::policy

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Options of `curb run`, and which processes a command is about: selection_test.py BUILD"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import MIB, Machine, Process  # noqa: E402
+from skipping import run_cases  # noqa: E402
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD, gpus=2).__enter__()
+        self.addCleanup(self.machine.__exit__)
+
+    def launched(self, *options: str) -> tuple[int, int]:
+        """A shell that waits for a program under curb: the pids of both."""
+        command = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options, "--", BUILD / "tests/scenarios", "does_what_it_is_told"]
+        shell = self.machine.start(["sh", "-c", '"$@"; true', "sh", *map(str, command)], self.machine.bare)
+        program = int(Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text())
+        self.addCleanup(os.kill, program, signal.SIGKILL)
+        self.machine.wait_for_socket(program)
+        return shell.pid, program
+
+    def gpu(self, pid: int) -> dict[str, Any]:
+        """What the process says of its first GPU."""
+        return json.loads(self.machine.curb("ps", "--json", pid).stdout)["gpus"][0]["uses"][0]["books"]  # type: ignore[no-any-return]
+
+    def pids(self, *options: object) -> set[int]:
+        """Those that ps shows."""
+        answer = json.loads(self.machine.curb("ps", "--json", *options).stdout)
+        return {process["pid"] for process in answer["processes"]}
+
+
+class Flags(Case):
+    def test_a_program_has_what_the_options_say(self) -> None:
+        trace, log = self.machine.folder / "trace.json", self.machine.folder / "log"
+        command = [
+            BUILD / "bin/curb", "run", "--quiet", "--cap", "8GiB", "--cap", "cuda:0=4GiB", "--growth", "1GiB:256MiB:0s",
+            "--trace", str(trace), "--log", f"info:{log}", "--", BUILD / "tests/scenarios", "does_what_it_is_told",
+        ]  # fmt: skip
+        process = self.machine.start(command, self.machine.bare | {"LD_PRELOAD": ""})
+        gpu = self.gpu(process.pid)
+        self.assertEqual((gpu["cap"], gpu["allowance"]), (4096 * MIB, 1024 * MIB))
+        process.asked("take 600")
+        self.assertIn("CURB_GROWTH=1GiB:256MiB:0s", self.machine.curb("ps", process.pid, COLUMNS="400").stdout)
+        self.assertEqual(process.ends(), 0)
+        self.assertIn("allowance", log.read_text())
+        self.assertIn('"name":"allowance"', trace.read_text())
+
+    def test_the_variables_do_the_same_without_curb_run(self) -> None:
+        process = self.machine.told(self.machine.under_curb(CURB_CAP="4GiB", CURB_GROWTH="1GiB:1GiB:10s", CURB_WAIT="100ms"))
+        gpu = self.gpu(process.pid)
+        self.assertEqual((gpu["cap"], gpu["allowance"]), (4096 * MIB, 1024 * MIB))
+
+    def test_a_wrong_variable_refuses_all_memory_and_names_itself(self) -> None:
+        process = Process(
+            [BUILD / "tests/scenarios", "does_what_it_is_told"],
+            self.machine.under_curb(CURB_WAIT="30"), stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.addCleanup(process.kill)
+        assert process.child.stderr
+        self.assertIn("CURB_WAIT: '30' has no unit; did you mean \"30s\"?", process.child.stderr.readline())
+        process.child.stderr.close()
+
+
+class Selection(Case):
+    def test_a_shell_stands_for_what_it_started(self) -> None:
+        shell, program = self.launched("--cap", "8GiB")
+        for words in (["release", shell], ["cap", shell, "6GiB"], ["suspend", shell], ["resume", shell], ["ps", shell]):
+            run = self.machine.curb(*words)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn(f"asking what it started: {program}", run.stderr)
+            self.assertIn(str(program), run.stdout)
+        self.assertEqual(self.pids("--tree", shell), {program})
+
+    def test_descriptions(self) -> None:
+        one, other = self.machine.told(), self.machine.told()
+        both = {one.pid, other.pid}
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        for options in (["--name", "scen*"], ["--name", "*does_what*"], ["--name", "does_what_it_is_told"], ["--user", user],
+                        ["--gpu", "nvml:0"], ["--gpu", "cuda:0"], ["--tree", os.getpid()],
+                        ["--name", "x*", "--name", "scenarios"]):  # fmt: skip
+            self.assertTrue(both <= self.pids(*options), options)
+        for options in (["--name", "python"], ["--gpu", "nvml:1"], ["--user", "nobody-there"], ["--tree", one.pid + 10**6],
+                        ["--name", "scenarios", "--gpu", "nvml:1"]):  # fmt: skip
+            self.assertFalse(both & self.pids(*options), options)
+        self.assertEqual(self.pids("--tree", one.pid), {one.pid})
+
+    def test_several_at_once(self) -> None:
+        one, other = self.machine.told(), self.machine.told()
+        one.asked("pool")
+        run = self.machine.curb("release", "--tree", os.getpid())
+        self.assertEqual(run.returncode, 0, run.stderr)
+        lines = run.stdout.splitlines()
+        self.assertEqual(lines[0].split(), ["PID", "RELEASED", "IN", "NAME", "FROM"])
+        rows = {int(line.split()[0]): line for line in lines[1:-1]}
+        self.assertEqual(set(rows), {one.pid, other.pid})
+        self.assertIn("nothing; curb release", rows[other.pid])
+        self.assertIn("of 2 processes", lines[-1])
+        run = self.machine.curb("cap", one.pid, other.pid, "6GiB")
+        self.assertEqual((run.returncode, len(run.stdout.splitlines())), (0, 4))
+        self.assertEqual(self.machine.curb("cap", "--tree", os.getpid(), "--reset").returncode, 0)
+        run = self.machine.curb("suspend", one.pid, other.pid)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.stdout.count("suspended "), 2)
+        # Of a description, those that are out already are left as they are.
+        self.assertEqual(self.machine.curb("suspend", "--tree", os.getpid()).stdout, "")
+        self.assertEqual(self.machine.curb("resume", "--tree", os.getpid()).stdout.count("resumed "), 2)
+
+    def test_a_simulated_machine_is_that_of_the_processes(self) -> None:
+        process = self.machine.told()
+        for words in (["ps", "--sim", process.pid], ["doctor", "--sim", process.pid], ["suspend", "--sim", process.pid],
+                      ["ps", "--sim"], ["resume", "--sim", process.pid]):  # fmt: skip
+            run = self.machine.curb(*words, LD_LIBRARY_PATH="", CURB_SIM_STATE="")
+            self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("518 MiB of 80.6 GiB used", self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="").stdout)
+        process.kill()
+        run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("no process shares its simulated machine", run.stderr)
+
+    def test_what_is_wrong_is_said(self) -> None:
+        for words, status, why in (
+            (["release", "--name", "no-such-program"], 125, "no process under curb matches"),
+            (["release", "1", "--user", "x"], 125, "not both"),
+            (["ps", "--gpu", "gpu0"], 125, 'did you mean "cuda:0"?'),
+            (["release", "--gpu", "gpu0"], 125, 'did you mean "cuda:0"?'),
+            (["suspend", "--tree", "x"], 125, "is not the pid of a process"),
+            (["cap", "--name", "no-such-program", "8GiB"], 125, "no process under curb matches"),
+        ):
+            run = self.machine.curb(*words)
+            self.assertEqual((run.returncode, run.stdout), (status, ""), words)
+            self.assertIn(why, run.stderr)
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv[1]).resolve()
+    run_cases()

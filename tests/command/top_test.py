@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""`curb top` in a terminal of 80 x 24, driven by tmux: top_test.py BUILD"""
+
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import PATIENCE_S, Machine  # noqa: E402
+from skipping import run_cases, skip  # noqa: E402
+
+if not shutil.which("tmux"):
+    skip("tmux is not installed (scripts/setup test)")
+
+
+class Terminal:
+    """A server of tmux of its own, with one window in which curb top runs."""
+
+    def __init__(self, machine: Machine, columns: int = 80, lines: int = 24, **environment: str) -> None:
+        self.socket = str(machine.folder / "tmux")
+        settings = machine.bare | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"} | environment
+        command = f"{BUILD}/bin/curb top; echo ended with $?; sleep 60"
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(lines), command, env=settings)
+
+    def tmux(self, *words: str, env: dict[str, str] | None = None) -> str:
+        command = ["tmux", "-u", "-S", self.socket, *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    def lines(self) -> list[str]:
+        return self.tmux("capture-pane", "-p").splitlines()
+
+    def press(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def shows(self, *texts: str) -> list[str]:
+        """Waits until all stand on the screen."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            lines = self.lines()
+            screen = "\n".join(lines)
+            if all(text in screen for text in texts):
+                return lines
+            assert time.monotonic() < deadline, f"{texts} are not in\n{screen}"
+            time.sleep(0.05)
+
+    def shows_of(self, pid: int, text: str) -> None:
+        """The same of the line of a process."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(line.split()[:1] == [str(pid)] and text in line for line in self.lines()):
+            assert time.monotonic() < deadline, self.lines()
+            time.sleep(0.05)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.tmux("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def end(self) -> None:
+        subprocess.run(["tmux", "-S", self.socket, "kill-server"], capture_output=True, check=False)
+
+
+class Top(unittest.TestCase):
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD, gpus=2).__enter__()
+        self.addCleanup(self.machine.__exit__)
+
+    def top(self, columns: int = 80, lines: int = 24, **environment: str) -> Terminal:
+        terminal = Terminal(self.machine, columns, lines, **environment)
+        self.addCleanup(terminal.end)
+        return terminal
+
+    def test_all_gpus_and_processes_are_on_80_by_24(self) -> None:
+        capped, bare = self.machine.told(), self.machine.told(self.machine.bare)
+        terminal = self.top()
+        lines = terminal.shows(str(capped.pid), str(bare.pid), "running", "no curb", "q quit")
+        self.assertTrue(lines[0].startswith("curb top"))
+        self.assertTrue(lines[1].startswith("GPU 0") and lines[2].startswith("GPU 1"), lines)
+        self.assertIn("518 MiB     8 GiB", next(line for line in lines if str(capped.pid) in line))
+        self.assertTrue(lines[-1].startswith("r release"), lines)
+
+    def test_keys_ask_and_then_act(self) -> None:
+        process = self.machine.told()
+        process.asked("pool")
+        terminal = self.top()
+        terminal.shows("774 MiB")
+        terminal.press("r")
+        terminal.shows("release the cached memory of", "? (y/n)")
+        terminal.press("n")
+        terminal.shows("q quit")
+        self.assertIn("774 MiB", "\n".join(terminal.lines()))
+        terminal.press("r", "y")
+        terminal.shows(f"process {process.pid}: released 256 MiB", "518 MiB")
+        terminal.press("c")
+        terminal.shows("cap of")
+        terminal.press("6", "Enter")
+        terminal.shows("'6' has no unit; did you mean \"6GiB\"?")
+        terminal.press("c")
+        terminal.press("6GiBx", "BSpace", "Enter")
+        terminal.shows("cap 8 GiB -> 6 GiB", "518 MiB     6 GiB")
+        terminal.press("s", "y")
+        terminal.shows("suspended " + str(process.pid))
+        terminal.shows_of(process.pid, "suspended")
+        terminal.press("u", "y")
+        terminal.shows("resumed " + str(process.pid))
+        terminal.shows_of(process.pid, "running")
+        terminal.press("q")
+        terminal.shows("ended with 0")
+
+    def test_order_filter_and_selection(self) -> None:
+        few, many = self.machine.told(), self.machine.told()
+        many.asked("take 64")
+        terminal = self.top()
+        terminal.shows("by held", str(few.pid))
+
+        def order() -> list[int]:
+            pids = [int(line.split()[0]) for line in terminal.lines()[4:-1] if line.strip()]
+            return [pid for pid in pids if pid in (few.pid, many.pid)]  # root sees other tests' processes too
+
+        self.assertEqual(order(), [many.pid, few.pid])
+        terminal.press("o", "o")
+        terminal.shows("by pid")
+        self.assertEqual(order(), sorted([few.pid, many.pid]))
+        terminal.press("/")
+        terminal.press(str(few.pid), "Enter")
+        lines = terminal.shows(f'with "{few.pid}"')
+        self.assertNotIn(str(many.pid), "\n".join(lines))
+        terminal.press("/", "Enter")
+        terminal.shows(str(few.pid), str(many.pid))
+
+    def test_it_follows_the_size_of_the_window(self) -> None:
+        self.machine.told()
+        terminal = self.top()
+        terminal.shows("q quit")
+        for columns, lines in ((40, 10), (20, 4), (120, 40), (80, 24)):
+            terminal.resize(columns, lines)
+            deadline = time.monotonic() + PATIENCE_S
+            while len(terminal.lines()) != lines or not terminal.lines()[-1].startswith("r release"):
+                self.assertLess(time.monotonic(), deadline, terminal.lines())
+                time.sleep(0.05)
+        terminal.press("C-c")
+        terminal.shows("ended with 0")
+
+    def test_without_unicode_or_colours_it_is_ascii(self) -> None:
+        self.machine.told()
+        text = "\n".join(self.top(LC_ALL="C", NO_COLOR="1").shows("running", "q quit"))
+        self.assertTrue(text.isascii(), text)
+
+    def test_without_a_terminal_it_says_what_to_do(self) -> None:
+        run = self.machine.curb("top")
+        self.assertEqual((run.returncode, run.stdout), (125, ""))
+        self.assertIn("curb ps --watch 2", run.stderr)
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv[1]).resolve()
+    run_cases()

@@ -1,0 +1,93 @@
+#include "top_screen.hpp"
+
+#include <numeric>
+
+#include "catch.hpp"
+#include "text_width.hpp"
+#include "views.hpp"
+
+namespace {
+
+using namespace views;
+
+std::string text_of(const ScreenLine &line) {
+    return std::accumulate(line.begin(), line.end(), std::string(),
+                           [](std::string all, const Span &span) { return std::move(all) + span.text; });
+}
+std::vector<int> pids(const View &view, const TopState &state) {
+    std::vector<int> out;
+    for (const TopRow &row : top_rows(view, state)) out.push_back(view.processes[row.process].pid);
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("The screen fits a window of any size, and its last line is always the keys or the message") {
+    const View view = busy();
+    for (const std::size_t width : {1, 7, 40, 80, 99, 100, 200})
+        for (const std::size_t height : {1, 2, 5, 24, 60}) {
+            CAPTURE(width, height);
+            TopState state;
+            remember(state, view);
+            state.message = "kept";
+            const auto lines = top_screen(view, state, width, height, kNow);
+            REQUIRE(lines.size() == height);
+            for (const ScreenLine &line : lines) CHECK(width_of(text_of(line)) <= width);
+            if (height > 8) CHECK(text_of(lines.back()) == clipped("kept", width));
+        }
+}
+
+TEST_CASE("Every GPU has a line, then come the processes with their states") {
+    const View view = busy();
+    TopState state;
+    remember(state, view);
+    const auto lines = top_screen(view, state, 120, 24, kNow);
+    CHECK(text_of(lines[1]).starts_with("GPU 0 "));
+    CHECK(text_of(lines[1]).find("35.5 GiB of 80 GiB") != std::string::npos);
+    CHECK(text_of(lines[2]).starts_with("GPU 1 "));
+    std::string all;
+    for (const ScreenLine &line : lines) all += text_of(line) + "\n";
+    for (const char *part : {"wait 3 s", "no curb", "stopped", "7.5 GiB     7 GiB", "python3 train_bert.py"})
+        CHECK_THAT(all, Catch::Matchers::Contains(part));
+}
+
+TEST_CASE("Rows are in the order that was chosen, and only those that the filter leaves") {
+    const View view = machine();
+    TopState state;
+    CHECK(pids(view, state) == std::vector{4712, 4711, 4800});
+    state.sort = Sort::pid;
+    CHECK(pids(view, state) == std::vector{4711, 4712, 4800});
+    state.sort = Sort::cap;
+    CHECK(pids(view, state).front() == 4711);
+    state.sort = Sort::user;
+    CHECK(pids(view, state).back() == 4712);
+    for (const auto &[filter, found] : std::vector<std::pair<std::string, std::vector<int>>>{
+             {"BERT", {4711}}, {"bob", {4712}}, {"480", {4800}}, {"nothing", {}}}) {
+        state.filter = filter;
+        CHECK(pids(view, state) == found);
+    }
+}
+
+TEST_CASE("The selection stays on a row that is there, and the rows scroll with it") {
+    const View view = machine();
+    TopState state;
+    state.at = 100;
+    const auto lines = top_screen(view, state, 80, 6, kNow);  // room for two processes
+    CHECK(state.at == 2);
+    CHECK(state.first == 1);
+    state.at = 0;
+    static_cast<void>(top_screen(view, state, 80, 24, kNow));
+    CHECK(state.first == 0);
+}
+
+TEST_CASE("A history is forgotten with its process, and has an end") {
+    View view = machine();
+    TopState state;
+    for (int i = 0; i < 500; ++i) remember(state, view);
+    CHECK(state.held.size() == 3);
+    CHECK(state.held.begin()->second.size() <= 120);
+    view.gpus[0].uses.clear();
+    remember(state, view);
+    CHECK(state.held.empty());
+    CHECK(state.used.size() == 2);
+}
