@@ -343,6 +343,8 @@ class Commands {
     // Returns what to type instead of a command that is not there.
     static std::string near_command(const Place &at, const Words &words) {
         const std::string &word = *at.next;
+        for (const auto &[other, ours] : kOtherNames)
+            if (word == other && at.name == "curb") return fmt::format("; did you mean curb {}?", ours);
         std::vector<std::string> names;
         for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
             names.push_back(one->get_name());
@@ -350,8 +352,6 @@ class Commands {
         if (const std::string_view near = policy::nearest(word, candidates); !near.empty())
             return fmt::format("; did you mean {} {}?", at.name, near);
         if (at.name != "curb") return {};
-        for (const auto &[other, ours] : kOtherNames)
-            if (word == other) return fmt::format("; did you mean curb {}?", ours);
         if (word.starts_with("-")) {
             for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
                 if (one->get_option_no_throw(word.substr(0, word.find('='))))

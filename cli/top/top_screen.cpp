@@ -72,8 +72,11 @@ class Screenful {
         : view_(view), state_(state), width_(width), height_(height), now_(now), rows_(top_rows(view, state)) {}
 
     std::vector<ScreenLine> done() && {
+        std::set<std::size_t> processes_shown;  // one may have a row on each of several GPUs
+        for (const TopRow &row : rows_) processes_shown.insert(row.process);
+        const std::size_t count = processes_shown.size();
         add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
-                          view_.gpus.size() == 1 ? "" : "s", rows_.size(), rows_.size() == 1 ? "" : "es"),
+                          view_.gpus.size() == 1 ? "" : "s", count, count == 1 ? "" : "es"),
               Paint::bold},
              {fmt::format("  by {}{}", sort_name(state_.sort),
                           state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});

@@ -15,7 +15,7 @@ from simulated import Machine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 ROWS = """
-curb                                  | 125 | curb: curb needs a command: run, ps, release, cap,
+curb                                  | 125 | curb: curb needs a command: run, ps, top, release, cap,
 curb help                             | 0   | Keeps a process's GPU memory within a policy
 curb -h                               | 0   | Keeps a process's GPU memory within a policy
 curb --help                           | 0   | Keeps a process's GPU memory within a policy
@@ -26,6 +26,7 @@ curb version                          | 0   | curb 0.
 curb -V                               | 0   | curb 0.
 curb --version                        | 0   | curb 0.
 curb --verison                        | 125 | curb: curb has no option '--verison'; did you mean --version?
+curb top                              | 125 | curb: top: it needs a terminal; curb ps --watch 2 prints
 curb list                             | 125 | curb: curb has no command 'list'; did you mean curb ps?
 curb status                           | 125 | curb: curb has no command 'status'; did you mean curb ps?
 curb relase {pid}                       | 125 | curb: curb has no command 'relase'; did you mean curb release?

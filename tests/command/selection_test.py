@@ -60,6 +60,13 @@ class Flags(Case):
         gpu = self.gpu(process.pid)
         self.assertEqual((gpu["cap"], gpu["allowance"]), (4096 * MIB, 1024 * MIB))
 
+    def test_steering_by_a_variable_happens_before_main(self) -> None:
+        for value, grows in (("1", "true"), ("0", ""), ("", "")):
+            environment = self.machine.under_curb(CURB_CAP="4GiB", CURB_STEER=value)
+            words = [sys.executable, "-c", "import os; print(os.environ.get('TF_FORCE_GPU_ALLOW_GROWTH', ''))"]
+            run = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+            self.assertEqual(run.stdout.strip(), grows, value)
+
     def test_a_wrong_variable_refuses_all_memory_and_names_itself(self) -> None:
         process = Process(
             [BUILD / "tests/scenarios", "does_what_it_is_told"],

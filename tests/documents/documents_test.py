@@ -38,6 +38,19 @@ RUN = {  # the line, and what has to be in what it prints
     "curb policy explain job.json -- python x.py": "x.py",
     "curb policy schema": '"$schema"',
     "curb policy check ceiling.json": "valid",
+    "curb policy init": "wrote policy.json",
+    "curb run --policy policy.json -- python train.py": ALL_PIECES,
+    "curb run --trace run.json -- python train.py": ALL_PIECES,
+    "curb report run.json": "peak",
+    "curb replay --cap 4GiB run.json": "smallest cap",
+    "curb ps PID": "train.py",
+    "curb doctor PID": "ok",
+    "curb run --log info -- python train.py": ALL_PIECES,
+    "curb run --cap 8GiB --steer -- python train.py": ALL_PIECES,
+    "curb run --cap 8GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
+    "curb run --cap 8GiB --steer -- jupyter lab": ALL_PIECES,
+    "curb release --name '*ipykernel*'": "released 2 GiB",
+    "srun curb run --cap 8GiB -- python train.py": ALL_PIECES,
     "curb metrics": "curb_nvml_up",
     "curb metrics --textfile /var/lib/prometheus/node-exporter/curb.prom": "",
     "cmake --install build --prefix /usr": "bin/curb",
@@ -45,7 +58,12 @@ RUN = {  # the line, and what has to be in what it prints
     "$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "valid",
     "curb doctor": "libcurb.so",
 }
-AFTER = {"$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "mkdir -p /etc/curb"}
+AFTER = {
+    "curb run --policy policy.json -- python train.py": "curb policy init",
+    "curb report run.json": "curb run --trace run.json -- python train.py",
+    "curb replay --cap 4GiB run.json": "curb run --trace run.json -- python train.py",
+    "$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "mkdir -p /etc/curb",
+}
 """A line that needs another first."""
 NOT_RUN = {
     "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
@@ -61,6 +79,10 @@ NOT_RUN = {
     "scripts/try-clean trixie": "needs a mirror, and builds all anew",
     "curb-preload check": "needs root and a library under /usr; surroundings_preload_test runs it in a machine of its own",
     "curb-preload install": "as curb-preload check",
+    "curb-preload remove": "as curb-preload check",
+    "xargs rm < build/install_manifest.txt": "it would remove what other tests use; install_test installs into folders of its own",
+    "curb top": "needs a terminal; top_test drives it in one",
+    "docker run --gpus all -v /usr/lib/curb:/usr/lib/curb:ro -e LD_PRELOAD=/usr/lib/curb/libcurb.so -e CURB_CAP=8GiB IMAGE python train.py": "needs Docker and a GPU",
     "sudo install -D -o root -g root -m 644 ceiling.json /etc/curb/policy.json": "the machine's own file",
     "systemctl enable --now curb-metrics.timer": "the machine's own services",
 }
@@ -133,6 +155,9 @@ class Sandbox:
         for name in ("train.py", "x.py"):
             (folder / name).write_text(Path(__file__).with_name("train.py").read_text())
         self.program("my_cuda_program", "exec python train.py")
+        self.program("bin/torchrun", 'while [ "${1#-}" != "$1" ]; do shift 2; done; exec python "$@"')
+        self.program("bin/jupyter", "exec python train.py")
+        self.program("bin/srun", 'exec "$@"')
         self.program("bin/editor", f'if [ -e "$1" ]; then sed -i s/8GiB/6GiB/ "$1"; else cp {examples}/ceiling.json "$1"; fi')
         self.environment = {
             "PATH": f"{folder}/bin:{CURB.parent}:{os.environ['PATH']}",
@@ -155,6 +180,7 @@ class Sandbox:
             time.sleep(0.005)
         self.stands_for = {
             r"\bPID\b": str(self.job.pid),
+            "ipykernel": "train.py",
             "/path/to/libcurb.so": found["LD_PRELOAD"],
             "--prefix /usr": "--prefix usr",
             "/etc/curb": "etc/curb",
