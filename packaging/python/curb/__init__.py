@@ -25,9 +25,9 @@ class CurbError(RuntimeError):
 def _installed(path: str) -> str:
     """The absolute path of an installed file, by the list that pip wrote: right in any environment."""
     for file in importlib.metadata.files(_DISTRIBUTION) or []:
-        if file.as_posix().endswith("/" + path):
-            found = os.path.realpath(str(file.locate()))
-            if os.path.exists(found):
+        if file.name == os.path.basename(path):
+            found = os.path.normpath(str(file.locate()))  # the list has ../../curb/libcurb.so
+            if found.endswith("/" + path) and os.path.exists(found):
                 return found
     raise CurbError(f"{path} of {_DISTRIBUTION} {__version__} is not installed; run: pip install --force-reinstall {_DISTRIBUTION}")
 
