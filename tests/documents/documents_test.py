@@ -49,6 +49,10 @@ AFTER = {"$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json
 """A line that needs another first."""
 NOT_RUN = {
     "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
+    "pip install ./curb_gpu-*.whl": "packaging/try runs it with each Python",
+    "apt install ./curb_*.deb ./curb-sim_*.deb": "packaging/try runs it in new userlands",
+    "scripts/package": "minutes; it is run for a release",
+    "scripts/package --test amd64 arm64": "as scripts/package",
     "scripts/demo": "scripts/test and scripts/try-clean run it",
     "scripts/test": "it runs this test",
     "scripts/test --quick": "it runs this test",
