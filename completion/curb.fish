@@ -1,72 +1,111 @@
 # fish completion for curb(1). fish finds it in share/fish/vendor_completions.d.
 #
 # Commands and options are what `curb COMMAND --help` lists, asked at each completion. Nothing here asks processes or the
-# driver.
+# driver, which might make the shell wait.
 
-# The rows below a heading of a help text, their columns separated by a tab. A row that is broken goes on deeper.
-function __curb_rows --argument-names heading
-    curb $argv[2..-1] --help 2>/dev/null </dev/null | awk -v heading="$heading:" '
-        function row() { if (left != "") print left "\t" right }
+# The rows below a heading of a command's help, as name, tab, description: __curb_rows HEADING [COMMAND...]
+function __curb_rows
+    command -q curb; or return
+    curb $argv[2..] --help 2>/dev/null </dev/null | awk -v heading="$argv[1]:" '
         $0 == heading { inside = 1; next }
-        $0 == "" { if (inside) { row(); exit } }
-        !inside { next }
-        /^  [^ ]/ { row(); text = substr($0, 3); at = index(text, "  "); left = at ? substr(text, 1, at - 1) : text
-                    right = at ? substr(text, at) : ""; sub(/^ +/, "", right); next }
-        { sub(/^ +/, ""); right = right == "" ? $0 : right " " $0 }'
+        /^$/ { inside = 0 }
+        inside && /^  [^ ]/ {
+            sub(/^  /, "")
+            at = match($0, /   */)
+            print at ? substr($0, 1, at - 1) "\t" substr($0, at + RLENGTH) : $0 "\t"
+        }'
 end
 
-# The command that the line names so far: "ps", "policy check". Fails behind the command of `curb run`.
+# The words of the line that name the command: `policy check`.
 function __curb_path
-    set -l words (commandline -opc)[2..-1]
-    if contains -- -- $words
-        return 1
+    set -l path
+    for word in (commandline -opc)[2..]
+        string match -q -- '-*' $word; and continue
+        contains -- $word (__curb_rows Commands $path | string replace -r '\t.*' ''); or break
+        set -a path $word
     end
-    if test (count $words) -gt 0; and test "$words[1]" = policy; and test (count $words) -gt 1
-        echo policy
-        echo $words[2]
-    else if test (count $words) -gt 0
-        echo $words[1]
+    string join \n -- $path
+end
+
+# Options with their values' names, "--cap SIZE", of the command in the line.
+function __curb_options
+    __curb_rows Options (__curb_path)
+end
+
+# What is due at the cursor: `command` of curb run, the help's name of a value or argument (FILE, PID...), or nothing.
+function __curb_due
+    set -l path (__curb_path)
+    set -l words (commandline -opc)[2..]
+    set -l takes (__curb_options | string replace -r '\t.*' '' | string match -r '^\S+ .*')
+    set -l value
+    set -l count 0
+    for word in $words
+        if set -q value[1]
+            set value
+        else if test "$word" = --
+            contains -- "$path" run 'policy explain'; and echo command
+            return
+        else if string match -q -- '-*' $word
+            for row in $takes
+                contains -- $word (string split , -- (string split -f1 ' ' -- $row)); and set value (string split -f2 ' ' -- $row)
+            end
+        else
+            set count (math $count + 1)
+            if test "$path" = run -a $count -gt 1
+                echo command
+                return
+            end
+        end
+    end
+    if set -q value[1]
+        echo $value
+        return
+    end
+    test "$path" = run; and echo command; and return
+    set -l arguments (__curb_rows Arguments $path | string replace -r '\t.*' '')
+    set -l at (math $count - (count $path) + 1)
+    if test $at -le (count $arguments)
+        echo $arguments[$at]
+    else if string match -q -- '*...' "$arguments[-1]"
+        echo $arguments[-1]
     end
 end
 
-function __curb_words
-    set -l path (__curb_path); or return
-    __curb_rows Commands $path
-    for row in (__curb_rows Options $path)
-        set -l parts (string split \t -- $row)
-        # "-h,--help" and "--cap [KEY=]SIZE...": the long name
-        set -l name (string match -r -- '--[a-z-]+' $parts[1])
-        test -n "$name"; and printf '%s\t%s\n' $name "$parts[2]"
-    end
-end
-
+# Processes that can be asked, by their sockets; for `resume` those that were suspended, by their records.
 function __curb_processes
-    set -l folders /run/user/(id -u)/curb /tmp/curb-(id -u) "$XDG_RUNTIME_DIR/curb"
+    set -l ending .sock
+    test (__curb_path) = resume; and set ending .suspended.json
+    set -l folders /run/user/(id -u)/curb /tmp/curb-(id -u) $XDG_RUNTIME_DIR/curb
     test (id -u) = 0; and set -a folders /run/user/*/curb /tmp/curb-*
-    for file in $folders/*.sock
-        set -l pid (string match -r '^[0-9]+' (string split -r -m1 / $file)[-1])
+    for file in $folders/*$ending
+        set -l pid (string replace -r '.*/(\d+)-.*' '$1' -- $file)
         test -r /proc/$pid/comm; and printf '%s\t%s\n' $pid (cat /proc/$pid/comm)
     end | sort -u
 end
 
-function __curb_takes_pids
-    set -l path (__curb_path); or return 1
-    contains -- "$path" ps release cap suspend resume doctor
-end
-
-function __curb_takes_files
-    set -l path (__curb_path); or return 0
-    contains -- "$path[1]" run report replay metrics; or test "$path[1]" = policy -a (count $path) -gt 1
-end
-
-# The command of `curb run`, which begins behind --, completes as it would by itself.
-function __curb_program
+# The command of curb run, completed as it would be by itself.
+function __curb_command
     set -l words (commandline -opc)
-    set -l begin (math (contains -i -- -- $words) + 1)
-    complete -C (string join ' ' -- $words[$begin..-1] (commandline -ct))
+    set -l at 2
+    if set -l dashes (contains -i -- -- $words)
+        set at (math $dashes + 1)
+    else
+        set at (math (contains -i -- run $words) + 1)
+    end
+    set -l typed (commandline -ct)
+    # An option in the place of the command is one of curb run.
+    test $at -gt (count $words); and string match -q -- '-*' "$typed"; and return
+    complete --do-complete=(string join ' ' -- (string escape -- $words[$at..]) "$typed")
 end
 
-complete -c curb -n 'not __curb_takes_files' -f
-complete -c curb -a '(__curb_words)'
-complete -c curb -n __curb_takes_pids -a '(__curb_processes)'
-complete -c curb -n 'contains -- -- (commandline -opc)' -a '(__curb_program)'
+function __curb_due_is
+    string match -q -r -- $argv[1] (__curb_due)
+end
+
+complete -c curb -f
+complete -c curb -n 'test (count (commandline -opc)) -le 2; and not __curb_due_is .' -a '(__curb_rows Commands (__curb_path))'
+complete -c curb -n '__curb_due_is "^(FILE|TRACE|PATH)"' -F
+complete -c curb -n '__curb_due_is "^PID"' -a '(__curb_processes)'
+complete -c curb -n '__curb_due_is "^command"' -a '(__curb_command)'
+complete -c curb -n 'string match -q -- "-*" (commandline -ct); and not contains -- -- (commandline -opc)' \
+    -a '(__curb_options | string replace -r "^(?:-\w,)?(\S+)[^\t]*" "\$1")'

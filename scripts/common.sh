@@ -26,6 +26,16 @@ cmake_is_new_enough() {
     [[ -n $version ]] && ((${version%.*} > 3 || (${version%.*} == 3 && ${version#*.} >= 25)))
 }
 
+# Where apt has this machine's own packages from, or CURB_MIRROR.
+debian_mirror() {
+    local mirror=${CURB_MIRROR:-}
+    # shellcheck disable=SC2016 # for apt-get to fill in
+    [[ -n $mirror ]] || mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Identifier: Packages' |
+        sed -n 's/ \(Debian\|Ubuntu\)$//p' | sed -n 1p)
+    [[ -n $mirror ]] || fail "apt knows no mirror here" "name one: CURB_MIRROR=URL"
+    printf '%s\n' "$mirror"
+}
+
 # What scripts/setup may have put beside an older compiler or cmake of the distribution's (Ubuntu 22.04).
 use_toolchain() {
     if [[ -x $root/.venv/bin/cmake ]]; then PATH=$root/.venv/bin:$PATH; fi

@@ -75,6 +75,7 @@ struct LibraryCondition {
     unsigned mode = 0, folder_mode = 0;  // permission bits
     bool no_exec = false;                // its file system does not let programs map code
     std::string not_carried;             // why LD_PRELOAD cannot name it; empty: it can
+    std::string python_clash;            // folder of Python packages that holds ours and PyPI's other `curb`; or empty
 };
 
 // /etc/ld.so.preload, which the loader reads for every process of the machine.

@@ -83,6 +83,28 @@ DriverCondition driver_condition() {
     return out;
 }
 
+// The wheel is called curb-gpu because PyPI has another project of the name curb. Both install a Python module `curb`,
+// and pip lets the later one overwrite the other's files. Returns the folder under `prefix` in which both are
+// installed, or "".
+std::string python_clash(const fs::path &prefix) {
+    std::error_code error;
+    for (fs::directory_iterator lib(prefix / "lib", error), end; !error && lib != end; lib.increment(error)) {
+        if (!lib->path().filename().string().starts_with("python3")) continue;
+        for (const char *name : {"site-packages", "dist-packages"}) {
+            bool ours = false, other = false;
+            std::error_code missing;
+            fs::directory_iterator package(lib->path() / name, missing);
+            for (; !missing && package != end; package.increment(missing)) {
+                const std::string entry = package->path().filename().string();
+                ours = ours || (entry.starts_with("curb_gpu-") && entry.ends_with(".dist-info"));
+                other = other || (entry.starts_with("curb-") && entry.ends_with("-info"));
+            }
+            if (ours && other) return lib->path() / name;
+        }
+    }
+    return "";
+}
+
 LibraryCondition library_condition() {
     LibraryCondition out;
     const auto found = find_library();
@@ -99,6 +121,7 @@ LibraryCondition library_condition() {
     struct statvfs system {};
     out.no_exec = ::statvfs(out.path.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0;
     out.not_carried = not_carried(*found, "LD_PRELOAD", kPreloadSeparators).value_or("");
+    out.python_clash = python_clash(found->parent_path().parent_path().parent_path());  // of lib/curb/libcurb.so
     return out;
 }
 

@@ -133,6 +133,12 @@ void judge(const LibraryCondition &library, Findings &out) {
     check.note((library.mode & kOthersRead) == 0,
                path + " cannot be read by everybody; other users' programs start without it", "chmod a+r " + path);
     check.ok(out.size() == before, path);
+    Check("python-module", out)
+        .note(!library.python_clash.empty(),
+              library.python_clash +
+                  " also has PyPI's curb, another project with a module of the same name: import curb "
+                  "may load that one",
+              "pip uninstall curb, then pip install --force-reinstall curb-gpu");
 }
 
 void judge(const PreloadFile &file, const Check &check) {

@@ -5,6 +5,7 @@
 #include <linux/close_range.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,7 +28,8 @@ bool leave_programs_descriptors() noexcept {
 #ifdef CURB_ONE_DESCRIPTOR_TABLE
     return false;
 #else
-    if (close_range(0, ~0U, CLOSE_RANGE_UNSHARE) == 0) return true;
+    // Not by close_range() and SYS_close_range, which glibc has since 2.34.
+    if (syscall(__NR_close_range, 0U, ~0U, CLOSE_RANGE_UNSHARE) == 0) return true;
     if (unshare(CLONE_FILES) != 0) return false;
     // Close all descriptors in our copy: they would keep the program's pipes and sockets open after the program has
     // closed them. (closedir closes the folder's own.)

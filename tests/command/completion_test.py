@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Completion in bash: completion_test.py BUILD
+"""Completion in bash, and in fish and zsh where they are: completion_test.py BUILD
 
 Most lines are completed by calling the function as bash calls it, in shells with `set -u`; some by a real TAB in a
 terminal.
@@ -290,6 +290,74 @@ class Terminal(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             setup = f"set +u; source {BASH_COMPLETION}; complete -W 'alpha beta' train;"
             self.assertEqual(self.typed("curb run -- train al\t", folder, setup), ["run", "--", "train", "alpha"])
+
+
+class Fish(unittest.TestCase):
+    """It prints what it offers for a line by itself: complete -C."""
+
+    def offered(self, *lines):
+        script = f"source {COMPLETION.parent / 'curb.fish'}\n" + "\n".join(f"complete -C '{line}'; echo ====" for line in lines)
+        environment = {**os.environ, "PATH": f"{CURB.parent}:{os.environ['PATH']}", "HOME": self.folder}
+        run = subprocess.run(["fish", "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=self.folder)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return [[line.split("\t")[0] for line in answer.splitlines()] for answer in run.stdout.split("====\n")[:-1]]
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not here (scripts/setup test)")
+    def test_commands_options_files_and_the_command_of_run(self):
+        with tempfile.TemporaryDirectory() as self.folder:
+            Path(self.folder, "my job.json").touch()
+            commands, policy, check, option, value, file, command, argument, none = self.offered(
+                "curb ", "curb policy ", "curb policy ch", "curb run --dr", "curb run --policy my", "curb policy check my",
+                "curb run --cap 1GiB -- comm", "curb run -- ls --alm", "curb run --cap ",
+            )  # fmt: skip
+        self.assertTrue({"run", "release", "policy", "metrics"} <= set(commands))
+        self.assertEqual(sorted(policy), ["check", "explain", "schema", "show"])
+        self.assertEqual((check, option), (["check"], ["--dry-run"]))
+        self.assertEqual((value, file), (["my job.json"], ["my job.json"]))
+        self.assertIn("command", command)
+        self.assertIn("--almost-all", argument)
+        self.assertEqual(none, [])
+
+
+class Zsh(unittest.TestCase):
+    """By a TAB in a terminal, as there is no other way to ask it."""
+
+    def typed(self, keys):
+        """The words of the line once its TABs have completed it."""
+        shown = Path(self.folder, "shown")
+        shown.unlink(missing_ok=True)
+        parent, child = pty.openpty()
+        environment = {**os.environ, "PATH": f"{CURB.parent}:{os.environ['PATH']}", "HOME": self.folder, "TERM": "dumb"}
+        with subprocess.Popen(
+            ["zsh", "-f", "-i"], stdin=child, stdout=child, stderr=child, env=environment, cwd=self.folder, start_new_session=True
+        ) as shell:
+            os.close(child)
+            said, deadline = b"", time.monotonic() + 60
+
+            def read_until(reached):
+                nonlocal said
+                while not reached() and time.monotonic() < deadline:
+                    if select.select([parent], [], [], 0.05)[0]:
+                        said += os.read(parent, 4096)
+
+            setup = f"fpath=({COMPLETION.parent} $fpath); autoload -Uz compinit && compinit -u -D; PS1='re''ady> '"
+            os.write(parent, f"{setup}\n".encode())
+            read_until(lambda: b"ready> " in said)
+            # Ctrl-A and Ctrl-E: the line becomes the words of a command that prints them.
+            os.write(parent, f"{keys}\x01print -l -- \x05 >{shown}.new && mv {shown}.new {shown}\n".encode())
+            read_until(shown.exists)
+            shell.kill()
+        os.close(parent)
+        self.assertTrue(shown.exists(), said.decode())
+        return shown.read_text().splitlines()
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (scripts/setup test)")
+    def test_commands_options_files_and_the_command_of_run(self):
+        with tempfile.TemporaryDirectory() as self.folder:
+            Path(self.folder, "my job.json").touch()
+            self.assertEqual(self.typed("curb poli\tch\t--js\t"), ["curb", "policy", "check", "--json"])
+            self.assertEqual(self.typed("curb run --pol\tmy\t-- ls --almost\tmy\t"),
+                             ["curb", "run", "--policy", "my job.json", "--", "ls", "--almost-all", "my job.json"])  # fmt: skip
 
 
 if __name__ == "__main__":

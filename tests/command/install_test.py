@@ -15,7 +15,8 @@ from skipping import run_cases  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
 FILES = """bin/curb bin/curb-preload bin/curb-sim-books lib/curb/libcurb.so lib/curb/sim/libcuda.so.1 lib/curb/sim/libnvidia-ml.so.1
-share/man/man1/curb.1 share/man/man5/curb-policy.5 share/bash-completion/completions/curb share/fish/vendor_completions.d/curb.fish share/curb/policy.schema.json
+share/man/man1/curb.1 share/man/man1/curb-sim-books.1 share/man/man5/curb-policy.5 share/man/man8/curb-preload.8
+share/bash-completion/completions/curb share/fish/vendor_completions.d/curb.fish share/zsh/site-functions/_curb share/curb/policy.schema.json
 share/doc/curb/LICENSE""".split() + [f"share/doc/curb/examples/{path.name}" for path in EXAMPLES]
 ASKS = ROOT / "tests/documents/train.py"
 """A program that asks for eight pieces of 256 MiB, and says how many it was given."""
@@ -87,7 +88,7 @@ class Installed(unittest.TestCase):
 
     @unittest.skipUnless(has_man(), "man is not here (scripts/setup test)")
     def test_moved_man_finds_its_pages(self):
-        for page, file in {"curb": "man1/curb.1", "curb-policy": "man5/curb-policy.5"}.items():
+        for page, file in {"curb": "man1/curb.1", "curb-policy": "man5/curb-policy.5", "curb-preload": "man8/curb-preload.8"}.items():
             run = subprocess.run(
                 ["man", "-M", self.folder / "share/man", "-w", page], capture_output=True, text=True, check=False
             )

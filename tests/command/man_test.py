@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = {"curb.1": "man1", "curb-policy.5": "man5"}
+PAGES = {"curb.1": "man1", "curb-sim-books.1": "man1", "curb-policy.5": "man5", "curb-preload.8": "man8"}
 
 
 def ran(*command, **options):
@@ -29,7 +29,7 @@ class Manual(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         for page, section in PAGES.items():
-            Path(cls.folder.name, section).mkdir()
+            Path(cls.folder.name, section).mkdir(exist_ok=True)
             shutil.copy(ROOT / "docs" / "man" / page, Path(cls.folder.name, section))
 
     @classmethod

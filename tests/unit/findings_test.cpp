@@ -215,6 +215,8 @@ TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner
     with(note, "cannot be read by everybody", "chmod a+r", [](M &m) { m.library.mode = 0640; });
     with(problem, "LD_PRELOAD cannot carry the path '/a b'", "install curb under another",
          [](M &m) { m.library.not_carried = "LD_PRELOAD cannot carry the path '/a b'; install curb under another"; });
+    with(note, "site-packages also has PyPI's curb, another project", "pip uninstall curb",
+         [](M &m) { m.library.python_clash = "/venv/lib/python3.11/site-packages"; });
     with(note, "every program of this machine is under curb", "", [](M &m) { m.preload_file = {true, ""}; });
     with(problem, "names /gone/libcurb.so", "/etc/ld.so.preload", [](M &m) {
         m.preload_file = {true, "/gone/libcurb.so"};
