@@ -46,7 +46,7 @@ std::string command() {
         const std::size_t slash = folder.rfind('/');
         if (slash == std::string::npos) break;
         folder.resize(slash);
-        if (const std::string path = folder + "/bin/curb"; access(path.c_str(), X_OK) == 0) return path;
+        if (std::string path = folder + "/bin/curb"; access(path.c_str(), X_OK) == 0) return path;
     }
     return {};
 }
