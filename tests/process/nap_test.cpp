@@ -197,7 +197,7 @@ TEST_CASE("eight threads with memory of every family go through naps unharmed") 
     const Json nap = nap_of(machine, program);
     INFO(nap.dump());
     CHECK(nap["count"] >= 5);
-    CHECK(within(5s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
+    CHECK(within(30s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
     CHECK(program.finish() == 0);
 }
 
