@@ -32,13 +32,15 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             wrong.push_back(read.error());
         }
     }
-    if (!source.cap.empty()) {
-        if (auto cap = policy::parse_lowest(source.cap)) {
-            out.narrowed_to = std::move(cap).value();
-        } else {
-            wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
-        }
-    }
+    const auto take_list = [&](const std::string &list, const char *name, std::vector<policy::Size> &sizes) {
+        if (list.empty()) return;
+        if (auto read = policy::parse_lowest(list))
+            sizes = std::move(read).value();
+        else
+            wrong.push_back({name, 0, 0, {}, read.error()});
+    };
+    take_list(source.cap, "CURB_CAP", out.narrowed_to.cap);
+    take_list(source.job_cap, "CURB_JOB_CAP", out.narrowed_to.job);
     if (!source.ceiling.empty()) {
         const auto read = read_ceiling(source.ceiling);
         if (!read) {

@@ -136,14 +136,19 @@ void lay_over(Layer &under, const Layer &over) {
 #include "policy/fields.def"
 }
 
-Policy in_force(const Layer &own, const Layer &ceiling, std::vector<Size> narrowed_to) {
+Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to) {
     Policy out;
     out.gpu = own.gpu;
     out.ceiling = ceiling.gpu;
-    out.narrowed_to = std::move(narrowed_to);
+    out.narrowed_to = std::move(narrowed_to.cap);
+    out.job_caps = std::move(narrowed_to.job);
+    if (own.job.cap) out.job_caps.push_back(*own.job.cap);
+    if (ceiling.job.cap) out.job_ceiling.push_back(*ceiling.job.cap);
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
+    // Percentages cannot be compared with bytes before the device is known: terms_for() takes the lowest of both lists.
+    out.job.cap = own.job.cap ? own.job.cap : ceiling.job.cap;
     return out;
 }
 
@@ -179,6 +184,16 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     GpuTerms out;
     out.cap = bytes(merged.cap);
     out.ceiling = out.cap && (!own.cap || *out.cap < own.cap->on(device_total));
+    const auto lowest = [&](const std::vector<Size> &all, const std::optional<Size> &of_gpu) {
+        std::optional<Bytes> least;
+        if (!all.empty()) least = lowest_on(all, device_total);
+        if (of_gpu) least = std::min(least.value_or(kUnbounded), of_gpu->on(device_total));
+        return least;
+    };
+    const auto own_job = lowest(policy.job_caps, own.job_cap),
+               bound_job = lowest(policy.job_ceiling, gpu_policy_for(policy.ceiling, gpu).job_cap);
+    if (own_job || bound_job) out.job_cap = std::min(own_job.value_or(kUnbounded), bound_job.value_or(kUnbounded));
+    out.job_ceiling = bound_job && bound_job < own_job.value_or(kUnbounded);
     const GrowthPolicy &growth = merged.growth;
     out.growth = {.start = bytes(growth.start),
                   .step = bytes(growth.step).value_or(0),
@@ -213,6 +228,13 @@ Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus)
                                 (untold ? "; NVML does not tell their indexes here" : ""));
     }
     return out;
+}
+
+bool has_job_cap(const Policy &policy) noexcept {
+    const auto caps = [](const GpuRule &rule) { return rule.policy.job_cap.has_value(); };
+    return !policy.job_caps.empty() || !policy.job_ceiling.empty() ||
+           std::any_of(policy.gpu.begin(), policy.gpu.end(), caps) ||
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), caps);
 }
 
 bool needs_nvml_index(const Policy &policy) {

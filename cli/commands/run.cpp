@@ -29,13 +29,14 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-    std::optional<std::string> cap, policy;
+    std::optional<std::string> cap, job_cap, policy;
     bool strict = false;  // a program that cannot be put under curb is not started
     bool sim = false, dry_run = false;
     std::vector<std::string> command;
 
     void declare(Options &takes) {
         takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
+        takes.option("--job-cap", job_cap, "SIZE", "Ceiling on each device for all processes that it starts, together");
         takes.option("--policy", policy, "FILE", "Policy file");
         takes.flag("--strict", strict, "Fail if curb cannot come into the program, instead of warning");
         takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
@@ -47,27 +48,40 @@ struct RunOptions {
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// CURB_CAP as the program will have it: the lower of --cap and its present value, which another curb run may have set.
+// A cap as the program will have it: the lower of the option and the variable's present value, which another curb run
+// may have set.
 struct Cap {
-    std::optional<std::string> text;  // nothing: as it is
-    const char *place = "CURB_CAP";   // where it was written, if it is wrong
+    const char *option, *variable;
+    std::optional<std::string> text{};  // nothing: as it is
+    const char *place = variable;       // where it was written, if it is wrong
 };
-Cap cap_with(const RunOptions &options) {
-    if (!options.cap) return {};
-    const std::string outer = variable("CURB_CAP");
-    if (outer.empty() || !policy::parse_lowest(*options.cap)) return {*options.cap, "--cap"};
-    const auto there = policy::parse_lowest(outer), both = policy::parse_lowest(outer + "," + *options.cap);
-    if (!there) return {outer};
-    if (*both == *there)
-        complain("--cap " + *options.cap + " has no effect: CURB_CAP is " + policy::format(*there) +
+Cap cap_with(const char *option, const char *name, const std::optional<std::string> &given) {
+    Cap out{.option = option, .variable = name};
+    if (!given) return out;
+    const std::string outer = variable(name);
+    out.text = given;
+    out.place = option;
+    if (outer.empty() || !policy::parse_lowest(*given)) return out;
+    const auto there = policy::parse_lowest(outer), both = policy::parse_lowest(outer + "," + *given);
+    out.place = name;
+    out.text = there ? policy::format(*both) : outer;
+    if (there && *both == *there)
+        complain(std::string(option) + " " + *given + " has no effect: " + name + " is " + policy::format(*there) +
                  " already, and the lower holds");
-    return {policy::format(*both)};
+    return out;
 }
+struct Caps {
+    explicit Caps(const RunOptions &options)
+        : own(cap_with("--cap", "CURB_CAP", options.cap)),
+          job(cap_with("--job-cap", "CURB_JOB_CAP", options.job_cap)) {}
+    Cap own, job;
+};
 
 // The environment as the program will have it, with the options in place of the variables that they set.
-Environment environment_with(const RunOptions &options, const Cap &cap) {
+Environment environment_with(const RunOptions &options, const Caps &caps) {
     return [&](const char *name) -> const char * {
-        if (cap.text && std::strcmp(name, "CURB_CAP") == 0) return cap.text->c_str();
+        for (const Cap *cap : {&caps.own, &caps.job})
+            if (cap->text && std::strcmp(name, cap->variable) == 0) return cap->text->c_str();
         if (options.policy && std::strcmp(name, "CURB_POLICY") == 0) return options.policy->c_str();
         return std::getenv(name);
     };
@@ -76,6 +90,7 @@ Environment environment_with(const RunOptions &options, const Cap &cap) {
 // Returns the policy files that the program will find.
 policy::Result<config::Source, std::string> locate(const RunOptions &options, const Environment &environment) {
     if (options.cap && options.cap->empty()) return "--cap: " + policy::parse_size("").error();
+    if (options.job_cap && options.job_cap->empty()) return "--job-cap: " + policy::parse_size("").error();
     if (options.policy && options.policy->empty()) return std::string("--policy: the path is empty; name a file");
     return config::locate(environment);
 }
@@ -142,21 +157,26 @@ bool can_be_reached(const RunOptions &options, const std::string &file) {
 }
 
 // Returns the policy of the program. Prints every error and returns nullopt if it has any.
-std::optional<policy::Policy> load(const config::Source &source, const Program &program, const Cap &cap,
+std::optional<policy::Policy> load(const config::Source &source, const Program &program, const Caps &caps,
                                    const Environment &environment) {
     auto loaded = config::load(source, who_is(program, environment));
     if (loaded) return std::move(loaded).value().policy;
     for (config::Diagnostic diagnostic : loaded.error()) {
-        if (diagnostic.file == "CURB_CAP") diagnostic.file = cap.place;
+        for (const Cap *cap : {&caps.own, &caps.job})
+            if (diagnostic.file == cap->variable) diagnostic.file = cap->place;
         complain(diagnostic.text());
     }
     return std::nullopt;
 }
 
 policy::Result<Settings, std::string> settings(const config::Source &source, const RunOptions &options,
-                                               const Cap &cap) {
+                                               const Caps &caps, const policy::Policy &policy) {
     Settings out;
-    if (cap.text) out.emplace_back("CURB_CAP", *cap.text);
+    for (const Cap *cap : {&caps.own, &caps.job})
+        if (cap->text) out.emplace_back(cap->variable, *cap->text);
+    // Programs that curb does not reach are of the job too: what they start may be reached.
+    if (policy::has_job_cap(policy) && *policy.job.of == policy::JobOf::tree && source.job.empty())
+        out.emplace_back("CURB_JOB", config::new_tree());
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
     // Puts the path before the value that the variable has.
@@ -210,16 +230,17 @@ int run(const RunOptions &options) {
     if (options.command.empty()) {
         complain("run: there is no command to run");
         return failed(
-            "usage: curb run [--cap SIZE] [--policy FILE] [--strict] [--sim] [--dry-run] -- COMMAND [ARGUMENTS...]");
+            "usage: curb run [--cap SIZE] [--job-cap SIZE] [--policy FILE] [--strict] [--sim] [--dry-run] -- COMMAND "
+            "[ARGUMENTS...]");
     }
-    const Cap cap = cap_with(options);
-    const Environment variables = environment_with(options, cap);
+    const Caps caps(options);
+    const Environment variables = environment_with(options, caps);
     const auto source = locate(options, variables);
     if (!source) return failed(source.error());
     const Program program = program_of(options.command, variables);
-    const auto policy = load(*source, program, cap, variables);
+    const auto policy = load(*source, program, caps, variables);
     if (!policy) return kFailure;
-    auto environment = settings(*source, options, cap);
+    auto environment = settings(*source, options, caps, *policy);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own variables come first; no variable of a policy has one of their names.
@@ -252,10 +273,14 @@ Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is t
 with both the lower holds, also within another curb run. A list holds by its lowest: --cap 25%,6GiB.
 /etc/curb/policy.json is a ceiling that no policy can lift. See curb policy show --help.
 
+--job-cap (CURB_JOB_CAP) is one cap for the command and all that it starts, on each device: what any of them holds
+counts. An inner curb run stays in the job (CURB_JOB).
+
 --sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
 
 Examples:
   curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included
+  curb run --job-cap 16GiB -- torchrun x.py  16 GiB of each GPU for all workers together
   curb run --policy job.json -- ./train.sh    job.json may be edited while it runs
   curb run --dry-run --cap 75% -- ./train.sh  what would be set and run
   curb run --sim --cap 1GiB -- ./a.out        on a simulated GPU)",

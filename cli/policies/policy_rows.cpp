@@ -181,7 +181,7 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             auto said = own.of_device(field, key);
             std::vector<Bound> bounds;
             if (field.pointer == "/gpu/*/cap" && !cap.empty()) {
-                for (const policy::Size &one : reading.narrowed_to) {
+                for (const policy::Size &one : reading.narrowed_to.cap) {
                     Side::Said variable{policy::json_text(one), {{Origin::Kind::variable, {}, {}}}};
                     if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
                     if (!said) said = std::move(variable);

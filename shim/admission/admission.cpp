@@ -201,14 +201,16 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
 
 bool refuse_code_load(Device &device, Bytes by) noexcept {
     const auto gpu = limits::in_force(device);
-    const auto limit = gpu->terms.cap;
+    const auto limit = limits::cap(device);
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
     measure_if_stale(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Limit::cap, device.ledger.held()});
+    const bool by_job = limit != gpu->terms.cap;
+    reports::refusal(device, *gpu, 0,
+                     {Kind::overhead, by_job ? policy::Limit::job : policy::Limit::cap, device.ledger.held()});
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "job_ledger.hpp"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -266,7 +267,7 @@ bool Share::open(std::string_view uuid, Bytes held) noexcept {
 
 void Share::add_joined(Bytes bytes) noexcept { row_.load(std::memory_order_acquire)->held[mine].fetch_add(bytes); }
 
-void Share::keep(Bytes bytes) noexcept {
+void Share::keep(Bytes bytes) const noexcept {
     Row *const row = row_.load(std::memory_order_acquire);
     if (row && row->kept[mine].load(std::memory_order_relaxed) != bytes) row->kept[mine].store(bytes);
 }
@@ -296,6 +297,16 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     return is_intact() && now.all - std::min(now.all, others_ask) <= cap ? Answer::contended : Answer::over;
 }
 
+void Share::let_others_pass(int tries) const noexcept {
+    for (std::uint32_t i = 0; i <= mine % 16; ++i) sched_yield();
+    if (tries > 8) sleep_us(20 * (mine + 1));
+}
+
+Bytes Share::held() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    return row ? row->held[mine].load() : 0;
+}
+
 Bytes Share::others() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
     if (!row) return 0;
@@ -311,6 +322,13 @@ Bytes Share::held_by_all() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
     Bytes out = 0;
     if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->held[slot].load()); });
+    return out;
+}
+
+Bytes Share::kept_by_all() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    Bytes out = 0;
+    if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->kept[slot].load()); });
     return out;
 }
 

@@ -36,7 +36,7 @@ class Share : NoCopy {
             add_joined(bytes);
     }
     // Sets the bytes that this process keeps free for code that the driver loads.
-    void keep(Bytes bytes) noexcept;
+    void keep(Bytes bytes) const noexcept;
 
     enum class Answer : std::uint8_t {
         reserved,
@@ -45,10 +45,15 @@ class Share : NoCopy {
     };
     // Adds `bytes` if all processes together then hold and keep at most `cap`.
     [[nodiscard]] Answer reserve(Bytes bytes, Bytes cap) noexcept;
-    // Returns the bytes that the other living processes hold and keep. First forgets those that /proc shows as ended.
+    // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
+    void let_others_pass(int tries) const noexcept;
+    // Returns the bytes that this process holds, as the others see them.
+    [[nodiscard]] Bytes held() const noexcept;
+    // Returns the bytes that the other living processes hold and keep.
     [[nodiscard]] Bytes others() const noexcept;
-    // Returns the bytes that all living processes hold, without those that they keep.
+    // Return the bytes that all living processes hold, and those that they keep besides.
     [[nodiscard]] Bytes held_by_all() const noexcept;
+    [[nodiscard]] Bytes kept_by_all() const noexcept;
 
     // One living process of the job.
     struct Holder {

@@ -71,7 +71,7 @@ struct Snapshot {
 
         // True if any limit applies.
         [[nodiscard]] bool limited() const noexcept {
-            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
+            return terms.cap || terms.job_cap || terms.growth.start || terms.growth.keep_free != 0;
         }
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal

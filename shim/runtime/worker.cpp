@@ -104,6 +104,7 @@ Next sooner(Next a, Next b) noexcept {
 // after wake_up().
 Next do_periodic_work() noexcept {
     trace::log_error();
+    for (const Device &device : devices::all()) limits::tell_job(device);
     if (signals::program_has_set()) process::check_signal();
     return sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
 }
