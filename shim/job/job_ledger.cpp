@@ -130,6 +130,7 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     member.pid.store(static_cast<std::uint32_t>(getpid()));
     member.start.store(control::suspended::start_of(getpid()));
     member.pid_namespace.store(pid_namespace());
+    member.dying_ms.store(0);
     std::array<char, 16> name{};
     std::strncpy(name.data(), program_invocation_short_name, name.size() - 1);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -145,11 +146,64 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     segment->owner[slot].store(owner);
 }
 
+std::uint64_t now_ms() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);  // the same in all processes
+    return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
+}
+
+// True if /proc shows that the process of this slot has ended. False if it cannot tell.
+bool has_ended(const Member &member) noexcept {
+    const std::uint64_t home = member.pid_namespace.load();
+    if (home == 0 || home != pid_namespace()) return false;
+    return control::suspended::start_of(static_cast<int>(member.pid.load())) != member.start.load();
+}
+
+// True if the driver has the memory of this dying process back. The kernel marks the slot when the first threads end,
+// and the driver frees the memory when the last one closes its files.
+bool is_gone(Member &member) noexcept {
+    if (has_ended(member)) return true;
+    const auto own = static_cast<std::uint32_t>(getpid());
+    if (member.pid.load() == own && member.pid_namespace.load() == pid_namespace()) return true;  // before its exec
+    // Called exec; or about to exit; or in another pid namespace, where it cannot be seen.
+    constexpr std::uint64_t kAlive = 500, kUnseen = 100, kExiting = 10'000;
+    const std::uint64_t now = now_ms();
+    std::uint64_t since = 0;
+    if (member.dying_ms.compare_exchange_strong(since, now)) return false;
+    const std::uint64_t home = member.pid_namespace.load();
+    const bool seen = home != 0 && home == pid_namespace();
+    const std::uint64_t patience = !seen                                                      ? kUnseen
+                                   : control::is_exiting(static_cast<int>(member.pid.load())) ? kExiting
+                                                                                              : kAlive;
+    return now - since > patience;
+}
+
+// Clears the slot of a dying process whose memory is free. False if its memory still counts.
+bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept {
+    const KeepErrno keep_errno;
+    if (!is_gone(segment->member[slot])) return false;
+    segment->owner[slot].compare_exchange_strong(owner, 0);
+    return true;
+}
+
+// Frees the slots of processes without the thread that have ended. True if there were any.
+bool forget_ended() noexcept {
+    const KeepErrno keep_errno;
+    bool any = false;
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        std::uint32_t owner = segment->owner[slot].load();
+        if (slot == mine || !lives(owner) || (owner & kByPid) == 0 || !has_ended(segment->member[slot])) continue;
+        any |= segment->owner[slot].compare_exchange_strong(owner, 0);
+    }
+    return any;
+}
+
 // Takes a slot for `owner`. `prepare(slot)` runs before each attempt. False if none is free.
 template <class Prepare>
 bool take_slot(std::uint32_t owner, Prepare prepare) noexcept {
     for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
         std::uint32_t before = segment->owner[slot].load();
+        if (is_dying(before) && clear_if_gone(slot, before)) before = segment->owner[slot].load();
         if (!is_free(before)) continue;
         prepare(slot);
         if (!segment->owner[slot].compare_exchange_strong(before, owner | FUTEX_OWNER_DIED)) continue;
@@ -180,25 +234,6 @@ void hold_slot() {
     while (taken) sleep_ms(86'400'000);
 }
 
-// True if the process of this slot, which no thread holds, has ended.
-bool has_ended(const Member &member) noexcept {
-    const std::uint64_t home = member.pid_namespace.load();
-    if (home == 0 || home != pid_namespace()) return false;
-    return control::suspended::start_of(static_cast<int>(member.pid.load())) != member.start.load();
-}
-
-// Frees the slots of ended processes that the kernel does not mark. True if there were any.
-bool forget_ended() noexcept {
-    const KeepErrno keep_errno;
-    bool any = false;
-    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-        std::uint32_t owner = segment->owner[slot].load();
-        if (slot == mine || !lives(owner) || (owner & kByPid) == 0 || !has_ended(segment->member[slot])) continue;
-        any |= segment->owner[slot].compare_exchange_strong(owner, FUTEX_OWNER_DIED);
-    }
-    return any;
-}
-
 std::string take_own_slot() {
     constexpr const char *kFull = "all its 128 processes are taken";
     constexpr std::uint64_t kPatienceMs = 2000;
@@ -221,11 +256,13 @@ std::uint32_t slots_in_use() noexcept {
     return std::min(std::max(segment->slots.load(std::memory_order_acquire), mine + 1), std::uint32_t{kSlots});
 }
 
-// Calls `visit(slot)` for each slot whose process lives.
+// Calls `visit(slot)` for each slot whose process lives, or is dying and may still hold memory.
 template <class Visit>
 void for_each_living(Visit visit) noexcept {
-    for (std::uint32_t slot = 0, end = slots_in_use(); slot < end; ++slot)
-        if (lives(segment->owner[slot].load(std::memory_order_acquire))) visit(slot);
+    for (std::uint32_t slot = 0, end = slots_in_use(); slot < end; ++slot) {
+        const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
+        if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
+    }
 }
 
 // False if another program has overwritten this process's slot: then nothing in the ledger can be trusted.
@@ -295,6 +332,15 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     if (fits) return Answer::reserved;
     const Bytes others_ask = now.asking - std::min(now.asking, bytes);
     return is_intact() && now.all - std::min(now.all, others_ask) <= cap ? Answer::contended : Answer::over;
+}
+
+Bytes Share::context_cost() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    return row ? row->context.load(std::memory_order_relaxed) : 0;
+}
+
+void Share::note_context_cost(Bytes bytes) const noexcept {
+    if (Row *const row = row_.load(std::memory_order_acquire)) row->context.store(bytes, std::memory_order_relaxed);
 }
 
 void Share::let_others_pass(int tries) const noexcept {

@@ -45,6 +45,9 @@ class Share : NoCopy {
     };
     // Adds `bytes` if all processes together then hold and keep at most `cap`.
     [[nodiscard]] Answer reserve(Bytes bytes, Bytes cap) noexcept;
+    // The cost of a process's first context, which one process of the job finds out for the others. 0: not known yet.
+    [[nodiscard]] Bytes context_cost() const noexcept;
+    void note_context_cost(Bytes bytes) const noexcept;
     // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
     void let_others_pass(int tries) const noexcept;
     // Returns the bytes that this process holds, as the others see them.

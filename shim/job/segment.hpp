@@ -33,26 +33,31 @@ inline constexpr std::size_t kSlots = 128;  // processes
 inline constexpr std::size_t kGpus = 64;    // of one machine: instances of MIG count each
 
 // A slot belongs to the process whose thread holds its owner's word, a robust futex: the thread's id. When the thread
-// ends, with its process or by exec, the kernel sets FUTEX_OWNER_DIED. A process without such a thread writes its pid
-// and kByPid; then /proc must show whether it lives.
+// ends, with its process or by exec, the kernel clears the id and sets FUTEX_OWNER_DIED. Then another process clears
+// the word, once the driver has the memory back. A process without such a thread writes its pid and kByPid; then /proc
+// must show whether it lives. A slot that is being taken has an id and FUTEX_OWNER_DIED.
 inline constexpr std::uint32_t kByPid = 1U << 29;  // above every thread id
-// True if the process of the slot counts. False for a free slot, a dead owner, and one that is still being taken.
 constexpr bool lives(std::uint32_t owner) noexcept {
     return (owner & FUTEX_TID_MASK) != 0 && (owner & FUTEX_OWNER_DIED) == 0;
 }
+constexpr bool is_dying(std::uint32_t owner) noexcept {
+    return (owner & FUTEX_TID_MASK) == 0 && (owner & FUTEX_OWNER_DIED) != 0;
+}
 // True if a process may take the slot.
-constexpr bool is_free(std::uint32_t owner) noexcept { return (owner & FUTEX_TID_MASK) == 0; }
+constexpr bool is_free(std::uint32_t owner) noexcept { return (owner & (FUTEX_TID_MASK | FUTEX_OWNER_DIED)) == 0; }
 
 // The process of a slot. Written by its owner.
 struct Member {
     std::atomic<std::uint32_t> pid;
     std::atomic<std::uint64_t> start;          // clock ticks since boot
     std::atomic<std::uint64_t> pid_namespace;  // of `pid`: the inode of /proc/self/ns/pid; 0: unknown
+    std::atomic<std::uint64_t> dying_ms;       // when another process first saw it dying; 0: none has
     std::atomic<std::uint64_t> name[2];        // of the program, as in /proc/PID/comm
 };
 
 // One GPU. Each process writes its own slot alone.
 struct Row {
+    std::atomic<Bytes> context;         // what the first context of a process has cost; 0: none has measured it
     std::atomic<Bytes> held[kSlots];    // held, requests included that are being decided
     std::atomic<Bytes> kept[kSlots];    // kept free for code that the driver loads (policy::driver_reserve)
     std::atomic<Bytes> asking[kSlots];  // of `held`: requests that are being decided

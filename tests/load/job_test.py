@@ -19,9 +19,9 @@ import matrix
 from simulated import MIB, PATIENCE_S, Machine
 
 SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure("job_seconds"))
-CAP_MIB = 4096
+CAP_MIB = 5120
 PROCESSES = 4
-DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet", "edit")
+DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet")
 FAMILIES = "no-pools"
 """Without the families that take memory for code, whose size is known only afterwards (policy: kept for the driver)."""
 
@@ -33,23 +33,37 @@ class Job(Judge):
         self.environment = {
             "CURB_JOB": f"job_test {os.getpid()} {SEED}",
             "CURB_JOB_CAP": f"{CAP_MIB}MiB",
-            "CURB_POLICY": str(machine.policy({"log": {"level": "off"}})),
             "CURB_SIM_HIGH": "1",
         }
-        self.members = [self.start() for _ in range(PROCESSES)]
+        self.members: list[Traffic] = []
+        self.fill_places()
 
-    def start(self) -> Traffic:
+    def fill_places(self) -> None:
+        for _ in range(PROCESSES - len(self.members)):
+            self.start()
+
+    def start(self) -> None:
+        """If the others leave room for its context."""
+        wait = self.random.choice(("0s", "500ms"))
+        file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": {"growth": {"wait": wait}}}}, f"{wait}.json")
+        words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, "100"]
+        started = Traffic(self.machine, words, self.environment | {"CURB_POLICY": str(file)})
+        if "error 2" in started.log.read_text():
+            started.kill()
+            self.counts["without room"] += 1
+            return
+        self.members.append(started)
         self.counts["processes"] += 1
-        words = [str(self.random.randrange(1, 4)), "400", "1", str(self.random.randrange(1 << 30)), FAMILIES, "0"]
-        return Traffic(self.machine, words, self.environment)
 
     def disturb(self) -> None:
         what = self.random.choice(DISTURBANCES)
-        which = self.random.randrange(len(self.members))
-        one = self.members[which]
+        if not self.members:
+            return self.fill_places()
+        one = self.random.choice(self.members)
         if what == "kill":
             one.kill()
-            self.members[which] = self.start()
+            self.members.remove(one)
+            self.fill_places()
         elif what == "fork":
             one.tell("fork")
         elif what == "stop":
@@ -63,12 +77,10 @@ class Job(Judge):
             self.counts["operations"] += operations
             self.expect(wrong == 0, f"{wrong} operations of {one.pid} were wrong")
             one.tell("work")
-        elif what == "edit":
-            self.machine.policy({"log": {"level": "off"}, "job": {"cap": f"{self.random.choice((CAP_MIB, CAP_MIB * 2))}MiB"}})
         self.counts[what] += 1
         high = self.machine.books()[0]["high"]
         self.expect(high <= CAP_MIB * MIB, f"the job held {high / MIB:.1f} MiB of {CAP_MIB} after {what}")
-        self.expect(one.child.poll() is None or what == "kill", f"{one.pid} ended with {one.child.poll()}")
+        self.expect(one not in self.members or one.child.poll() is None, f"{one.pid} ended with {one.child.poll()}")
 
     def ends(self) -> None:
         """All end, by themselves or not. Then one process can have what all had."""
