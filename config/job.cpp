@@ -1,5 +1,6 @@
 // The name of this process's job. Processes of one user with the same name share one ledger.
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -42,7 +43,8 @@ std::string cgroup() {
 
 std::string new_tree() {
     std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) random = 0;  // early in the boot: the pid
+    if (::syscall(SYS_getrandom, &random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = 0;  // early in the boot: the pid
     char text[48];
     std::snprintf(text, sizeof text, "%d-%08x", ::getpid(), static_cast<unsigned>(random));
     return text;

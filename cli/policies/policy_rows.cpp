@@ -163,6 +163,20 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
 
 }  // namespace
 
+namespace {
+
+// Adds the sizes of a variable to what a file says: as the value if there is none, else as bounds.
+void narrow(std::optional<Side::Said> &said, std::vector<Bound> &bounds, const std::vector<policy::Size> &sizes,
+            Origin::Kind kind) {
+    for (const policy::Size &one : sizes) {
+        Side::Said variable{policy::json_text(one), {{kind, {}, {}}}};
+        if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
+        if (!said) said = std::move(variable);
+    }
+}
+
+}  // namespace
+
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const std::string &cap) {
     const Side own(reading.own, outcome.rule, Origin::Kind::file);
     const config::Document none;
@@ -180,13 +194,8 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             if (!field.pointer.starts_with("/gpu/")) continue;
             auto said = own.of_device(field, key);
             std::vector<Bound> bounds;
-            if (field.pointer == "/gpu/*/cap" && !cap.empty()) {
-                for (const policy::Size &one : reading.narrowed_to.cap) {
-                    Side::Said variable{policy::json_text(one), {{Origin::Kind::variable, {}, {}}}};
-                    if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
-                    if (!said) said = std::move(variable);
-                }
-            }
+            if (field.pointer == "/gpu/*/cap" && !cap.empty())
+                narrow(said, bounds, reading.narrowed_to.cap, Origin::Kind::variable);
             Row next =
                 row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key));
             next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
@@ -196,8 +205,13 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     for (const Field &field : policy::fields()) {
         const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
                                 field.pointer.find('/', 1) != std::string_view::npos;
-        if (of_process)
-            out.push_back(row(std::string(field.pointer), field, own.of_process(field), ceiling.of_process(field)));
+        if (!of_process) continue;
+        auto said = own.of_process(field);
+        std::vector<Bound> bounds;
+        if (field.pointer == "/job/cap") narrow(said, bounds, reading.narrowed_to.job, Origin::Kind::job_variable);
+        Row next = row(std::string(field.pointer), field, said, ceiling.of_process(field));
+        next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
+        out.push_back(std::move(next));
     }
     return out;
 }
@@ -205,6 +219,7 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
 std::string Origin::text() const {
     if (kind == Kind::fallback) return "default";
     if (kind == Kind::variable) return "CURB_CAP";
+    if (kind == Kind::job_variable) return "CURB_JOB_CAP";
     std::string more = kind == Kind::ceiling ? "ceiling" : "";
     if (!rule.empty()) more += (more.empty() ? "" : ", ") + rule;
     return place.text() + (more.empty() ? "" : " (" + more + ")");
@@ -212,7 +227,7 @@ std::string Origin::text() const {
 
 std::string Origin::json_text() const {
     if (kind == Kind::fallback) return json::object({{"kind", json::text("default")}});
-    if (kind == Kind::variable) return json::object({{"kind", json::text("CURB_CAP")}});
+    if (kind == Kind::variable || kind == Kind::job_variable) return json::object({{"kind", json::text(text())}});
     return at({{"kind", json::text(kind == Kind::file ? "file" : "ceiling")}, {"rule", json::text_or_null(rule)}},
               place);
 }

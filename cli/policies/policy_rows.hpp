@@ -11,7 +11,7 @@ namespace curb::cli {
 
 // The source of a value.
 struct Origin {
-    enum class Kind { fallback, file, variable, ceiling };
+    enum class Kind { fallback, file, variable, job_variable, ceiling };
     Kind kind = Kind::fallback;
     config::Place place;  // of file and ceiling
     std::string rule;     // "rule 2 \"bert\"", if it stands in one

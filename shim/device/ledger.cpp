@@ -35,7 +35,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
 
 policy::Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept {
     using job::Share;
-    if (terms.job_cap == policy::kUnbounded) {
+    if (terms.job_cap == 0) {
         share.add(bytes);
         return policy::Verdict::grant;
     }

@@ -50,7 +50,9 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
     const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) reconcile(device);
     // In a job, the others may have left less than the cap.
-    const Bytes left = std::min(*shown.cap, limits::cap(device).value_or(policy::kUnbounded));
+    const Bytes left = device.ledger.share.joined()
+                           ? std::min(*shown.cap, limits::cap(device).value_or(policy::kUnbounded))
+                           : *shown.cap;
     return {std::min(actual.total, *shown.cap), std::min(free, limits::room(device, left, cached))};
 }
 

@@ -1,5 +1,6 @@
 #include "job_ledger.hpp"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/ipc.h>
@@ -38,6 +39,19 @@ Joined &joined() noexcept { return leaked<Joined>(); }
 
 // ---- the segment ----
 
+// The system calls themselves: each function of the C library that the library names costs every program of the machine
+// a look-up at its start, in a job or not.
+int shared_memory(key_t key, std::size_t bytes, int flags) noexcept {
+    return static_cast<int>(syscall(SYS_shmget, key, bytes, flags));
+}
+int shared_memory_control(int id, int command, void *out) noexcept {
+    return static_cast<int>(syscall(SYS_shmctl, id, command, out));
+}
+void *attach_memory(int id, int flags) noexcept {
+    return reinterpret_cast<void *>(syscall(SYS_shmat, id, nullptr, flags));  // NOLINT(performance-no-int-to-ptr)
+}
+void detach_memory(void *at) noexcept { syscall(SYS_shmdt, at); }
+
 bool is_ours(const shmid_ds &found) noexcept {
     return found.shm_perm.uid == geteuid() && found.shm_perm.cuid == geteuid() && (found.shm_perm.mode & 077) == 0;
 }
@@ -46,17 +60,17 @@ bool is_ours(const shmid_ds &found) noexcept {
 void remove_unused() noexcept {
     constexpr std::time_t kUnused = 60;
     shm_info system{};
-    const int last = shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds *>(&system));
+    const int last = shared_memory_control(0, SHM_INFO, &system);
     for (int index = 0; index <= last; ++index) {
         shmid_ds found{};
-        const int id = shmctl(index, SHM_STAT, &found);
+        const int id = shared_memory_control(index, SHM_STAT, &found);
         if (id < 0 || found.shm_nattch != 0 || found.shm_segsz != sizeof(Segment) || !is_ours(found)) continue;
         if (std::time(nullptr) - std::max(found.shm_ctime, found.shm_dtime) < kUnused) continue;
-        void *at = shmat(id, nullptr, SHM_RDONLY);
+        void *at = attach_memory(id, SHM_RDONLY);
         if (at == reinterpret_cast<void *>(-1)) continue;  // NOLINT(performance-no-int-to-ptr)
         const bool is_ledger = static_cast<Segment *>(at)->layout.load() == Segment::kLayout;
-        shmdt(at);
-        if (is_ledger) shmctl(id, IPC_RMID, nullptr);
+        detach_memory(at);
+        if (is_ledger) shared_memory_control(id, IPC_RMID, nullptr);
     }
 }
 
@@ -65,11 +79,11 @@ constexpr const char *kOtherVersion =
 
 // Attaches the segment of this key. Returns why it cannot be used; empty: attached. `again`: it was just removed.
 std::string attach(key_t key, std::uint64_t job, bool &again) {
-    int id = shmget(key, sizeof(Segment), IPC_CREAT | IPC_EXCL | 0600);
+    int id = shared_memory(key, sizeof(Segment), IPC_CREAT | IPC_EXCL | 0600);
     if (id >= 0) {
         remove_unused();
     } else if (errno == EEXIST) {
-        id = shmget(key, 0, 0600);
+        id = shared_memory(key, 0, 0600);
     }
     if (id < 0) {
         again = errno == ENOENT;
@@ -77,13 +91,13 @@ std::string attach(key_t key, std::uint64_t job, bool &again) {
         return std::string("the system gives no shared memory for it: ") + std::strerror(errno);
     }
     shmid_ds found{};
-    if (shmctl(id, IPC_STAT, &found) != 0) {
+    if (shared_memory_control(id, IPC_STAT, &found) != 0) {
         again = errno == EIDRM || errno == EINVAL;
         return std::strerror(errno);
     }
     if (!is_ours(found)) return "it belongs to another user, or others may write it";
     if (found.shm_segsz != sizeof(Segment)) return kOtherVersion;
-    void *at = shmat(id, nullptr, 0);
+    void *at = attach_memory(id, 0);
     if (at == reinterpret_cast<void *>(-1)) {  // NOLINT(performance-no-int-to-ptr)
         again = errno == EIDRM || errno == EINVAL;
         return std::strerror(errno);
@@ -96,7 +110,7 @@ std::string attach(key_t key, std::uint64_t job, bool &again) {
     else if (!there->job.compare_exchange_strong(name, job) && name != job)
         why = "another job has the same key. Give the job another name (CURB_JOB)";
     if (why) {
-        shmdt(at);
+        detach_memory(at);
         return why;
     }
     segment = there;
@@ -132,7 +146,11 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     member.pid_namespace.store(pid_namespace());
     member.dying_ms.store(0);
     std::array<char, 16> name{};
-    std::strncpy(name.data(), program_invocation_short_name, name.size() - 1);
+    const int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);  // of the first thread
+    const ssize_t length = file < 0 ? 0 : read(file, name.data(), name.size() - 1);
+    if (file >= 0) close(file);
+    if (length > 0 && name[static_cast<std::size_t>(length) - 1] == '\n')
+        name[static_cast<std::size_t>(length) - 1] = '\0';
     for (std::size_t i = 0; i < 2; ++i) {
         std::uint64_t part = 0;
         std::memcpy(&part, name.data() + 8 * i, sizeof part);

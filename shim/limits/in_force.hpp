@@ -67,6 +67,7 @@ struct Snapshot {
     struct Gpu {
         policy::GpuTerms terms;
         std::optional<policy::Size> live_cap;  // set by curb cap; nullopt: the policy's cap applies
+        bool beside_others = false;            // keep_free or a cap of the job: what others hold counts
         mutable Allowance allowance;           // the only member that changes while the snapshot is in force
 
         // True if any limit applies.

@@ -8,17 +8,8 @@
 namespace curb::shim::limits {
 namespace {
 
-// Returns the limit of one process. Lower than a cap by what the others of its job hold.
-std::optional<Bytes> cap_of(const Device &device, const Snapshot::Gpu &gpu) noexcept {
-    policy::Terms out;
-    out.cap = gpu.terms.cap;
-    if (gpu.terms.job_cap) lay_job_over(device, gpu, out);
-    return out.cap;
-}
-
-}  // namespace
-
 void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
+    if (!gpu.terms.job_cap) return;
     const Bytes own = policy::limit(out);
     if (!device.ledger.share.joined()) {  // the ledger of the job cannot be used: nobody knows what the others hold
         policy::lay_job_over(out, 0, 0);
@@ -27,6 +18,22 @@ void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms 
     policy::lay_job_over(out, *gpu.terms.job_cap, device.ledger.share.others());
     // By the whole cap of the job: what a process keeps does not depend on what the others hold now.
     out.kept_for_driver = kept_for_driver(device, std::min(own, *gpu.terms.job_cap));
+}
+
+// Returns the limit of one process. Lower than a cap by what the others of its job hold.
+std::optional<Bytes> cap_of(const Device &device, const Snapshot::Gpu &gpu) noexcept {
+    policy::Terms out;
+    out.cap = gpu.terms.cap;
+    lay_job_over(device, gpu, out);
+    return out.cap;
+}
+
+}  // namespace
+
+void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
+    if (gpu.terms.growth.keep_free != 0)
+        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+    lay_job_over(device, gpu, out);
 }
 
 void tell_job(const Device &device) noexcept {

@@ -15,8 +15,8 @@ inline Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
     return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
 }
 
-// Lays the job's cap over filled terms.
-void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept;
+// Lays the limits that depend on other processes over the others: keep_free and the job's cap.
+void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept;
 
 // Fills default-constructed terms with the device's limits and figures. All limits come from one snapshot, so that an
 // edit of the policy never mixes old and new ones. Inline and in place: copies cost 30 ns a call.
@@ -26,12 +26,10 @@ inline void fill(const Device &device, const Snapshot &now, policy::Terms &out) 
     out.allowance = gpu.allowance.bytes();
     if (const Bytes limit = policy::limit(out); limit != policy::kUnbounded)
         out.kept_for_driver = kept_for_driver(device, limit);
-    if (gpu.terms.growth.keep_free != 0)
-        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
     out.ever = policy::held_beside(gpu.terms.growth.keep_free, device.total);
     out.refuse_everything = now.unusable;
-    if (gpu.terms.job_cap) [[unlikely]]
-        lay_job_over(device, gpu, out);
+    if (gpu.beside_others) [[unlikely]]
+        lay_others_over(device, gpu, out);
 }
 policy::Terms terms(const Device &device, const Snapshot &now) noexcept;
 

@@ -13,9 +13,9 @@ namespace curb::policy {
 // The limits of one request.
 struct Terms {
     std::optional<Bytes> cap{};              // limit of held memory on the device; nullopt: no cap
-    Bytes job_cap = kUnbounded;              // cap of the job; `cap` is then at most what the others leave of it
-    Bytes alone = kUnbounded;                // in a job: `cap` if its other processes held nothing
     Bytes allowance = kUnbounded;            // the part of the cap that growth has opened
+    Bytes job_cap = 0;                       // `cap` is at most what others leave of the job's; 0: the job has none
+    Bytes alone = 0;                         // in a job: `cap` if its other processes held nothing
     Bytes kept_for_driver = 0;               // reserved under both for the driver's own code
     Bytes limit_beside_others = kUnbounded;  // limit of held memory that leaves keep_free free on the device
     Bytes ever = kUnbounded;                 // limit of a single request: the device, if it were empty
@@ -66,10 +66,11 @@ constexpr Bytes limit(const Terms &terms) noexcept { return limit(terms.cap, ter
 
 // Lays the job's cap over terms with a cap of their own. `others`: what the other processes of the job hold and keep.
 constexpr void lay_job_over(Terms &terms, Bytes job_cap, Bytes others) noexcept {
-    if (terms.job_cap == kUnbounded) terms.alone = std::min(job_cap, terms.cap.value_or(kUnbounded));
-    terms.job_cap = job_cap;
-    const Bytes left = job_cap - std::min(job_cap, others);
-    terms.by_job = left < terms.alone || job_cap <= terms.alone;
+    const Bytes usable = std::max<Bytes>(job_cap, 1);
+    if (terms.job_cap == 0) terms.alone = std::min(usable, terms.cap.value_or(kUnbounded));
+    terms.job_cap = usable;
+    const Bytes left = usable - std::min(usable, others);
+    terms.by_job = left < terms.alone || usable <= terms.alone;
     terms.cap = std::min(terms.alone, left);
 }
 
@@ -86,8 +87,7 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     const bool leaves_free = terms.limit_beside_others == kUnbounded || added(held, bytes) <= terms.limit_beside_others;
     if (under_cap && leaves_free && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
     // It would not fit an empty device, so no release, growth or wait can help.
-    if (!fits(terms, terms.job_cap == kUnbounded ? cap : terms.alone, 0, bytes) || bytes > terms.ever)
-        return Verdict::refuse;
+    if (!fits(terms, terms.job_cap != 0 ? terms.alone : cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
     const bool may_grow = under_cap && leaves_free && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
     if (may_grow) return Verdict::grow;
