@@ -159,8 +159,8 @@ struct Cache {
 
 // The limits in force on one device, in bytes.
 struct GpuTerms {
-    std::optional<Bytes> cap;      // nullopt: no cap
-    std::optional<Bytes> job_cap;  // for all processes of the job together; nullopt: none
+    std::optional<Bytes> cap;        // nullopt: no cap
+    std::optional<Bytes> job_cap{};  // for all processes of the job together; nullopt: none
     Growth growth;
     Cache cache{};
     Report report = Report::cap;
