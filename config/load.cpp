@@ -32,13 +32,15 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             wrong.push_back(read.error());
         }
     }
-    if (!source.cap.empty()) {
-        if (auto cap = policy::parse_caps(source.cap)) {
-            out.narrowed_to = std::move(cap).value();
-        } else {
-            wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
-        }
-    }
+    const auto take_caps = [&](const std::string &list, const char *name, std::vector<policy::CapFor> &caps) {
+        if (list.empty()) return;
+        if (auto parsed = policy::parse_caps(list))
+            caps = std::move(parsed).value();
+        else
+            wrong.push_back({name, 0, 0, {}, parsed.error()});
+    };
+    take_caps(source.cap, "CURB_CAP", out.narrowed_to.cap);
+    take_caps(source.job_cap, "CURB_JOB_CAP", out.narrowed_to.job);
     for (const auto &[flag, said] : source.flags)
         if (const auto fault = policy::read_flag(flag, said, out.flags))
             wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});

@@ -29,6 +29,9 @@ Source find(const Variables &environment) {
     };
     Source source;
     source.cap = variable("CURB_CAP");
+    source.job_cap = variable("CURB_JOB_CAP");
+    source.job = variable("CURB_JOB");
+    source.slurm = variable("SLURM_JOB_ID");
     source.file = variable("CURB_POLICY");
     for (const policy::FlagRow &row : policy::flags())
         if (std::string text = variable(row.variable); !text.empty())

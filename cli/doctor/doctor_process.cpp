@@ -226,6 +226,8 @@ class Examination {
             case policy::Limit::keep_free:
                 return "others have to give memory back, or its policy keeps less free for them";
             case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
+            case policy::Limit::job:
+                return "free memory in the other processes of its job (curb release PID), or raise the job's cap";
             case policy::Limit::policy: break;
         }
         return "curb policy check";

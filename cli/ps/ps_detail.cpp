@@ -140,6 +140,10 @@ class Detail {
         }
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
         line(2, "cap", cap_text(books));
+        if (books.job_cap)
+            line(2, "job",
+                 fmt::format("{} of {} held by all processes of {}", format_human(books.job_held),
+                             format_human(*books.job_cap), plain(process_.status->job)));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
         if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests were held for room");

@@ -215,16 +215,48 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     }
 }
 
+bool hold_in_job(Device &device, Bytes bytes) noexcept {
+    const auto &share = device.ledger.share;
+    wait_queue::Wait wait;
+    for (int tries = 0;;) {
+        wait.attempt();
+        auto gpu = limits::in_force(device);
+        const Bytes cap = gpu->terms.job_cap.value_or(policy::kUnbounded);
+        if (share.joined()) {
+            const auto answer = device.ledger.share.reserve(bytes, cap);
+            if (answer == job::Share::Answer::reserved) {
+                if (wait.began()) reports::waited(device, Kind::contexts, bytes, wait);
+                return true;
+            }
+            constexpr int kTries = 64;
+            if (answer == job::Share::Answer::contended && ++tries < kTries) {
+                share.let_others_pass(tries);
+                continue;
+            }
+            if (cache::free_kept(device) != 0) continue;
+        }
+        const reports::LimitHit hit{Kind::contexts, policy::Limit::job, device.ledger.held()};
+        if (!share.joined() || bytes > cap || !wait.left(gpu->terms.growth.wait)) {
+            reports::refusal(device, *gpu, bytes, hit);
+            return false;
+        }
+        tries = 0;
+        wait_for_change(wait, device, gpu, *gpu, bytes, hit);
+    }
+}
+
 bool refuse_code_load(Device &device, Bytes by) noexcept {
     const auto gpu = limits::in_force(device);
-    const auto limit = gpu->terms.cap;
+    const auto limit = limits::cap(device);
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
     measure_if_stale(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Limit::cap, device.ledger.held()});
+    const bool by_job = limit != gpu->terms.cap;
+    reports::refusal(device, *gpu, 0,
+                     {Kind::overhead, by_job ? policy::Limit::job : policy::Limit::cap, device.ledger.held()});
     return true;
 }
 

@@ -111,6 +111,7 @@ std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const po
         Snapshot::Gpu &gpu = out->gpus[i];
         gpu.live_cap = caps.of(i, gpus[i]);
         gpu.terms = policy::terms_for(applied, gpus[i], device.total, gpu.live_cap);
+        gpu.beside_others = gpu.terms.job_cap || gpu.terms.growth.keep_free != 0;
         begin_allowance(gpu, before, device);
         out->caches |= gpu.terms.cache.max != 0;
     }

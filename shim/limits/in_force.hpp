@@ -67,11 +67,12 @@ struct Snapshot {
     struct Gpu {
         policy::GpuTerms terms;
         std::optional<policy::Size> live_cap;  // set by curb cap; nullopt: the policy's cap applies
+        bool beside_others = false;            // keep_free or a cap of the job: what others hold counts
         mutable Allowance allowance;           // the only member that changes while the snapshot is in force
 
         // True if any limit applies.
         [[nodiscard]] bool limited() const noexcept {
-            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
+            return terms.cap || terms.job_cap || terms.growth.start || terms.growth.keep_free != 0;
         }
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal

@@ -77,6 +77,21 @@ policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config:
     }
 }
 
+// Joins the job that a policy with a cap of it names, once in the life of the process. Without the ledger nothing is
+// granted on devices with such a cap.
+void join_job(const policy::Policy &policy) {
+    if (!policy::has_job_cap(policy)) return;
+    static constinit std::atomic<bool> warned{false};
+    const std::string name = config::job_name(*policy.job.of, in_force::source());
+    std::string fault = job::join(name);
+    for (Device &device : devices::all())
+        if (fault.empty() && !device.ledger.open_share(device.meter.uuid()))
+            fault = "it has no room for " + device.name();
+    if (fault.empty() || warned.exchange(true, std::memory_order_relaxed)) return;
+    log::write(policy::LogLevel::error, "the ledger of the job \"" + name + "\" cannot be used: " + fault +
+                                            ". GPU allocations under the job's cap are refused");
+}
+
 // Returns the differences between two policies, a line each.
 std::vector<std::string> differences(const policy::Policy &before, const policy::Policy &now) {
     std::vector<std::string> out = policy::differences(before, now);
@@ -130,6 +145,7 @@ void begin(const char *(*environment)(const char *)) {
     const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
+        join_job(loaded->policy);
         if (!source->foreign.empty())
             log::write(policy::LogLevel::warning,
                        source->foreign + " is not used, because it belongs to another user; CURB_POLICY can name it");
@@ -190,6 +206,7 @@ void check_signal() noexcept {
 void enforce(const config::Loaded &loaded) {
     const std::vector<std::string> changes = differences(snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
+    join_job(loaded.policy);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
     react_to_new_limits();
     take_signal();

@@ -107,6 +107,7 @@ Next sooner(Next a, Next b) noexcept {
 // after wake_up().
 Next do_periodic_work() noexcept {
     trace::log_error();
+    for (const Device &device : devices::all()) limits::tell_job(device);
     if (signals::program_has_set()) process::check_signal();
     const Next nap = nap::poll();
     // While the gate is closed, no call of the worker's may wait there: it would bring the process back.

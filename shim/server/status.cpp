@@ -60,6 +60,8 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.contexts = device.contexts.load(std::memory_order_relaxed);
     out.cap = terms.terms.cap;
     if (const Bytes allowance = terms.allowance.bytes(); allowance != policy::kUnbounded) out.allowance = allowance;
+    out.job_cap = terms.terms.job_cap;
+    out.job_held = device.ledger.share.held_by_all();
     out.live_cap = terms.live_cap;
     out.ceiling = terms.terms.ceiling;
     for (std::size_t why = 0; why < policy::kLimits; ++why)
@@ -106,6 +108,7 @@ control::Status now(const control::StatusRequest &asked) {
     out.signal_trouble = process::signal_trouble();
     out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
     out.policy = of_policy(in_force.version);
+    out.job = job::name();
     for (const Device &device : devices::all()) out.gpus.push_back(of_device(device, in_force.of(device.ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();

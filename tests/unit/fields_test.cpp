@@ -20,9 +20,11 @@ Layer whole() {
     GpuRule rule = grown(
         "cuda:0", {.start = "2GiB", .step = "12.5%", .factor = 1.5, .every = 10s, .keep_free = "4GiB", .wait = 0s});
     rule.policy.cap = size("8GiB");
+    rule.policy.job_cap = size("12GiB");
     rule.policy.cache = {.max = size("1GiB"), .idle = 30s};
     rule.policy.report = Report::device;
     layer.gpu = {rule};
+    layer.job = {.cap = size("50%"), .of = JobOf::slurm};
     layer.release = {
         .signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false, .collect = true};
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
@@ -97,6 +99,7 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
     }
     CHECK(written == expected);
     CHECK(written == std::vector<std::string>{R"(/gpu/cuda:0/cap: "8GiB")",
+                                              R"(/gpu/cuda:0/job_cap: "12GiB")",
                                               R"(/gpu/cuda:0/growth/start: "2GiB")",
                                               R"(/gpu/cuda:0/growth/step: "12.5%")",
                                               R"(/gpu/cuda:0/growth/factor: 1.5)",
@@ -106,6 +109,8 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
                                               R"(/gpu/cuda:0/cache/max: "1GiB")",
                                               R"(/gpu/cuda:0/cache/idle: "30s")",
                                               R"(/gpu/cuda:0/report: "device")",
+                                              R"(/job/cap: "50%")",
+                                              R"(/job/of: "slurm")",
                                               R"(/release/signal: "none")",
                                               R"(/release/steps: ["pools"])",
                                               R"(/release/idle: "10m")",

@@ -1,0 +1,86 @@
+// The ledger of a job: what each of its processes holds of each GPU, so that one cap holds for all of them.
+//
+// It is a System V segment that every process of the job attaches: no daemon, no descriptor, no file that could be
+// truncated, no lock. Each process has a slot and writes that slot alone. To reserve, it adds the bytes to its slot and
+// sums the slots of all living processes; over the cap, it takes them back. Of two processes at once the later one sees
+// the other's bytes, so the cap is never passed, and a process that is stopped or killed at any instruction holds up no
+// other one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lifetime.hpp"
+#include "policy/size.hpp"
+
+namespace curb::shim::job {
+
+using policy::Bytes;
+
+struct Row;
+
+// What this process holds of one device, as the others of its job see it. Without a job every function does nothing.
+// Thread-safe; takes no lock.
+class Share : NoCopy {
+  public:
+    // True once the process has joined a job.
+    [[nodiscard]] bool joined() const noexcept { return row_.load(std::memory_order_acquire) != nullptr; }
+    // Adds to the bytes held; negative numbers modulo 2^64.
+    void add(Bytes bytes) noexcept {
+        if (joined()) [[unlikely]]
+            add_joined(bytes);
+    }
+    // Sets the bytes that this process keeps free for code that the driver loads.
+    void keep(Bytes bytes) const noexcept;
+
+    enum class Answer : std::uint8_t {
+        reserved,
+        over,       // the job would exceed its cap
+        contended,  // only because others ask at this moment
+    };
+    // Adds `bytes` if all processes together then hold and keep at most `cap`.
+    [[nodiscard]] Answer reserve(Bytes bytes, Bytes cap) noexcept;
+    // The cost of a process's first context, which one process of the job finds out for the others. 0: not known yet.
+    [[nodiscard]] Bytes context_cost() const noexcept;
+    void note_context_cost(Bytes bytes) const noexcept;
+    // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
+    void let_others_pass(int tries) const noexcept;
+    // Returns the bytes that this process holds, as the others see them.
+    [[nodiscard]] Bytes held() const noexcept;
+    // Returns the bytes that the other living processes hold and keep.
+    [[nodiscard]] Bytes others() const noexcept;
+    // Return the bytes that all living processes hold, and those that they keep besides.
+    [[nodiscard]] Bytes held_by_all() const noexcept;
+    [[nodiscard]] Bytes kept_by_all() const noexcept;
+
+    // One living process of the job.
+    struct Holder {
+        std::uint32_t pid = 0;  // as it sees itself
+        std::array<char, 16> name{};
+        Bytes held = 0;
+        bool self = false;
+    };
+    // Returns the processes that hold memory of this device, the largest first. Throws std::bad_alloc.
+    [[nodiscard]] std::vector<Holder> holders() const;
+
+    // Makes the share that of the GPU `uuid` in the job that the process has joined. `held`: what it holds already.
+    // False if the ledger has no row left for it.
+    bool open(std::string_view uuid, Bytes held) noexcept;
+
+  private:
+    void add_joined(Bytes bytes) noexcept;
+    std::atomic<Row *> row_{nullptr};
+};
+
+// Joins the job of this name, once in the life of a process; later calls return the first one's result. `user`: whose
+// job it is. Returns why the ledger cannot be used; empty: joined. Starts the thread curb-job. Throws std::bad_alloc.
+std::string join(std::string_view name);
+// Returns the name of the job. Empty if the process has joined none.
+std::string name();
+
+}  // namespace curb::shim::job
