@@ -93,7 +93,7 @@ class Words(unittest.TestCase):
         self.assertEqual(completed("curb nonsense --"), [])
 
     def test_options_are_those_of_the_command(self):
-        self.assertEqual(sorted(completed("curb run --")), ["--cap", "--dry-run", "--help", "--policy", "--sim", "--strict"])
+        self.assertEqual(sorted(completed("curb run --")), ["--cap", "--dry-run", "--help", "--job-cap", "--policy", "--sim", "--strict"])
         self.assertEqual(completed("curb run --dr"), ["--dry-run"])
         self.assertEqual(completed("curb policy check --j"), ["--json"])
         self.assertIn("--version", completed("curb -"))
