@@ -22,6 +22,7 @@ void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms 
 
 // Returns the limit of one process. Lower than a cap by what the others of its job hold.
 std::optional<Bytes> cap_of(const Device &device, const Snapshot::Gpu &gpu) noexcept {
+    if (!gpu.terms.job_cap) return gpu.terms.cap;
     policy::Terms out;
     out.cap = gpu.terms.cap;
     lay_job_over(device, gpu, out);

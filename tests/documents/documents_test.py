@@ -26,6 +26,7 @@ ALL_PIECES = "trained with 8 of 8 pieces"
 RUN = {  # the line, and what has to be in what it prints
     "PATH=$PWD/build/bin:$PATH": "",
     "curb run --cap 8GiB -- python train.py": ALL_PIECES,
+    "curb run --job-cap 16GiB -- python train.py": ALL_PIECES,
     "LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json python train.py": ALL_PIECES,
     "curb run --sim --cap 4GiB -- ./my_cuda_program": ALL_PIECES,
     "curb ps": "train.py",
