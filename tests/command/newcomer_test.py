@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What a newcomer types, right, wrong and half right: newcomer_test.py BUILD
 
-Each row: the words, the exit status, and how the first line of the answer begins (of stderr if the status is not 0; ?: any). {pid}
-is a program under curb, {json} a policy, {old} a file and {dir} a folder.
+Each row: the words, the exit status, and how the first line of the answer begins (of stderr if the status is not 0; ?: any).
+{pid} is a program under curb, {json} a policy, {old} a file and {dir} a folder.
 """
 
 import shlex

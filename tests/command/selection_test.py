@@ -22,7 +22,8 @@ class Case(unittest.TestCase):
 
     def launched(self, *options: str) -> tuple[int, int]:
         """A shell that waits for a program under curb: the pids of both."""
-        command = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options, "--", BUILD / "tests/scenarios", "does_what_it_is_told"]
+        run = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options]
+        command = [*run, "--", BUILD / "tests/scenarios", "does_what_it_is_told"]
         shell = self.machine.start(["sh", "-c", '"$@"; true', "sh", *map(str, command)], self.machine.bare)
         program = int(Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text())
         self.addCleanup(os.kill, program, signal.SIGKILL)
@@ -31,7 +32,8 @@ class Case(unittest.TestCase):
 
     def gpu(self, pid: int) -> dict[str, Any]:
         """What the process says of its first GPU."""
-        return json.loads(self.machine.curb("ps", "--json", pid).stdout)["gpus"][0]["uses"][0]["books"]  # type: ignore[no-any-return]
+        view = json.loads(self.machine.curb("ps", "--json", pid).stdout)
+        return view["gpus"][0]["uses"][0]["books"]  # type: ignore[no-any-return]
 
     def pids(self, *options: object) -> set[int]:
         """Those that ps shows."""
@@ -128,7 +130,8 @@ class Selection(Case):
                       ["ps", "--sim"], ["resume", "--sim", process.pid]):  # fmt: skip
             run = self.machine.curb(*words, LD_LIBRARY_PATH="", CURB_SIM_STATE="")
             self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertIn("518 MiB of 80.6 GiB used", self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="").stdout)
+        shown = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="").stdout
+        self.assertIn("518 MiB of 80.6 GiB used", shown)
         process.kill()
         run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
         self.assertEqual(run.returncode, 125)

@@ -24,12 +24,13 @@ enum class Flag : std::uint8_t {
 #define CURB_FLAG(name, variable, option, shape, doc) name,
 #include "policy/flags.def"
 };
+// Arrays instead of pointers: the loader would have to fill those in at every start of a program.
 struct FlagRow {
     Flag flag;
-    const char *variable;  // "CURB_WAIT"
-    const char *option;    // "--wait"
-    const char *shape;     // of its value; "": it takes none, and the variable is 1
-    const char *doc;
+    char variable[16];  // "CURB_WAIT"
+    char option[16];    // "--wait"
+    char shape[24];     // of its value; "": it takes none, and the variable is 1
+    char doc[96];
 };
 inline constexpr std::size_t kFlags = 0
 #define CURB_FLAG(name, variable, option, shape, doc) +1
