@@ -322,7 +322,7 @@ set instead: CURB_GROWTH, CURB_WAIT, CURB_KEEP_FREE, CURB_STEER (1), CURB_TRACE,
 /etc/curb/policy.json is a ceiling that neither policy nor options can exceed. See curb policy show --help.
 
 --job-cap (CURB_JOB_CAP) is one cap for the command and all that it starts: what any of them holds counts. An inner curb
-run stays in the job (CURB_JOB), and can only lower it.
+run stays in the job (CURB_JOB) and can only lower the cap.
 
 --sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
 

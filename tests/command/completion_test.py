@@ -311,7 +311,7 @@ class Fish(unittest.TestCase):
                 "curb run --cap 1GiB -- comm", "curb run -- ls --alm", "curb run --cap ",
             )  # fmt: skip
         self.assertTrue({"run", "release", "policy", "metrics"} <= set(commands))
-        self.assertEqual(sorted(policy), ["check", "explain", "schema", "show"])
+        self.assertEqual(sorted(policy), ["check", "explain", "init", "schema", "show"])
         self.assertEqual((check, option), (["check"], ["--dry-run"]))
         self.assertEqual((value, file), (["my job.json"], ["my job.json"]))
         self.assertIn("command", command)
