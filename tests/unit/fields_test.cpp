@@ -27,6 +27,7 @@ Layer whole() {
     layer.job = {.cap = size("50%"), .of = JobOf::slurm};
     layer.release = {
         .signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false, .collect = true};
+    layer.suspend = {.idle = 10min, .when_others_wait = 5s, .host_memory = size("50%")};
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
@@ -116,6 +117,9 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
                                               R"(/release/idle: "10m")",
                                               R"(/release/before_growth: false)",
                                               R"(/release/collect: true)",
+                                              R"(/suspend/idle: "10m")",
+                                              R"(/suspend/when_others_wait: "5s")",
+                                              R"(/suspend/host_memory: "50%")",
                                               R"(/frameworks/steer: true)",
                                               R"(/frameworks/env: { "NAME": "value" })",
                                               R"(/log/level: "debug")",
