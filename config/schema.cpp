@@ -149,8 +149,7 @@ struct Type {
 };
 
 Type type_of(const policy::Field &field) {
-    // The least of sizes and times in the table is the smallest value above zero, or 100ms. A zero has no digit from 1
-    // to 9.
+    // The only least of sizes and times in the table is the smallest value above zero. A zero has no digit from 1 to 9.
     const bool positive = !field.least.empty();
     switch (field.type) {
         case FieldType::ignored: return {"ignored", "a string", "", {{"type", "string"}}};
@@ -162,11 +161,6 @@ Type type_of(const policy::Field &field) {
                     "a number and a unit, TiB, GiB, MiB, KiB or B (T, G, M, K), or a percentage of the device",
                     strings_like(size_pattern())};
         case FieldType::duration:
-            if (field.least == "100ms")
-                return {"time_from_100ms",
-                        "a time of 100ms or more",
-                        "",
-                        {{"$ref", "#/$defs/time"}, {"pattern", "[1-9][0-9]*[dhms]$|[1-9][0-9]{2,}ms$"}}};
             if (positive)
                 return {"positive_time", "a time above 0", "", {{"$ref", "#/$defs/time"}, {"pattern", "[1-9]"}}};
             return {"time", "a time", "a whole number and a unit, d, h, m, s or ms; at most a year",

@@ -3,16 +3,24 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
+#include <charconv>
 #include <vector>
 
 namespace curb::control {
 namespace {
+
+// By number: each name of libc is looked up at the start of every process.
+int open_in(int folder, const std::string &name, int flags) noexcept {
+    constexpr unsigned kOwn = 0600;
+    return static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn));
+}
+bool lock(int file, int how) noexcept { return ::syscall(SYS_flock, file, how | LOCK_NB) == 0; }
 
 constexpr std::size_t kStampDigits = 20;
 constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Turn::kLongest).count();
@@ -60,15 +68,15 @@ struct Entry {
 // Returns those that wait for this GPU, the first first. Some may be dead.
 std::vector<Entry> entries(int folder, const std::string &begins) {
     std::vector<Entry> out;
-    DIR *files = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    DIR *files = ::opendir(("/proc/self/fd/" + std::to_string(folder)).c_str());
     if (!files) return out;
     while (const dirent *file = ::readdir(files)) {
         Entry entry{file->d_name};
-        unsigned long long bytes = 0;
-        if (!entry.name.starts_with(begins) || out.size() == kMostNames ||
-            std::sscanf(entry.name.c_str() + begins.size(), "%*20u-%llu-%d-", &bytes, &entry.pid) != 2)
-            continue;
-        entry.bytes = bytes;
+        if (!entry.name.starts_with(begins) || out.size() == kMostNames) continue;
+        const char *end = entry.name.c_str() + entry.name.size();
+        const char *bytes = std::find(entry.name.c_str() + begins.size(), end, '-');
+        const auto number = std::from_chars(std::min(bytes + 1, end), end, entry.bytes);
+        if (std::from_chars(std::min(number.ptr + 1, end), end, entry.pid).ec != std::errc()) continue;
         out.push_back(std::move(entry));
     }
     ::closedir(files);
@@ -78,9 +86,9 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
 
 // Deletes the file if nobody holds it.
 bool is_held(int folder, const std::string &name) {
-    const Descriptor file(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const Descriptor file(open_in(folder, name, O_RDONLY | O_NONBLOCK));
     if (!file) return false;
-    if (::flock(file.number(), LOCK_SH | LOCK_NB) != 0) return true;
+    if (!lock(file.number(), LOCK_SH)) return true;
     ::unlinkat(folder, name.c_str(), 0);
     return false;
 }
@@ -93,11 +101,10 @@ Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes) :
     name_ = name_of(uuid, bytes);
     // Locked before it has its name: others would take it for a dead one's.
     const std::string aside = "." + name_;
-    file_ =
-        Descriptor(::openat(folder_.number(), aside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    file_ = Descriptor(open_in(folder_.number(), aside, O_RDWR | O_CREAT | O_EXCL));
     if (!file_) return;
-    if (::flock(file_.number(), LOCK_EX | LOCK_NB) != 0 ||
-        ::renameat(folder_.number(), aside.c_str(), folder_.number(), name_.c_str()) != 0) {
+    if (!lock(file_.number(), LOCK_EX) ||
+        ::syscall(SYS_renameat2, folder_.number(), aside.c_str(), folder_.number(), name_.c_str(), 0U) != 0) {
         ::unlinkat(folder_.number(), aside.c_str(), 0);
         file_ = Descriptor();
     }

@@ -16,8 +16,6 @@ constexpr auto kRows = std::to_array<FlagRow>({
 
 using Fault = std::optional<std::string>;
 
-constexpr Duration kLeastIdle = std::chrono::milliseconds(100);  // as in fields.def
-
 // Reads `text` with `parse` into `member`.
 template <class Member, class Parse>
 Fault take(std::string_view text, std::optional<Member> &member, Parse parse) {
@@ -66,7 +64,7 @@ Fault read_steer(std::string_view text, Flags &into) {
 Fault read_nap(std::string_view text, Flags &into) {
     std::optional<Duration> idle;
     if (auto fault = take(text, idle, parse_duration)) return fault;
-    if (*idle < kLeastIdle) return quote(text) + " is too short; 100ms or more";
+    if (idle->count() == 0) return quote(text) + " is too short; a millisecond at least";
     into.job.suspend.idle = idle;
     return std::nullopt;
 }

@@ -70,7 +70,7 @@ bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) n
 // False if a process that came first waits for memory of the device which is free now.
 bool is_next(Device &device, const policy::Growth &growth, wait_queue::Wait &wait, Bytes bytes,
              const policy::Terms &asked) noexcept {
-    if (growth.wait.count() == 0 || !wait.left(growth.wait)) return true;
+    if (!wait.left(growth.wait)) return true;
     if (!wait.is_in_order() && !wait_queue::others_wait(device)) return true;
     const Bytes held = device.ledger.held();
     const Bytes room = growth.keep_free != 0 ? asked.limit_beside_others - std::min(asked.limit_beside_others, held)
@@ -121,7 +121,7 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         asked.may_wait = wait.left(growth.wait);
         asked.released = released;
         Bytes seen = 0;
-        const Verdict verdict = is_next(device, growth, wait, bytes, asked)
+        const Verdict verdict = growth.wait.count() == 0 || is_next(device, growth, wait, bytes, asked)
                                     ? device.ledger.reserve(kind, bytes, asked, &seen)
                                     : Verdict::wait;
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means

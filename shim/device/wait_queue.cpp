@@ -9,6 +9,7 @@
 
 #include "clock.hpp"
 #include "devices.hpp"
+#include "keep_errno.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::wait_queue {
@@ -32,17 +33,15 @@ void remove(const Entry &entry) noexcept {
     *at = entry.next;
 }
 
-const control::Places &places() {
-    static const auto &kept = *new control::Places(control::places());
-    return kept;
-}
+constinit std::atomic<const control::Places *> known_places{nullptr};
+const control::Places *places() noexcept { return known_places.load(std::memory_order_acquire); }
 
 constinit std::atomic<int> listening{0};
 constinit std::atomic<std::uint32_t> changes{0};
 
 }  // namespace
 
-void keep_places() { places(); }
+void use(const control::Places &places) noexcept { known_places.store(&places, std::memory_order_release); }
 
 void changed() noexcept {
     if (listening.load(std::memory_order_seq_cst) == 0) return;
@@ -50,7 +49,9 @@ void changed() noexcept {
     futex_wake(changes);
 }
 
-Wait::~Wait() {
+void Wait::end() noexcept {
+    const KeepErrno keep_errno;
+    delete turn_;
     if (!entry_) return;
     remove(*entry_);
     listening.fetch_sub(1, std::memory_order_seq_cst);
@@ -61,12 +62,14 @@ void Wait::attempt() noexcept {
 }
 
 void Wait::join(const Device &device, policy::Bytes bytes) noexcept try {
-    if (!turn_) turn_.emplace(places(), device.meter.uuid(), bytes);
+    const KeepErrno keep_errno;
+    if (!turn_ && places()) turn_ = new control::Turn(*places(), device.meter.uuid(), bytes);
 } catch (...) {
     // Out of host memory: without an order.
 }
 
 bool Wait::has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
+    const KeepErrno keep_errno;
     join(device, bytes);
     return !turn_ || turn_->has_come(room);
 } catch (...) {
@@ -111,6 +114,7 @@ bool Wait::becomes_long() noexcept {
 }
 
 bool others_wait(const Device &device) noexcept try {
+    const KeepErrno keep_errno;
     struct Seen {
         std::uint64_t at_ms = 0;
         std::string uuid;
@@ -122,7 +126,7 @@ bool others_wait(const Device &device) noexcept try {
     const std::scoped_lock lock(seen_mutex);
     const std::uint64_t now = now_ms();
     if (std::string uuid = device.meter.uuid(); seen.uuid != uuid || now - seen.at_ms >= kAgainMs)
-        seen = {now, uuid, control::Turn::others_wait(places(), uuid)};
+        seen = {now, uuid, places() && control::Turn::others_wait(*places(), uuid)};
     return seen.wait;
 } catch (...) {
     return false;

@@ -20,9 +20,8 @@ struct Device;
 
 namespace curb::shim::wait_queue {
 
-// Reads from the environment where the runtime directory is: the program may change it later. Call it at start. May
-// throw std::bad_alloc.
-void keep_places();
+// Says where the runtime directory is. Before that there is no order among processes. Call it once.
+void use(const control::Places &places) noexcept;
 
 // Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
 // Costs one load if none waits. Thread-safe.
@@ -52,13 +51,15 @@ struct Entry {
 class Wait : NoCopy {
   public:
     Wait() noexcept = default;
-    ~Wait();
+    ~Wait() {
+        if (entry_ || turn_) end();
+    }
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
     // Joins those that wait for room on the device, requests and processes alike.
     void join(const Device &device, policy::Bytes bytes) noexcept;
-    [[nodiscard]] bool is_in_order() const noexcept { return turn_.has_value(); }
+    [[nodiscard]] bool is_in_order() const noexcept { return turn_ != nullptr; }
     // Joins them. False if one that came first can be served with `room`, which is free for this one.
     [[nodiscard]] bool has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
     // True if the request has waited less than `most` in total.
@@ -74,8 +75,10 @@ class Wait : NoCopy {
     [[nodiscard]] bool becomes_long() noexcept;
 
   private:
+    void end() noexcept;
+
     std::optional<Entry> entry_;
-    std::optional<control::Turn> turn_;
+    control::Turn *turn_ = nullptr;
 };
 
 // True if another process waits for room on the device. Asks at most every 20 ms. Thread-safe.

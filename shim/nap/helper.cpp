@@ -12,9 +12,11 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "control/proc.hpp"
 #include "own_thread.hpp"
 #include "real_libc.hpp"
 
@@ -24,15 +26,21 @@ namespace {
 // The variables that the command, the driver and NVML look at. Not LD_PRELOAD, nor what hides GPUs.
 constexpr std::string_view kKept[] = {"HOME=", "PATH=", "XDG_RUNTIME_DIR=", "LD_LIBRARY_PATH=", "CURB_SIM"};
 
-std::vector<std::string> &environment() {
-    static auto &kept = *new std::vector<std::string>;
+// Returns the variables that the program was started with: environ may be changing.
+std::vector<std::string> environment() {
+    std::vector<std::string> kept;
+    constexpr std::size_t kMost = 1 << 20;
+    const std::string all = control::proc_text(getpid(), "environ", kMost);
+    for (std::size_t at = 0; at < all.size(); at += std::strlen(&all[at]) + 1)
+        for (const std::string_view name : kKept)
+            if (std::string_view(&all[at]).starts_with(name)) kept.emplace_back(&all[at]);
     return kept;
 }
 
 // Where the command is, from where this library is: PREFIX/bin/curb beside PREFIX/lib, lib/curb, lib/TRIPLET/curb.
 std::string command() {
     Dl_info self{};
-    if (dladdr(reinterpret_cast<const void *>(&environment), &self) == 0 || !self.dli_fname) return {};
+    if (dladdr(reinterpret_cast<const void *>(&command), &self) == 0 || !self.dli_fname) return {};
     std::string folder = self.dli_fname;
     for (int up = 0; up < 4; ++up) {
         const std::size_t slash = folder.rfind('/');
@@ -58,14 +66,14 @@ int become(void *given) {
     by_default.sa_handler = SIG_DFL;
     for (int signal = 1; signal < NSIG; ++signal) real::sigaction()(signal, &by_default, nullptr);
     for (int number = 0; number < 3; ++number)
-        if (start.socket != number) dup3(start.socket, number, 0);
+        if (start.socket != number) syscall(SYS_dup3, start.socket, number, 0);
     fcntl(start.socket, F_SETFL, 0);  // blocking, for all three
     if (syscall(SYS_close_range, 3U, ~0U, 0U) != 0)
         for (int number = 3; number < 4096; ++number) close(number);
     sigset_t none;
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);
-    execve(start.path, start.arguments, start.variables);
+    syscall(SYS_execve, start.path, start.arguments, start.variables);
     syscall(SYS_exit_group, 127);
     return 127;
 }
@@ -74,12 +82,6 @@ int become(void *given) {
 alignas(16) constinit std::array<char, 65'536> stack{};
 
 }  // namespace
-
-void Helper::keep_environment() {
-    for (char *const *variable = environ; *variable; ++variable)
-        for (const std::string_view kept : kKept)
-            if (std::string_view(*variable).starts_with(kept)) environment().emplace_back(*variable);
-}
 
 bool Helper::start(std::initializer_list<std::string> words) {
     std::string path = command();
@@ -90,7 +92,8 @@ bool Helper::start(std::initializer_list<std::string> words) {
     texts.insert(texts.end(), words);
     std::vector<char *> arguments, variables;
     for (std::string &text : texts) arguments.push_back(text.data());
-    for (std::string &text : environment()) variables.push_back(text.data());
+    std::vector<std::string> kept = environment();
+    for (std::string &text : kept) variables.push_back(text.data());
     arguments.push_back(nullptr);
     variables.push_back(nullptr);
     Start start{path.c_str(), arguments.data(), variables.data(), theirs.number()};
@@ -133,7 +136,7 @@ int Helper::end() noexcept {
     if (pid_ <= 0) return 127;
     const own_thread::Asleep asleep;
     int status = 0;
-    while (waitpid(pid_, &status, __WALL) < 0 && errno == EINTR) {
+    while (syscall(SYS_wait4, pid_, &status, __WALL, nullptr) < 0 && errno == EINTR) {
     }
     pid_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

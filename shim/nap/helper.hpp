@@ -13,9 +13,6 @@ namespace curb::shim {
 
 class Helper : NoCopy {
   public:
-    // Copies the variables that helpers get. Throws std::bad_alloc.
-    static void keep_environment();
-
     // Starts `curb WORDS...` with a socket as its standard input, output and error. start() may throw std::bad_alloc;
     // it returns false if there is no command or no process. One helper at a time.
     Helper() noexcept = default;

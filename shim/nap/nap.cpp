@@ -150,6 +150,10 @@ bool wait_and_come_back(Helper &helper) {
 // One nap, on a thread of its own. The gate is open again when it returns, unless the process is suspended by then.
 void take_nap(const std::string &host_memory) {
     called_ms.store(0, std::memory_order_seq_cst);
+    gate::on_wait([]() noexcept {
+        std::uint64_t none = 0;
+        called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
+    });
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
@@ -234,14 +238,6 @@ bool others_wait() noexcept {
 }
 
 }  // namespace
-
-void keep_environment() {
-    Helper::keep_environment();
-    gate::on_wait([]() noexcept {
-        std::uint64_t none = 0;
-        called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
-    });
-}
 
 std::optional<std::uint64_t> poll() noexcept try {
     auto &state = leaked<std::optional<State>>();

@@ -9,10 +9,6 @@
 
 namespace curb::shim::nap {
 
-// Keeps what the helper's environment needs: the program may change its own later. Call it once, at start. Throws
-// std::bad_alloc.
-void keep_environment();
-
 // Begins a nap if the process has been idle for long enough. Returns the milliseconds until the next call. nullopt if
 // the policy has no naps. On the worker, which calls gate::watch() after its own calls of the driver. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;

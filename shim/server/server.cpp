@@ -34,6 +34,7 @@
 #include "socket_file.hpp"
 #include "status.hpp"
 #include "thunks.hpp"
+#include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker.hpp"
 
@@ -439,6 +440,7 @@ void measured() noexcept {
 void start() noexcept try {
     // Read here, because the program's other threads may change the environment later.
     socket_places = new control::Places(control::places());
+    wait_queue::use(*socket_places);
     socket_file::until_exit();
     inbox();
     own_thread::start(serve, "curb-control");

@@ -16,7 +16,6 @@
 #include "last_thread.hpp"
 #include "log.hpp"
 #include "log_file.hpp"
-#include "nap.hpp"
 #include "own_thread.hpp"
 #include "policy_watcher.hpp"
 #include "process.hpp"
@@ -25,7 +24,6 @@
 #include "signals.hpp"
 #include "trace.hpp"
 #include "unwinder.hpp"
-#include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker.hpp"
 
@@ -81,8 +79,6 @@ void start() {
     last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
     allocators::read_environment();
-    nap::keep_environment();
-    wait_queue::keep_places();
     begin(environment);
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);

@@ -46,7 +46,6 @@ VALUES = {
     "positive_size": SIZES,
     "time": TIMES,
     "positive_time": TIMES,
-    "time_from_100ms": [*TIMES, "99ms", "100ms", "0100ms", "0099ms", "1000ms"],
     "factor": [1.01, 1.0100001, 1.5, 2, 100, 100.0, 1, 1.0, 1.009, 100.1, 101, 0, -2, 1e300, 1e-300, "1.5", 10**30],
     "flag": [True, False, 0, 1, "true", "yes"],
     "report": ["cap", "device", "Cap", "", "both", "cap\n"],

@@ -49,6 +49,7 @@ inline const std::string kWhole = R"(// a policy
     "nvml:1": {}, "3B:00.0": { "cap": "1GiB", "growth": { "start": "1GiB" } }, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
   "job": { "cap": "16GiB", "of": "user" },
+  "suspend": { "idle": "10m", "when_others_wait": "5s", "host_memory": "64GiB" },
   "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false, "collect": true },
   "frameworks": { "steer": true, "env": { "TF_CPP_MIN_LOG_LEVEL": "1", "EMPTY": "" } },
   "log": { "level": "debug", "file": "curb-\u00e4-%p.log" },

@@ -62,6 +62,7 @@ TEST_CASE("Every field is read") {
           R"("job": {"cap": "16GiB", "of": "user"}, )"
           R"("release": {"signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", )"
           R"("before_growth": false, "collect": true}, )"
+          R"("suspend": {"idle": "10m", "when_others_wait": "5s", "host_memory": "64GiB"}, )"
           R"("frameworks": {"steer": true, "env": { "EMPTY": "", "TF_CPP_MIN_LOG_LEVEL": "1" }}, )"
           R"("log": {"level": "debug", "file": "curb-ä-%p.log"}, "trace": {"file": "curb-%p.trace.json"}, )"
           R"("rules": [{"match": {"exe": "python3*", "args": "*train_bert*", "user": "alice", )"
