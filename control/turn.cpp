@@ -84,7 +84,7 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
     return out;
 }
 
-// Deletes the file if nobody holds it.
+// True if a process holds the file locked. If none does, deletes it.
 bool is_held(int folder, const std::string &name) {
     const Descriptor file(open_in(folder, name, O_RDONLY | O_NONBLOCK));
     if (!file) return false;

@@ -72,7 +72,8 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
     return out;
 }
 
-// One line of the table of several answers. Its columns have fixed widths, since each line is printed when it comes.
+// Returns one line of the table of several answers. The columns have fixed widths, since each line is printed when it
+// comes.
 std::string row_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
     std::vector<std::string> from;

@@ -24,8 +24,8 @@ class Gate {
     std::optional<std::string> close(policy::Duration patience, bool force);
     // True if the process was out by a nap: now it stays out until it is resumed.
     [[nodiscard]] bool turn_nap_into_suspend();
-    // Asks the process to keep it closed. Called at least each second until the process is out: it opens the gate by
-    // itself if nobody asks, since curb may have been killed.
+    // Asks the process to keep it closed. Called at least each second until the process is out: without these requests
+    // it opens the gate by itself, since curb may have been killed.
     void keep_closed();
     // The process is out: the gate stays closed when this object goes.
     void leave_closed() { closed_ = false; }

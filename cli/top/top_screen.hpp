@@ -1,5 +1,5 @@
-// The screen of `curb top`: lines of a fixed size from a view of the machine and from what the user has typed. Pure:
-// the clock, the terminal and the processes come in from outside.
+// The screen of `curb top`: lines of a fixed size, made of a view of the machine and of the typed keys. Pure: takes
+// the clock, the terminal and the processes as arguments.
 #pragma once
 
 #include <deque>

@@ -17,11 +17,11 @@ constinit std::atomic<std::uint64_t> lease_until_ms{0};
 constinit std::atomic<bool> ending{false};
 constinit std::atomic<void (*)() noexcept> waits{nullptr};
 
-// How often a waiting call asks the driver whether the process has been brought back by someone who did not say so:
-// another tool, or a `curb resume` that was killed.
+// How often a waiting call asks the driver whether the process is running again: another tool, or a `curb resume` that
+// was killed before it opened the gate, may have brought it back.
 constexpr std::uint64_t kLookMs = 100;
 
-// True if the driver says that the process is not moved: nobody keeps the gate closed for a reason.
+// True if the driver says that the process is running: then there is no reason to keep the gate closed.
 bool is_running() noexcept {
     CUprocessState state{};
     return detail::the_driver.cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&

@@ -20,6 +20,10 @@
 #include "own_thread.hpp"
 #include "real_libc.hpp"
 
+// libc's clone by its other name: ThreadSanitizer's clone takes every new process for one with a copy of the memory,
+// and ends this one when it next starts a thread.
+extern "C" int __clone(int (*)(void *), void *, int, void *, ...);
+
 namespace curb::shim {
 namespace {
 
@@ -46,7 +50,7 @@ std::string command() {
         const std::size_t slash = folder.rfind('/');
         if (slash == std::string::npos) break;
         folder.resize(slash);
-        if (const std::string path = folder + "/bin/curb"; access(path.c_str(), X_OK) == 0) return path;
+        if (std::string path = folder + "/bin/curb"; access(path.c_str(), X_OK) == 0) return path;
     }
     return {};
 }
@@ -99,7 +103,7 @@ bool Helper::start(std::initializer_list<std::string> words) {
     Start start{path.c_str(), arguments.data(), variables.data(), theirs.number()};
     // No signal at its end: then wait() without __WALL does not find it. As vfork: this thread goes on once the command
     // is executed. (All signals are blocked in curb's threads.)
-    pid_ = clone(become, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK, &start);
+    pid_ = __clone(become, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK, &start);
     return pid_ > 0;
 }
 

@@ -169,34 +169,6 @@ class Commands(unittest.TestCase):
         self.assertEqual(completed("curb policy ch", before=before), ["check"])
 
 
-@unittest.skipUnless(shutil.which("fish"), "fish is not installed")
-class Fish(unittest.TestCase):
-    def completed(self, line, **environment):
-        script = f'source {ROOT}/completion/curb.fish; complete -C "{line}"'
-        path = f"{CURB.parent}:{os.environ['PATH']}"
-        run = subprocess.run(
-            ["fish", "--no-config", "-c", script],
-            env=os.environ | {"PATH": path} | environment, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        self.assertEqual(run.stderr, "")
-        return [row.split("\t")[0] for row in run.stdout.splitlines()]
-
-    def test_commands_options_files_and_programs(self):
-        self.assertTrue({"run", "release", "policy"} <= set(self.completed("curb ")))
-        self.assertEqual(self.completed("curb policy ch"), ["check"])
-        self.assertEqual(self.completed("curb run --dr"), ["--dry-run"])
-        self.assertEqual(sorted(self.completed("curb run --")), RUN)
-        self.assertIn("printf", self.completed("curb run --cap 8GiB -- print"))
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "job.json").touch()
-            self.assertEqual(self.completed(f"curb policy check {folder}/jo"), [f"{folder}/job.json"])
-
-    def test_pids(self):
-        with Machine(BUILD) as machine:
-            process = machine.told()
-            self.assertIn(str(process.pid), self.completed("curb release ", XDG_RUNTIME_DIR=str(machine.runtime)))
-
-
 class Processes(unittest.TestCase):
     def test_pids_with_their_names(self):
         with Machine(BUILD) as machine:
@@ -293,11 +265,11 @@ class Terminal(unittest.TestCase):
 
 
 class Fish(unittest.TestCase):
-    """It prints what it offers for a line by itself: complete -C."""
+    """It prints by itself what it offers for a line: complete -C."""
 
-    def offered(self, *lines):
+    def offered(self, *lines, **more):
         script = f"source {COMPLETION.parent / 'curb.fish'}\n" + "\n".join(f"complete -C '{line}'; echo ====" for line in lines)
-        environment = {**os.environ, "PATH": f"{CURB.parent}:{os.environ['PATH']}", "HOME": self.folder}
+        environment = {**os.environ, "PATH": f"{CURB.parent}:{os.environ['PATH']}", "HOME": self.folder, **more}
         run = subprocess.run(["fish", "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=self.folder)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         return [[line.split("\t")[0] for line in answer.splitlines()] for answer in run.stdout.split("====\n")[:-1]]
@@ -306,17 +278,25 @@ class Fish(unittest.TestCase):
     def test_commands_options_files_and_the_command_of_run(self):
         with tempfile.TemporaryDirectory() as self.folder:
             Path(self.folder, "my job.json").touch()
-            commands, policy, check, option, value, file, command, argument, none = self.offered(
-                "curb ", "curb policy ", "curb policy ch", "curb run --dr", "curb run --policy my", "curb policy check my",
-                "curb run --cap 1GiB -- comm", "curb run -- ls --alm", "curb run --cap ",
+            commands, policy, check, option, options, value, file, command, argument, none = self.offered(
+                "curb ", "curb policy ", "curb policy ch", "curb run --dr", "curb run --", "curb run --policy my",
+                "curb policy check my", "curb run --cap 1GiB -- comm", "curb run -- ls --alm", "curb run --cap ",
             )  # fmt: skip
         self.assertTrue({"run", "release", "policy", "metrics"} <= set(commands))
         self.assertEqual(sorted(policy), ["check", "explain", "init", "schema", "show"])
         self.assertEqual((check, option), (["check"], ["--dry-run"]))
+        self.assertEqual(sorted(options), RUN)
         self.assertEqual((value, file), (["my job.json"], ["my job.json"]))
         self.assertIn("command", command)
         self.assertIn("--almost-all", argument)
         self.assertEqual(none, [])
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not here (scripts/setup test)")
+    def test_pids(self):
+        with tempfile.TemporaryDirectory() as self.folder, Machine(BUILD) as machine:
+            process = machine.told()
+            offered = self.offered("curb release ", XDG_RUNTIME_DIR=str(machine.runtime))
+        self.assertIn(str(process.pid), offered[0])
 
 
 class Zsh(unittest.TestCase):

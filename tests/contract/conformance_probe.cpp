@@ -150,10 +150,11 @@ void *behind_thunk(const void *address) {
     };
 #if defined(__x86_64__)
     constexpr unsigned char kEndbr[] = {0xF3, 0x0F, 0x1E, 0xFA}, kCompare[] = {0x83, 0x3D}, kJump[] = {0xFF, 0x25};
+    const int jump = code[11] == 0x0F ? 17 : 13;  // behind a jne of six bytes, or of two
     if (std::memcmp(code, kEndbr, 4) != 0 || std::memcmp(code + 4, kCompare, 2) != 0 ||
-        std::memcmp(code + 13, kJump, 2) != 0)
+        std::memcmp(code + jump, kJump, 2) != 0)
         return nullptr;
-    return *reinterpret_cast<void *const *>(code + 19 + word(15));
+    return *reinterpret_cast<void *const *>(code + jump + 6 + word(jump + 2));
 #elif defined(__aarch64__)
     // bti, adrp and ldr of the gate, adrp and add of the slot, cbnz w16
     if ((static_cast<std::uint32_t>(word(20)) & 0xFF00001F) != 0x35000010) return nullptr;

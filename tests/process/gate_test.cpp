@@ -92,7 +92,7 @@ TEST_CASE("the gate opens by itself when nobody keeps it closed and the program 
     }
 }
 
-TEST_CASE("a suspended program may exit, fork and be killed") {
+TEST_CASE("a suspended program may exit, fork and be killed", "[fork-child]") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 64") == "held");

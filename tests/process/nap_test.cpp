@@ -40,6 +40,15 @@ pid_t helper_of(pid_t pid) {
     return 0;
 }
 
+// It is told `what` in a nap.
+void comes_back_after(const Machine &machine, Program &program, const std::string &what) {
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    CHECK_FALSE(program.answers(what).empty());
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
 }  // namespace
 
 TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it back") {
@@ -153,16 +162,16 @@ TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
     CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
 }
 
-TEST_CASE("a process may fork, and close its descriptors, in a nap") {
-    const std::string what = GENERATE("fork", "close for sockets");
-    CAPTURE(what);
+TEST_CASE("a process may fork in a nap") {
     const Machine machine;
     Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 2048") == "held");
-    REQUIRE(is_out(machine, program));
-    CHECK_FALSE(program.answers(what).empty());
-    CHECK(program.answers("check") == "right");
-    CHECK(program.finish() == 0);
+    comes_back_after(machine, program, "fork");
+}
+
+TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    comes_back_after(machine, program, "close for sockets");
 }
 
 TEST_CASE("a nap that the driver ends leaves the process as it was") {

@@ -1,5 +1,5 @@
-// Who waits for room on a GPU, over all processes of a user: of those for which there is room, whoever came first is
-// served first. Without a daemon: each that waits has an empty file in the runtime directory, locked as long as it
+// The order in which all processes of a user that wait for room on a GPU are served: of those for which there is room,
+// the first to come. Needs no daemon: each that waits has an empty file in the runtime directory, locked as long as it
 // waits, so that a dead one is skipped.
 #pragma once
 

@@ -1,0 +1,76 @@
+#include "moving.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.hpp"
+#include "control/suspended.hpp"
+#include "json.hpp"
+#include "sim.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+
+std::string seconds_text(Seconds seconds) {
+    return fmt::format("{:.{}f} s", seconds.count(), seconds.count() < 0.1 ? 3 : 1);
+}
+
+std::string rate_text(policy::Bytes bytes, Seconds seconds) {
+    const double rate = static_cast<double>(bytes) / std::max(seconds.count(), 1e-3);
+    return policy::format_human(static_cast<policy::Bytes>(rate)) + "/s";
+}
+
+Moving::Moving(const char *what, const char *done, int pid, bool json)
+    : pid_(pid),
+      json_(json),
+      target_(inspect(pid)),
+      cannot_(fmt::format("cannot {} {}: ", what, target_.text())),
+      done_(done) {}
+
+int Moving::ended(int status, const std::string &state, const std::string &message) const {
+    complain(message);
+    if (json_)
+        print_line(json::object(
+            {{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}));
+    return status;
+}
+
+int Moving::half_done(const Left &left, const std::string &why, const std::string &how,
+                      const std::string &remedy) const {
+    if (control::suspended::start_of(pid_) != target_.process.start)
+        return ended(kHalfDone, "ended", why + "; the process has ended");
+    const bool failed = left.is(CU_PROCESS_STATE_FAILED);
+    return ended(kHalfDone, left.name(),
+                 why + how +
+                     (failed ? ": the driver has given it up, and all that is left is to end it (kill -9)"
+                             : ": try curb resume " + remedy));
+}
+
+policy::Bytes Moving::held() const {
+    const auto gpus = nvml_gpus();
+    return gpus ? held_by(*gpus, pid_) : 0;
+}
+
+int each(const char *command, bool is_out_after, const Selection &selection, bool sim,
+         const std::function<int(int pid)> &move) {
+    if (sim)
+        if (const auto fault = use_sim()) return failed(command + (": " + *fault));
+    const auto processes = found(selection, command);
+    if (!processes) return failed(command + (": " + processes.error()));
+    int status = 0;
+    bool none = true;
+    for (const int pid : *processes) {
+        const Target target = inspect(pid);
+        const bool is_out = target.process.start != 0 && control::suspended::read(target.process).has_value();
+        if (selection.is_described() && is_out == is_out_after) continue;
+        none = false;
+        const int one = move(pid);
+        if (one == kInterrupted) return one;
+        status = std::max(status, one);
+    }
+    if (none) complain(fmt::format("no process under curb is there to {}", command));
+    return status;
+}
+
+}  // namespace curb::cli

@@ -1,0 +1,237 @@
+// `curb resume` moves a suspended process back into its GPUs. With too little free memory the driver blocks the process
+// for good, so curb checks it right before the call. Another process can still take the memory in between.
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+#include "command.hpp"
+#include "control/suspended.hpp"
+#include "control/turn.hpp"
+#include "gate.hpp"
+#include "json.hpp"
+#include "moving.hpp"
+#include "policy/duration.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace suspended = control::suspended;
+using policy::Bytes;
+using policy::format_human;
+
+struct ResumeOptions {
+    Selection selection;
+    std::optional<std::string> wait, bytes;
+    bool sim = false, json = false;
+
+    void declare(Options &takes) {
+        selection.declare(takes);
+        takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
+        takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
+        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.json(json);
+    }
+};
+
+class Resuming : Moving {
+  public:
+    Resuming(const ResumeOptions &options, int pid)
+        : Moving("resume", "resumed", pid, options.json), options_(options) {}
+
+    int run() {
+        if (options_.wait) {
+            const auto wait = policy::parse_duration(*options_.wait);
+            if (!wait) return ended(kFailure, "unchanged", "--wait: " + wait.error());
+            patience_ = *wait;
+        }
+        if (options_.bytes) {
+            const auto size = policy::parse_size(*options_.bytes);
+            if (!size || size->unit != policy::Size::Unit::bytes)
+                return ended(kFailure, "unchanged",
+                             "--bytes: " + (size ? "a share of which device? Write an amount, as 8GiB" : size.error()));
+            bytes_ = size->amount;
+        }
+        ResumeFacts facts;
+        facts.user = ::geteuid();
+        facts.target = target_;
+        if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
+        suspended::remove_stale(target_.process);
+        const auto claim = suspended::Claim::take(target_.process);
+        if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
+        const auto driver = open_driver();
+        facts.driver = facts_of(driver, pid_);
+        if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
+        hold_interrupts();
+        if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) {
+            complain(target_.text() + " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
+            return unlocked(*driver, 0, std::nullopt);
+        }
+        if (const auto status = wait_for_room(facts)) return *status;
+        return move(*driver);
+    }
+
+  private:
+    // From the record; without one from the process's status; else from --bytes.
+    [[nodiscard]] std::vector<Need> needs(const std::vector<GpuState> &gpus) const {
+        std::vector<Need> out;
+        const auto need = [&](const std::string &uuid, Bytes held, Bytes free = ~Bytes{0}) {
+            out.push_back({uuid, room_for(held, free, held_on(gpus, uuid, pid_))});
+        };
+        if (const auto record = suspended::read(target_.process)) {
+            for (const suspended::Gpu &gpu : *record) need(gpu.uuid, gpu.held, gpu.free);
+        } else if (const auto books = ask_books(target_)) {
+            for (const control::GpuStatus &gpu : books->gpus)
+                if (gpu.held != 0) need(gpu.uuid, gpu.held);
+        } else if (bytes_) {
+            const bool listed = !gpus_of(gpus, pid_).empty();  // if not, any GPU may be the one
+            for (const GpuState &gpu : gpus)
+                if (!listed || gpu.user(pid_)) need(gpu.uuid, *bytes_);
+        }
+        return out;
+    }
+
+    // Returns the exit status if there is too little room. nullopt if there is enough.
+    std::optional<int> wait_for_room(ResumeFacts &facts) {
+        constexpr auto kNextPoll = std::chrono::milliseconds(200), kNextLook = std::chrono::milliseconds(20);
+        Progress progress([&](Seconds so_far) {
+            return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
+                               policy::format(patience_));
+        });
+        for (;;) {
+            facts.gpus = nvml_gpus();
+            if (*facts.gpus) facts.needs = needs(**facts.gpus);
+            const auto refusal = why_not_resume(facts);
+            if (!refusal && (patience_.count() == 0 || its_turn(facts))) return std::nullopt;
+            if (!refusal) {  // others came first: soon
+                if (interrupted()) return ended(kInterrupted, "suspended", cannot_ + "interrupted");
+                std::this_thread::sleep_for(kNextLook);
+                continue;
+            }
+            if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
+            if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
+                return ended(kRefused, "suspended", refusal->text());
+            static_cast<void>(its_turn(facts));  // others see that it waits
+            progress.refresh();
+            std::this_thread::sleep_for(kNextPoll);
+        }
+    }
+
+    // True unless another process came first and waits for one of its GPUs. Joins those that wait, until it is back.
+    bool its_turn(const ResumeFacts &facts) {
+        if (turns_.empty())
+            for (const Need &need : *facts.needs) turns_.emplace_back(control::places(), need.uuid, need.bytes);
+        bool has_come = true;
+        for (std::size_t i = 0; i < turns_.size(); ++i) {
+            const auto &gpus = **facts.gpus;
+            const std::string &uuid = (*facts.needs)[i].uuid;
+            const auto gpu =
+                std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
+            has_come = turns_[i].has_come(gpu == gpus.end() ? 0 : gpu->free) && has_come;
+        }
+        return has_come;
+    }
+
+    int move(const Driver &driver) const {
+        const Bytes left = held();
+        Bytes whole = 0;
+        for (const suspended::Gpu &gpu : suspended::read(target_.process).value_or(suspended::Record()))
+            whole += gpu.held;
+        const auto back = [&](Bytes now) { return now - std::min(now, left); };
+        CUcheckpointRestoreArgs arguments{};
+        const Made moved =
+            make([&] { return driver.cuCheckpointProcessRestore(pid_, &arguments); },
+                 [&](Seconds so_far) {
+                     return fmt::format("  {}{} back, {}", format_human(back(held())),
+                                        whole == 0 ? "" : " of " + format_human(back(whole)), seconds_text(so_far));
+                 },
+                 "half a resume cannot be stopped: it goes on to its end");
+        const Left state = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
+        if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_LOCKED))
+            return unlocked(driver, back(held()), moved.time);
+        const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
+        if (state.is(CU_PROCESS_STATE_CHECKPOINTED))
+            return ended(kRefused, "suspended", why + "; it is still suspended, and curb resume can be tried again");
+        return half_done(state, why, "; its state is " + state.name(), "again");
+    }
+
+    int unlocked(const Driver &driver, Bytes bytes, std::optional<Seconds> time) const {
+        const Left left = unlock(driver, pid_);
+        if (!left.is(CU_PROCESS_STATE_RUNNING))
+            return half_done(left,
+                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(left.error),
+                             "; its state is " + left.name(), "again");
+        suspended::remove(target_.process);
+        if (target_.under_curb) open_gate(pid_);
+        if (json_)
+            print_line(json::object({{"pid", pid_},
+                                     {"resumed", true},
+                                     {"bytes", bytes},
+                                     {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}));
+        else if (time)
+            print(fmt::format("resumed {}: {} back on the device in {} ({})\n", target_.text(), format_human(bytes),
+                              seconds_text(*time), rate_text(bytes, *time)));
+        else
+            print("unlocked " + target_.text() + ": it runs again\n");
+        return 0;
+    }
+
+    const ResumeOptions &options_;
+    std::vector<control::Turn> turns_;  // of its GPUs; empty: it has not waited
+    std::optional<Bytes> bytes_;        // --bytes
+    policy::Duration patience_{0};
+};
+
+int resume(const ResumeOptions &options) {
+    return each("resume", false, options.selection, options.sim, [&](int pid) { return Resuming(options, pid).run(); });
+}
+
+}  // namespace
+
+int bring_back_when_asked(int pid) {
+    std::signal(SIGPIPE, SIG_IGN);  // its process may end before it reads what the helper prints
+    const suspended::Process process = inspect(pid).process;
+    const auto driver = open_driver();
+    for (;;) {
+        pollfd input{STDIN_FILENO, POLLIN, 0};
+        const bool asked = ::poll(&input, 1, 1000) > 0;
+        if (suspended::start_of(pid) != process.start) {
+            suspended::remove_stale(process);
+            return 0;
+        }
+        if (driver && state_of(*driver, pid).is(CU_PROCESS_STATE_RUNNING)) return 0;
+        if (!asked) continue;
+        char first = 0;
+        const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
+        if (is_told && first == 'l') return 0;
+        ResumeOptions options;
+        options.wait = "24h";
+        const int status = Resuming(options, pid).run();
+        if (is_told || status == 0) return status;  // the process sees that, and starts another helper
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end
+    }
+}
+
+extern const Command kResume{
+    .name = "resume",
+    .line = "Bring a suspended process back",
+    .help = R"(
+Refused while a GPU has less room than the process held there: the driver would block it for good. Others who take that
+room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+
+Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,
+130: not, because of Ctrl-C.
+
+Examples:
+  curb resume 4711
+  curb resume --user bob
+  curb resume --wait 10m 4711                 as soon as there is room
+  curb resume --bytes 8GiB 4711               when the record of what it held is lost)",
+    .takes = takes<ResumeOptions, resume>,
+};
+
+}  // namespace curb::cli
