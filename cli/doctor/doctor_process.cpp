@@ -99,7 +99,7 @@ class Examination {
             none(facts_.preloaded.empty(),
                  fmt::format("LD_PRELOAD {} when it was started{}",
                              has_others ? "named other libraries alone" : "was not set",
-                             facts_.has_settings ? ", though CURB_POLICY or CURB_CAP was" : ""),
+                             facts_.has_settings.empty() ? "" : ", though " + facts_.has_settings + " was"),
                  "put curb run right before the program, behind what clears the environment (sudo, ssh, env -i, "
                  "docker): "
                  "sudo curb run -- COMMAND");

@@ -144,6 +144,7 @@ void add_process(Families &out, const ViewProcess &process) {
     out.add(Id::suspended, labels, process.suspended ? 1 : 0);
     if (!process.status) return;
     const control::Status &status = *process.status;
+    out.add(Id::process_info, with(with(labels, "job", status.job), "container", process.container), 1);
     if (const auto &nap = status.nap) {
         out.add(Id::napping, labels, nap->out ? 1 : 0);
         out.add(Id::naps, labels, nap->count);

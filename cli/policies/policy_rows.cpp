@@ -39,6 +39,7 @@ class Side {
         : document_(document), rule_(rule), kind_(kind), layer_(policy::with_rule(document.file, rule)) {}
 
     [[nodiscard]] const std::vector<policy::GpuRule> &gpu() const { return layer_.gpu; }
+    [[nodiscard]] bool environment() const { return layer_.environment.value_or(true); }
 
     struct Said {
         std::string value;  // JSON
@@ -134,6 +135,7 @@ struct Heading {
 Heading heading(const Row &row) {
     const std::string_view pattern = row.field->pointer;
     const std::string section(pattern.substr(1, pattern.find('/', 1) - 1));
+    if (pattern.find('/', 1) == std::string_view::npos) return {"", 1};  // "/environment"
     if (!pattern.starts_with("/gpu/*/")) return {section, section.size() + 2};
     const std::size_t rest = pattern.size() - std::string_view("/gpu/*").size();
     const std::size_t length = row.pointer.size() - rest;
@@ -202,6 +204,7 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     const config::Document none;
     const Side ceiling(reading.ceiling ? *reading.ceiling : none, outcome.ceiling_rule, Origin::Kind::ceiling);
 
+    const bool takes_handed_in = own.environment() && ceiling.environment();
     std::vector<GpuKey> keys;
     for (const Side *side : {&own, &ceiling})
         for (const policy::GpuRule &rule : side->gpu())
@@ -213,6 +216,8 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     for (const std::vector<policy::CapFor> *caps : {&reading.narrowed_to.cap, &std::as_const(job_of_one)})
         for (const policy::CapFor &one : *caps)
             if (std::find(keys.begin(), keys.end(), one.key) == keys.end()) keys.push_back(one.key);
+    for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
+        if (std::find(keys.begin(), keys.end(), one.cap.key) == keys.end()) keys.push_back(one.cap.key);
     if (keys.empty()) keys.emplace_back();
 
     std::vector<Row> out;
@@ -222,6 +227,9 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             auto said = over(field, own.of_device(field, key));
             std::vector<Bound> bounds;
             if (field.pointer == "/gpu/*/cap") narrow(said, bounds, reading.narrowed_to.cap, key, "CURB_CAP");
+            if (field.pointer == "/gpu/*/cap" && !said && takes_handed_in)
+                for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
+                    narrow(said, bounds, {one.cap}, key, one.variable.c_str());
             if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one, key, "CURB_JOB_CAP");
             Row next =
                 row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key));
@@ -230,8 +238,9 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         }
     }
     for (const Field &field : policy::fields()) {
-        const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
-                                field.pointer.find('/', 1) != std::string_view::npos;
+        const bool of_file = field.type == policy::FieldType::ignored || field.type == policy::FieldType::version;
+        const bool of_process =
+            !of_file && !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/");
         if (!of_process) continue;
         auto said = over(field, own.of_process(field));
         std::vector<Bound> bounds;
@@ -273,9 +282,9 @@ std::string text(const std::vector<Row> &rows) {
     std::string last;
     for (const Row &row : rows) {
         const auto [block, length] = heading(row);
-        if (block != last) lines.push_back({block});
+        if (block != last && !block.empty()) lines.push_back({block});
         last = block;
-        lines.push_back({"  " + row.pointer.substr(length), as_typed(row.value),
+        lines.push_back({(block.empty() ? "" : "  ") + row.pointer.substr(length), as_typed(row.value),
                          policy::joined(row.origins, ", ", &Origin::text),
                          policy::joined(row.bounds, ", ", &Bound::text)});
     }

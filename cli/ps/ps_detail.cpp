@@ -64,6 +64,7 @@ class Detail {
         }
         title(text);
         if (!process_.command.empty()) line(2, "command", plain(process_.command));
+        if (!process_.container.empty()) line(2, "container", process_.container);
         if (process_.status && process_.status->nap) nap(*process_.status->nap);
         if (process_.suspended && !is_napping(process_))
             line(2, "suspended", "what it held is in host memory until: curb resume " + std::to_string(process_.pid),
@@ -158,7 +159,10 @@ class Detail {
     static std::string cap_text(const control::GpuStatus &books) {
         if (!books.cap) return "none";
         std::string out = format_human(*books.cap);
-        if (books.live_cap) out += ", set by curb cap (" + policy::format(*books.live_cap) + ")";
+        if (books.live_cap)
+            out += ", set by curb cap (" + policy::format(*books.live_cap) + ")";
+        else if (!books.handed_in.empty())
+            out += ", from " + plain(books.handed_in);
         if (books.ceiling) out += ", the machine's ceiling";
         return out;
     }

@@ -45,6 +45,8 @@ std::string in_file(const std::string &what) {
 
 std::string raise_cap(const Snapshot::Gpu &gpu) {
     if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
+    if (!gpu.terms.handed_in.empty() && !gpu.live_cap)
+        return "raise " + gpu.terms.handed_in + ", from which it has its cap";
     if (gpu.live_cap) return "raise the cap: curb cap " + std::to_string(getpid()) + " SIZE";
     return in_file("raise the cap");
 }
@@ -239,9 +241,9 @@ void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait
     });
 }
 
-std::string cap_text(const control::CapReport &report) {
+std::string cap_text(const control::CapReport &report, bool of_job) {
     const auto cap = [](const std::optional<Bytes> &bytes) { return bytes ? human(*bytes) : std::string("none"); };
-    std::string out = "curb cap:";
+    std::string out = of_job ? "curb cap --job:" : "curb cap:";
     for (const control::CapChange &gpu : report.gpus) {
         out += (&gpu == &report.gpus.front() ? " cuda:" : "; cuda:") + std::to_string(gpu.ordinal) + " cap " +
                cap(gpu.before) + " -> " + cap(gpu.now) + (gpu.ceiling ? " (the machine's ceiling)" : "");

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <ctime>
 #include <utility>
@@ -139,6 +140,7 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
         if (segment->gpus[i].load() == 0) continue;  // a row that no process has used is all zeroes
         Row &row = segment->row[i];
         for (auto *figures : {row.held, row.kept, row.asking}) figures[slot].store(0);
+        row.answered[slot].store(row.wanted.load());
     }
     const KeepErrno keep_errno;
     member.pid.store(static_cast<std::uint32_t>(getpid()));
@@ -236,7 +238,45 @@ void set_slot_state(Slot state) noexcept {
     futex_wake(slot_state);
 }
 
-// The thread curb-job: holds the slot until the process ends.
+// As futex_wait() and futex_wake(), between processes. Once a day at least.
+void wait_for_others(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
+    const KeepErrno keep_errno;
+    const timespec most{86'400, 0};
+    syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
+}
+void tell_others() noexcept {
+    segment->changes.fetch_add(1);
+    const KeepErrno keep_errno;
+    syscall(SYS_futex, &segment->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+constinit Events events{};
+
+// A request of Events::wanted: the row, and the number of the request.
+constexpr std::uint64_t request_of(std::size_t row, std::uint32_t number) noexcept {
+    return static_cast<std::uint64_t>(row) << 32 | number;
+}
+
+// Looks for requests that this process has not answered, and for changed live caps.
+void look_at_rows() noexcept {
+    static std::array<std::uint32_t, kGpus> passed_on{};
+    static std::array<Bytes, kGpus> live_caps{};
+    bool caps_changed = false;
+    for (std::size_t i = 0; i < kGpus; ++i) {
+        if (segment->gpus[i].load() == 0) continue;
+        Row &row = segment->row[i];
+        caps_changed |= std::exchange(live_caps[i], row.live_cap.load()) != live_caps[i];
+        const std::uint32_t wanted = row.wanted.load();
+        if (wanted == std::exchange(passed_on[i], wanted)) continue;
+        if (row.wanted_by.load() == mine || row.held[mine].load() == 0)
+            row.answered[mine].store(wanted);
+        else
+            events.wanted(row.wanted_bytes.load(), request_of(i, wanted));
+    }
+    if (caps_changed) events.caps_changed();
+}
+
+// The thread curb-job: holds the slot until the process ends, and hears what the others ask.
 void hold_slot() {
     robust.list.next = &entry;
     entry.next = &robust.list;
@@ -249,7 +289,13 @@ void hold_slot() {
         std::atomic_signal_fence(std::memory_order_seq_cst);
     });
     set_slot_state(taken ? Slot::taken : Slot::none_free);
-    while (taken) sleep_ms(86'400'000);
+    while (taken) {
+        const std::uint32_t seen = segment->changes.load();
+        look_at_rows();
+        wait_for_others(segment->changes, seen);
+        constexpr std::uint64_t kPauseMs = 10;  // a program that writes there without end does not keep it busy
+        sleep_ms(kPauseMs);
+    }
 }
 
 std::string take_own_slot() {
@@ -290,9 +336,14 @@ bool is_intact() noexcept {
 
 }  // namespace
 
-std::string join(std::string_view name) {
+void answered(std::uint64_t request) noexcept {
+    segment->row[request >> 32].answered[mine].store(static_cast<std::uint32_t>(request));
+}
+
+std::string join(std::string_view name, const Events &what) {
     Joined &out = joined();
     if (std::exchange(out.tried, true)) return out.fault;
+    events = what;
     constexpr int kTries = 10;  // as often as the segment may be removed between two calls
     for (int tries = 0; tries < kTries; ++tries) {
         bool again = false;
@@ -305,6 +356,8 @@ std::string join(std::string_view name) {
 }
 
 std::string name() { return joined().name; }
+
+std::string key() { return std::to_string(hash_of(joined().name)); }
 
 bool Share::open(std::string_view uuid, Bytes held) noexcept {
     if (joined()) return true;
@@ -328,8 +381,10 @@ void Share::keep(Bytes bytes) const noexcept {
 }
 
 Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
-    if (bytes > cap) return Answer::over;
     Row &row = *row_.load(std::memory_order_acquire);
+    // A lower live cap holds at once, before this process has heard of it.
+    if (const Bytes live = row.live_cap.load(); live != 0) cap = std::min(cap, live - 1);
+    if (bytes > cap) return Answer::over;
     row.asking[mine].fetch_add(bytes);
     row.held[mine].fetch_add(bytes);
     const auto sums = [&row] {
@@ -359,6 +414,47 @@ Bytes Share::context_cost() const noexcept {
 
 void Share::note_context_cost(Bytes bytes) const noexcept {
     if (Row *const row = row_.load(std::memory_order_acquire)) row->context.store(bytes, std::memory_order_relaxed);
+}
+
+std::optional<Bytes> Share::live_cap() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    const Bytes cap = row ? row->live_cap.load() : 0;
+    return cap == 0 ? std::nullopt : std::optional(cap - 1);
+}
+
+void Share::set_live_cap(std::optional<Bytes> cap) const noexcept {
+    Row *const row = row_.load(std::memory_order_acquire);
+    if (!row) return;
+    row->live_cap.store(cap ? policy::added(std::min(*cap, policy::kUnbounded - 1), 1) : 0);
+    tell_others();
+}
+
+bool Share::may_ask_others() noexcept {
+    constexpr std::uint64_t kAgainMs = 1000;
+    std::uint64_t at = may_ask_at_ms_.load(std::memory_order_relaxed);
+    const std::uint64_t now = now_ms();
+    return joined() && at <= now && may_ask_at_ms_.compare_exchange_strong(at, now + kAgainMs);
+}
+
+void Share::ask_others(Bytes bytes) noexcept {
+    Row &row = *row_.load(std::memory_order_acquire);
+    const Bytes before = others();
+    row.wanted_bytes.store(bytes);
+    row.wanted_by.store(mine);
+    const std::uint32_t number = row.wanted.fetch_add(1) + 1;
+    tell_others();
+    constexpr std::uint64_t kMostMs = 500, kNothingAgainMs = 10'000;
+    const auto is_answered = [&] {
+        bool all = true;
+        for_each_living([&](std::uint32_t slot) {
+            const auto ahead = static_cast<std::int32_t>(row.answered[slot].load() - number);
+            all &= slot == mine || row.held[slot].load() == 0 || ahead >= 0;
+        });
+        const Bytes now = others();
+        return all || before - std::min(before, now) >= bytes;
+    };
+    poll_until(is_answered, kMostMs);
+    if (others() >= before) may_ask_at_ms_.store(now_ms() + kNothingAgainMs, std::memory_order_relaxed);
 }
 
 void Share::let_others_pass(int tries) const noexcept {

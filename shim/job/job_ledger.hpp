@@ -48,6 +48,15 @@ class Share : NoCopy {
     // The cost of a process's first context, which one process of the job finds out for the others. 0: not known yet.
     [[nodiscard]] Bytes context_cost() const noexcept;
     void note_context_cost(Bytes bytes) const noexcept;
+    // Returns the cap that `curb cap --job` has set for the job; nullopt: none.
+    [[nodiscard]] std::optional<Bytes> live_cap() const noexcept;
+    // Sets it in all processes of the job. nullopt: back to that of each one's policy.
+    void set_live_cap(std::optional<Bytes> cap) const noexcept;
+    // True if this process has not asked the others within the last second (ten, if they had nothing to give).
+    [[nodiscard]] bool may_ask_others() noexcept;
+    // Asks the other processes of the job to release `bytes` of this device, and waits until all that hold some have
+    // done so, or until that is free; half a second at most.
+    void ask_others(Bytes bytes) noexcept;
     // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
     void let_others_pass(int tries) const noexcept;
     // Returns the bytes that this process holds, as the others see them.
@@ -75,12 +84,25 @@ class Share : NoCopy {
   private:
     void add_joined(Bytes bytes) noexcept;
     std::atomic<Row *> row_{nullptr};
+    std::atomic<std::uint64_t> may_ask_at_ms_{0};
 };
 
-// Joins the job of this name, once in the life of a process; later calls return the first one's result. `user`: whose
-// job it is. Returns why the ledger cannot be used; empty: joined. Starts the thread curb-job. Throws std::bad_alloc.
-std::string join(std::string_view name);
+// What the thread curb-job calls.
+struct Events {
+    // Another process of the job lacks `bytes`. Releases them, now or later, and then calls answered(request).
+    void (*wanted)(Bytes bytes, std::uint64_t request) noexcept = nullptr;
+    // A live cap of the job has been set or removed.
+    void (*caps_changed)() noexcept = nullptr;
+};
+// The process has done what it could for a request of Events::wanted. Thread-safe.
+void answered(std::uint64_t request) noexcept;
+
+// Joins the job of this name, once in the life of a process; later calls return the first one's result. Returns why the
+// ledger cannot be used; empty: joined. Starts the thread curb-job. Throws std::bad_alloc.
+std::string join(std::string_view name, const Events &events);
 // Returns the name of the job. Empty if the process has joined none.
 std::string name();
+// Returns a short word for it, of letters and digits. Throws std::bad_alloc.
+std::string key();
 
 }  // namespace curb::shim::job

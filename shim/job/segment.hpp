@@ -57,19 +57,25 @@ struct Member {
 
 // One GPU. Each process writes its own slot alone.
 struct Row {
-    std::atomic<Bytes> context;         // what the first context of a process has cost; 0: none has measured it
-    std::atomic<Bytes> held[kSlots];    // held, requests included that are being decided
-    std::atomic<Bytes> kept[kSlots];    // kept free for code that the driver loads (policy::driver_reserve)
-    std::atomic<Bytes> asking[kSlots];  // of `held`: requests that are being decided
+    std::atomic<Bytes> context;            // what the first context of a process has cost; 0: none has measured it
+    std::atomic<Bytes> live_cap;           // by `curb cap --job`, plus 1; 0: none
+    std::atomic<Bytes> wanted_bytes;       // by the latest request that asked the others to release
+    std::atomic<std::uint32_t> wanted;     // counts these requests
+    std::atomic<std::uint32_t> wanted_by;  // the slot of the latest
+    std::atomic<std::uint32_t> answered[kSlots];  // the last of them that each process has answered
+    std::atomic<Bytes> held[kSlots];              // held, requests included that are being decided
+    std::atomic<Bytes> kept[kSlots];              // kept free for code that the driver loads (policy::driver_reserve)
+    std::atomic<Bytes> asking[kSlots];            // of `held`: requests that are being decided
 };
 
 // A segment begins as zeroes, which is an empty ledger.
 struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
-    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6201;  // "curbjob", 1
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6202;  // "curbjob", 2
     std::atomic<std::uint64_t> layout;
     std::atomic<std::uint64_t> job;          // a hash of the job's name
     std::atomic<std::uint32_t> slots;        // all slots in use are below this
+    std::atomic<std::uint32_t> changes;      // a futex, for the thread of each process: a request or a live cap is new
     std::atomic<std::uint64_t> gpus[kGpus];  // which GPU a row is for: a hash of its UUID; 0: none
     alignas(64) std::atomic<std::uint32_t> owner[kSlots];
     alignas(64) Member member[kSlots];

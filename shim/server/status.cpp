@@ -30,6 +30,12 @@ control::PolicyStatus of_policy(const Version &version) {
     out.flags = policy::joined(source.flags, " ", [](const auto &one) {
         return policy::flags()[static_cast<std::size_t>(one.first)].variable + ("=" + one.second);
     });
+    const auto add = [&](const std::string &name, const std::string &value) {
+        if (!value.empty()) out.flags += (out.flags.empty() ? "" : " ") + name + "=" + value;
+    };
+    add("CURB_SIGNAL", source.signal);
+    if (version.policy.environment.value_or(true))
+        for (const auto &[name, value] : source.handed_in) add(name, value);
     if (version.ceiling) out.ceiling = source.ceiling;
     out.rule = version.rule;
     out.unusable = version.unusable;
@@ -63,6 +69,7 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.job_cap = terms.terms.job_cap;
     out.job_held = device.ledger.share.held_by_all();
     out.live_cap = terms.live_cap;
+    out.handed_in = terms.terms.handed_in;
     out.ceiling = terms.terms.ceiling;
     for (std::size_t why = 0; why < policy::kLimits; ++why)
         out.refused[why] = device.refused[why].load(std::memory_order_relaxed);

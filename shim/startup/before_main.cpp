@@ -24,6 +24,7 @@ struct Mentions {
     bool cap = false;          // outside the rules: it applies to every process
     bool cap_in_rule = false;  // in or after the rules: it may apply to this process
     bool job = false;
+    bool environment = false;  // which may say that other systems' limits are ignored
 };
 
 // Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
@@ -32,7 +33,7 @@ Mentions mentions_of(const char *path) noexcept {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return out;
     constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "cap\"", kRules = "\"rules\"",
-                               kJob = "\"job";
+                               kJob = "\"job", kEnvironment = "\"environment\"";
     constexpr auto kNowhere = std::string_view::npos;
     char block[16 * 1024];
     struct stat status {};
@@ -45,6 +46,7 @@ Mentions mentions_of(const char *path) noexcept {
         const bool escaped = text.find(kEscape) != kNowhere;
         out.frameworks |= escaped || text.find(kWord) != kNowhere;
         out.job |= escaped || text.find(kJob) != kNowhere;
+        out.environment |= escaped || text.find(kEnvironment) != kNowhere;
         const std::size_t rules = in_rules ? 0 : text.find(kRules), cap = text.find(kCap);
         if (cap != kNowhere) (cap < rules ? out.cap : out.cap_in_rule) = true;
         in_rules = rules != kNowhere;
@@ -61,6 +63,14 @@ void add(Mentions &all, const Mentions &more) noexcept {
     all.cap |= more.cap;
     all.cap_in_rule |= more.cap_in_rule;
     all.job |= more.job;
+    all.environment |= more.environment;
+}
+
+// True if another system hands in a cap (policy/handed_in.hpp).
+bool has_handed_in_cap(const char *(*environment)(const char *)) noexcept {
+    constexpr const char *kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT",
+                                      "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+    return std::any_of(std::begin(kNames), std::end(kNames), [&](const char *name) { return environment(name); });
 }
 
 // Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.
@@ -77,6 +87,7 @@ Mentions mentioned(const char *(*environment)(const char *)) noexcept {
         add(all, mentions_of(named));
     else if (config::users_file(environment, path))
         add(all, mentions_of(path));
+    if (has_handed_in_cap(environment)) (all.environment ? all.cap_in_rule : all.cap) = true;
     return all;
 }
 

@@ -65,12 +65,111 @@ class JobTest(unittest.TestCase):
         table = self.machine.curb("ps").stdout
         self.assertIn(f"  job tree {self.job}  {self.used() / GIB:.2f} GiB of 4 GiB held\n", table)
         status = json.loads(self.machine.curb("ps", "--json").stdout)
-        self.assertEqual({one["status"]["job"] for one in status["processes"]}, {f"tree {self.job}"})
+        jobs = {each["pid"]: each["status"]["job"] for each in status["processes"] if each["pid"] in (one.pid, other.pid)}
+        self.assertEqual(jobs, dict.fromkeys((one.pid, other.pid), f"tree {self.job}"))
         metrics = self.machine.curb("metrics").stdout
         self.assertRegex(metrics, rf'curb_job_held_bytes\{{.*job="tree {self.job}"\}} {self.used()}\n')
         self.assertRegex(metrics, rf'curb_job_cap_bytes\{{.*job="tree {self.job}"\}} {4 * GIB}\n')
         one.kill()
         self.assertGreater(self.filled(other), 4 * GIB - SLACK)
+
+    def test_the_others_of_a_job_release_what_a_request_lacks(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
+        keeper = self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy))
+        keeper.asked("take 2048")
+        keeper.asked("drop")
+        other = self.told(CURB_JOB_CAP="4GiB", CURB_LOG="info")
+        self.assertGreater(self.filled(other), 4 * GIB - 2 * CONTEXT - SLACK)
+        self.assertLessEqual(self.used(), 4 * GIB)
+
+    def test_curb_cap_sets_the_cap_of_a_job(self) -> None:
+        one, other = self.told(CURB_JOB_CAP="8GiB"), self.told(CURB_JOB_CAP="8GiB")
+        one.asked("take 64")
+        other.asked("take 64")
+        done = self.machine.curb("cap", "--job", f"tree {self.job}", "4GiB")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn(f"job tree {self.job}: cuda:0 cap 8 GiB -> 4 GiB\n", done.stdout)
+        later = self.told(CURB_JOB_CAP="8GiB")
+        for process in (other, later, one):
+            self.filled(process)
+        self.assertLessEqual(self.used(), 4 * GIB)
+        self.assertGreater(self.used(), 4 * GIB - 3 * SLACK)
+        answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)
+        self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
+        deadline = time.monotonic() + PATIENCE_S
+        while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the others hear of it in a moment
+            self.filled(later)
+        self.assertGreater(self.used(), 8 * GIB - 3 * SLACK)
+        none = self.machine.curb("cap", "--job", "42", "4GiB")
+        self.assertEqual(none.returncode, 125)
+        self.assertIn("no job '42' is running", none.stderr)
+
+    def test_a_job_is_a_selection(self) -> None:
+        mine = [self.told(CURB_JOB_CAP="8GiB") for _ in range(2)]
+        apart = self.told(CURB_JOB_CAP="8GiB", CURB_JOB=f"{self.job}-other")
+        for process in (*mine, apart):
+            process.asked("take 64")
+        for job in (self.job, f"tree {self.job}", f"{self.job}*r", "*"):
+            answers = json.loads(self.machine.curb("release", "--job", job, "--json").stdout)
+            found = {each["pid"] for each in answers} & {mine[0].pid, mine[1].pid, apart.pid}
+            apart_too = job.endswith("r") or job == "*"
+            wanted = ({apart.pid} if apart_too else set()) | ({one.pid for one in mine} if not job.endswith("r") else set())
+            self.assertEqual(found, wanted, job)
+
+    def test_requests_at_the_cap_of_a_job_are_served_in_order(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"growth": {"wait": "60s"}}}})
+        holder, first, second = (self.told(CURB_JOB_CAP="8GiB", CURB_POLICY=str(policy)) for _ in range(3))
+        for process in (first, second, holder):
+            process.asked("take 64")
+        holder.asked("take 5000")
+        first.tell("take 4096")  # waits for the holder
+        self.waits(first)
+        second.tell("take 1024")  # would fit once the holder has gone, as the first does
+        self.waits(second)
+        holder.kill()
+        self.assertNotEqual(first.line(), "refused")
+        self.assertNotEqual(second.line(), "refused")
+
+    def waits(self, process: Process) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            answer = json.loads(self.machine.curb("ps", str(process.pid), "--json").stdout)
+            if answer["processes"][0]["status"].get("waits"):
+                return
+            time.sleep(0.05)
+        self.fail("it does not wait")
+
+    def test_what_other_systems_hand_in_caps_where_curb_does_not(self) -> None:
+        process = self.told(CUDA_DEVICE_MEMORY_LIMIT_0="2g", CURB_JOB="")
+        held = self.filled(process)
+        self.assertLessEqual(held, 2 * GIB)
+        self.assertGreater(held, 2 * GIB - SLACK)
+        self.assertIn("raise CUDA_DEVICE_MEMORY_LIMIT_0, from which it has its cap", self.log.read_text())
+        self.assertIn("2 GiB, from CUDA_DEVICE_MEMORY_LIMIT_0", self.machine.curb("ps", str(process.pid)).stdout)
+        self.assertIn("CUDA_DEVICE_MEMORY_LIMIT_0=2g", self.machine.curb("doctor", str(process.pid)).stdout)
+        process.kill()
+        above = self.told(NVIDIA_GPU_MEMORY_LIMIT="2048", CURB_CAP="3GiB", CURB_JOB="")
+        self.assertGreater(self.filled(above), 3 * GIB - SLACK)
+        above.kill()
+        shown = self.machine.curb("policy", "show", GPU_MEMORY_LIMIT="4096", HOME="/nonexistent").stdout
+        self.assertRegex(shown, r"cap +4GiB +GPU_MEMORY_LIMIT")
+        ignoring = self.machine.policy({"environment": False})
+        free = self.told(GPU_MEMORY_LIMIT="1024", CURB_POLICY=str(ignoring), CURB_JOB="")
+        free.asked("take 2048")
+        wrong = self.told(GPU_MEMORY_LIMIT="lots", CURB_JOB="")
+        wrong.asked("take 64")
+        self.assertIn("GPU_MEMORY_LIMIT is 'lots', which is not a limit that curb can read", self.log.read_text())
+
+    def test_above_the_soft_limit_of_its_cgroup_a_process_releases(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"cap": "8GiB", "cache": {"max": "4GiB", "idle": "10m"}}}})
+        process = self.told(CURB_POLICY=str(policy), CURB_JOB="", CURB_LOG="info", CURB_SIM_SOFT_LIMIT=str(2 * GIB))
+        process.asked("take 3072")
+        process.asked("drop")
+        deadline = time.monotonic() + PATIENCE_S
+        while self.used() > 2 * GIB and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertLessEqual(self.used(), 2 * GIB)
+        self.assertIn("on the soft limit of its cgroup", self.log.read_text())
 
     def test_jobs_apart_do_not_share_and_a_lower_own_cap_holds(self) -> None:
         one = self.told(CURB_JOB_CAP="4GiB", CURB_CAP="2GiB")

@@ -49,16 +49,48 @@ Share &share() {
     return share;
 }
 
+// What the process can release for the others of its job.
+constinit std::atomic<Bytes> cached{0};
+constinit std::atomic<std::uint64_t> caps_changed{0};
+
+void release_cached(Bytes bytes, std::uint64_t request) noexcept {
+    const Bytes given = std::min(bytes, cached.load());
+    cached -= given;
+    share().add(-given);
+    job::answered(request);
+}
+void count_changes() noexcept { ++caps_changed; }
+constexpr job::Events kEvents{.wanted = release_cached, .caps_changed = count_changes};
+
+constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
 // What a process of the job is told, and answers.
 struct Order {
-    enum What : int { join, join_by_pid, reserve, free, keep, others, holders, fork, exec, close_all, reset } what{};
+    enum What : int {
+        join,
+        join_by_pid,
+        reserve,
+        free,
+        keep,
+        others,
+        holders,
+        fork,
+        exec,
+        close_all,
+        reset,
+        cache,
+        want,
+        set_live_cap,
+        live_cap,
+        changes,
+    } what{};
     Bytes bytes = 0, cap = 0;
 };
 
 std::uint64_t obey(const Order &order, const std::string &name) {
     switch (order.what) {
         case Order::join_by_pid: without_threads = true; [[fallthrough]];
-        case Order::join: return job::join(name).empty() && share().open(kGpu, 0) ? 1 : 0;
+        case Order::join: return job::join(name, kEvents).empty() && share().open(kGpu, 0) ? 1 : 0;
         case Order::reserve: return static_cast<std::uint64_t>(share().reserve(order.bytes, order.cap));
         case Order::free: share().add(-order.bytes); return 1;
         case Order::keep: share().keep(order.bytes); return 1;
@@ -73,6 +105,16 @@ std::uint64_t obey(const Order &order, const std::string &name) {
         case Order::exec: execl("/bin/sleep", "sleep", "100", nullptr); return 0;
         case Order::close_all: close_range(0, 2, 0); return 1;
         case Order::reset: return 1;
+        case Order::cache: cached += order.bytes; return 1;
+        case Order::want:
+            if (!share().may_ask_others()) return 0;
+            share().ask_others(order.bytes);
+            return 1;
+        case Order::set_live_cap:
+            share().set_live_cap(order.bytes == kNone ? std::nullopt : std::optional(order.bytes));
+            return 1;
+        case Order::live_cap: return share().live_cap().value_or(kNone);
+        case Order::changes: return caps_changed;
     }
     return 0;
 }
@@ -181,6 +223,59 @@ std::size_t times(std::size_t usual) {
 }
 
 }  // namespace
+
+TEST_CASE("The others of a job release what a request lacks") {
+    const Job job;
+    const Process a = job.process(), b = job.process(), c = job.process();
+    REQUIRE(a.reserve(600, 1000));
+    REQUIRE(b.reserve(300, 1000));
+    a.ask(Order::cache, 500);
+    CHECK_FALSE(c.reserve(200, 1000));
+    CHECK(c.ask(Order::want, 100) == 1);
+    CHECK(c.reserve(200, 1000));
+    CHECK(c.ask(Order::others) == 800);  // not more than it lacked
+
+    // Soon after, a process asks no second time; another one may.
+    CHECK(c.ask(Order::want, 100) == 0);
+    CHECK(b.ask(Order::want, 100) == 1);
+    CHECK(b.ask(Order::others) == 600);
+}
+
+TEST_CASE("A process that does not answer holds a request up for half a second") {
+    const Job job;
+    const Process stopped = job.process(), b = job.process();
+    REQUIRE(stopped.reserve(600, 1000));
+    stopped.signal(SIGSTOP);
+    const auto began = std::chrono::steady_clock::now();
+    CHECK(b.ask(Order::want, 500) == 1);
+    CHECK(std::chrono::steady_clock::now() - began >= 450ms);
+    CHECK(b.ask(Order::others) == 600);
+    stopped.signal(SIGCONT);
+    CHECK(b.ask(Order::want, 500) == 0);  // not for ten seconds, since it gave nothing
+}
+
+TEST_CASE("A live cap is that of all processes of the job, also of later ones") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    CHECK(a.ask(Order::live_cap) == kNone);
+    a.ask(Order::set_live_cap, 700);
+    CHECK(b.ask(Order::live_cap) == 700);
+    const auto heard = [&](std::uint64_t times) {
+        const auto until = std::chrono::steady_clock::now() + 10s;
+        while (b.ask(Order::changes) != times)
+            if (std::chrono::steady_clock::now() > until) return false;
+        return true;
+    };
+    CHECK(heard(1));
+    const Process later = job.process();
+    CHECK(later.ask(Order::live_cap) == 700);
+    later.ask(Order::set_live_cap, 0);
+    CHECK(a.ask(Order::live_cap) == 0);
+    CHECK(heard(2));
+    later.ask(Order::set_live_cap, kNone);
+    CHECK(a.ask(Order::live_cap) == kNone);
+    CHECK(heard(3));
+}
 
 TEST_CASE("One cap holds for all processes of a job") {
     const Job job;
@@ -347,7 +442,7 @@ TEST_CASE("Processes that reserve and free at once never exceed the cap, and eac
         const pid_t pid = fork();
         if (pid == 0) {
             std::mt19937 random(i);
-            if (!job::join(job.name).empty() || !share().open(kGpu, 0)) _exit(1);
+            if (!job::join(job.name, kEvents).empty() || !share().open(kGpu, 0)) _exit(1);
             for (std::size_t round = 0; round < rounds; ++round) {
                 const Bytes bytes = 1 + random() % 400;
                 if (share().reserve(bytes, kCap) != Share::Answer::reserved) {

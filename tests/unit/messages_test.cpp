@@ -69,6 +69,7 @@ const std::vector<Request> kRequests = {
     StatusRequest{true},
     CapRequest(),
     CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "cuda:0"},
+    CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "*", true},
     GateRequest(),
     GateRequest{3000},
     ReleaseRequest(),

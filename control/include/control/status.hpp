@@ -37,6 +37,7 @@ struct GpuStatus {
     policy::Bytes job_held = 0;              // by all processes of its job; 0 without a job
     std::optional<policy::Bytes> allowance;  // nullopt: the policy has no growth
     std::optional<policy::Size> live_cap;    // set by `curb cap`; nullopt: none
+    std::string handed_in{};                 // the variable of another system that the cap comes from; empty: none
     bool ceiling = false;                    // the cap in force is that of the machine's ceiling
     ByLimit refused{};                       // refused requests
     std::uint64_t waited = 0;                // requests that have waited for memory
@@ -53,7 +54,7 @@ struct PolicyStatus {
     bool unusable = false;  // the policy was invalid from the start: every request is refused
     UnixMs since = 0;       // in force since then
     std::string error;      // why the last edit is not in force; empty: it is
-    std::string flags{};    // "CURB_WAIT=30s CURB_LOG=info"; empty: none is set
+    std::string flags{};    // "CURB_WAIT=30s GPU_MEMORY_LIMIT=8192"; empty: none is set
     friend bool operator==(const PolicyStatus &, const PolicyStatus &) = default;
 };
 

@@ -118,6 +118,7 @@ struct TracePolicy {
 struct Layer {
     std::vector<GpuRule> gpu;
     JobPolicy job;
+    std::optional<bool> environment{};  // whether HandedIn is used
     ReleasePolicy release;
     SuspendPolicy suspend;
     FrameworksPolicy frameworks;
@@ -134,10 +135,23 @@ struct CapFor {
     friend bool operator==(const CapFor &, const CapFor &) = default;
 };
 
+// A cap that another system hands to the process.
+struct HandedInCap {
+    CapFor cap;
+    std::string variable;
+    friend bool operator==(const HandedInCap &, const HandedInCap &) = default;
+};
+struct HandedIn {
+    std::vector<HandedInCap> caps;
+    std::optional<Size> request{};  // the allowance to begin with
+    friend bool operator==(const HandedIn &, const HandedIn &) = default;
+};
+
 // The caps from outside the files. Of each list the lowest that names a device holds.
 struct Narrowing {
     std::vector<CapFor> cap;  // CURB_CAP
     std::vector<CapFor> job;  // CURB_JOB_CAP
+    HandedIn handed_in{};
 };
 
 // The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
@@ -147,6 +161,7 @@ struct Policy : Layer {
     std::vector<CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
     std::vector<CapFor> job_caps;     // job.cap and CURB_JOB_CAP: the lowest that names a device holds
     std::optional<Size> job_ceiling;  // job.cap of the machine's ceiling
+    HandedIn handed_in;               // for devices that nothing else of the user's caps
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
@@ -183,11 +198,13 @@ struct GpuTerms {
     Report report = Report::cap;
     bool ceiling = false;      // the cap comes from the machine's ceiling, because the process's own is higher or unset
     bool job_ceiling = false;  // the same of the job's cap
+    std::string handed_in{};   // the variable of another system that the cap comes from; empty: it does not
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
-// `live_cap` replaces the cap of the policy file and CURB_CAP; the ceiling still limits it.
+// `live_cap` replaces the cap of the policy file and CURB_CAP, `live_job_cap` that of the job; the ceiling still limits
+// them.
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
-                   std::optional<Size> live_cap = std::nullopt);
+                   std::optional<Size> live_cap = std::nullopt, std::optional<Bytes> live_job_cap = std::nullopt);
 
 // The rules of a policy, checked against all devices of a process.
 struct Matched {
