@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "file.hpp"
+#include "policy/words.hpp"
 
 namespace curb::config {
 namespace {
@@ -24,7 +25,7 @@ bool is_root(uid_t owner) {
     const auto ids = text_of(map, "uid_map"), number = text_of(overflow, "overflowuid");
     if (!ids || !number) return false;
     const bool maps_all = ids->find(" 4294967295") != std::string::npos;
-    return !maps_all && std::strtoul(number->c_str(), nullptr, 10) == owner;
+    return !maps_all && policy::whole_number<uid_t>(std::string_view(*number).substr(0, number->find('\n'))) == owner;
 }
 
 // Returns why others than root can change the file. Empty if they cannot. In a directory with the sticky bit they can

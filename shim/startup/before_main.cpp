@@ -66,15 +66,21 @@ void add(Mentions &all, const Mentions &more) noexcept {
     all.environment |= more.environment;
 }
 
-// True if another system hands in a cap (policy/handed_in.hpp).
-bool has_handed_in_cap(const char *(*environment)(const char *)) noexcept {
-    constexpr const char *kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT",
-                                      "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
-    return std::any_of(std::begin(kNames), std::end(kNames), [&](const char *name) { return environment(name); });
+// True if another system hands in a cap (policy/handed_in.hpp). Walks the variables once, because every start of a
+// program pays for it.
+bool has_handed_in_cap(const char *const *variables) noexcept {
+    constexpr std::string_view kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT=", "GPU_MEMORY_LIMIT=", "CUDA_DEVICE_MEMORY_LIMIT",
+                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="};
+    for (const char *const *one = variables; *one; ++one) {
+        if (**one != 'N' && **one != 'G' && **one != 'C') continue;
+        for (const std::string_view name : kNames)
+            if (std::strncmp(*one, name.data(), name.size()) == 0) return true;
+    }
+    return false;
 }
 
 // Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.
-Mentions mentioned(const char *(*environment)(const char *)) noexcept {
+Mentions mentioned(const char *(*environment)(const char *), const char *const *variables) noexcept {
     Mentions all = mentions_of(config::kCeiling);
     if (getauxval(AT_SECURE) != 0) return all;
     const char *cap = environment("CURB_CAP"), *job_cap = environment("CURB_JOB_CAP"),
@@ -87,7 +93,7 @@ Mentions mentioned(const char *(*environment)(const char *)) noexcept {
         add(all, mentions_of(named));
     else if (config::users_file(environment, path))
         add(all, mentions_of(path));
-    if (has_handed_in_cap(environment)) (all.environment ? all.cap_in_rule : all.cap) = true;
+    if (has_handed_in_cap(variables)) (all.environment ? all.cap_in_rule : all.cap) = true;
     return all;
 }
 
@@ -106,8 +112,8 @@ bool is_set_for_a_cap() noexcept {
 }  // namespace
 
 // Parses the policy only if its text does not decide: parsing costs each command of a shell script 0.5 ms.
-void set_environment(const char *(*environment)(const char *)) noexcept try {
-    const Mentions said = mentioned(environment);
+void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept try {
+    const Mentions said = mentioned(environment, variables);
     // A process whose policy may cap a job begins a tree, unless it is in one: what it starts is of the same job.
     if (said.job && !environment("CURB_JOB") && getauxval(AT_SECURE) == 0)
         setenv("CURB_JOB", config::new_tree().c_str(), 0);

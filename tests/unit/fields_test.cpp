@@ -112,6 +112,7 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
                                               R"(/gpu/cuda:0/report: "device")",
                                               R"(/job/cap: "50%")",
                                               R"(/job/of: "slurm")",
+                                              "/environment: false",
                                               R"(/release/signal: "none")",
                                               R"(/release/steps: ["pools"])",
                                               R"(/release/idle: "10m")",

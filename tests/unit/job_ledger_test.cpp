@@ -219,7 +219,8 @@ double whole_cap_again(const Process &process, Bytes cap) {
 
 std::size_t times(std::size_t usual) {
     const char *more = std::getenv("CURB_LEDGER_TIMES");
-    return more ? usual * std::strtoul(more, nullptr, 10) : usual;
+    if (more) return usual * std::strtoul(more, nullptr, 10);
+    return std::getenv("CURB_NIGHTLY") ? 50 * usual : usual;  // 10,000 kills
 }
 
 }  // namespace
