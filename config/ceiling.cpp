@@ -9,11 +9,24 @@
 #include <utility>
 
 #include "file.hpp"
+#include "policy/words.hpp"
 
 namespace curb::config {
 namespace {
 
 constexpr const char *kUntrusted = ", so the ceiling cannot be trusted; as root: ";
+
+// True if the owner is the machine's root. In a user namespace, as rootless containers have, root and every other owner
+// that has no number there shows as the overflow uid (user_namespaces(7)): such a file is trusted too. A user who could
+// put one in its place there can also run without curb.
+bool is_root(uid_t owner) {
+    if (owner == 0) return true;
+    const File map("/proc/self/uid_map"), overflow("/proc/sys/kernel/overflowuid");
+    const auto ids = text_of(map, "uid_map"), number = text_of(overflow, "overflowuid");
+    if (!ids || !number) return false;
+    const bool maps_all = ids->find(" 4294967295") != std::string::npos;
+    return !maps_all && policy::whole_number<uid_t>(std::string_view(*number).substr(0, number->find('\n'))) == owner;
+}
 
 // Returns why others than root can change the file. Empty if they cannot. In a directory with the sticky bit they can
 // only add files of their own.
@@ -22,7 +35,7 @@ std::string why_not_trusted(const File &file, const std::string &path, bool dire
     struct stat status {};
     if (file.fd() < 0 || ::fstat(file.fd(), &status) != 0)
         return what + " cannot be examined" + kUntrusted + "chmod 755 " + path;
-    if (status.st_uid != 0) return what + " does not belong to root" + kUntrusted + "chown root " + path;
+    if (!is_root(status.st_uid)) return what + " does not belong to root" + kUntrusted + "chown root " + path;
     const bool sticky = directory && (status.st_mode & S_ISVTX) != 0;
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)
         return what + " is writable by others than root" + kUntrusted + "chmod go-w " + path;

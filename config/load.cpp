@@ -5,6 +5,8 @@
 
 #include "ceiling.hpp"
 #include "diagnostic.hpp"
+#include "policy/handed_in.hpp"
+#include "policy/names.hpp"
 
 namespace curb::config {
 namespace {
@@ -32,16 +34,27 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             wrong.push_back(read.error());
         }
     }
-    if (!source.cap.empty()) {
-        if (auto cap = policy::parse_caps(source.cap)) {
-            out.narrowed_to = std::move(cap).value();
-        } else {
-            wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
-        }
-    }
+    const auto take_caps = [&](const std::string &list, const char *name, std::vector<policy::CapFor> &caps) {
+        if (list.empty()) return;
+        if (auto parsed = policy::parse_caps(list))
+            caps = std::move(parsed).value();
+        else
+            wrong.push_back({name, 0, 0, {}, parsed.error()});
+    };
+    take_caps(source.cap, "CURB_CAP", out.narrowed_to.cap);
+    take_caps(source.job_cap, "CURB_JOB_CAP", out.narrowed_to.job);
     for (const auto &[flag, said] : source.flags)
         if (const auto fault = policy::read_flag(flag, said, out.flags))
             wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});
+    if (!source.signal.empty()) {
+        if (auto signal = policy::parse_signal(source.signal))
+            out.signal = *signal;
+        else
+            wrong.push_back({"CURB_SIGNAL", 0, 0, {}, signal.error()});
+    }
+    for (const auto &[name, said] : source.handed_in)
+        if (auto fault = policy::read_handed_in(name, said, out.narrowed_to.handed_in))
+            out.ignored.push_back(std::move(*fault));
     if (!source.ceiling.empty()) {
         const auto read = read_ceiling(source.ceiling);
         if (!read) {
@@ -80,6 +93,7 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     out.ceiling_rule = policy::first_match(ceiling, subject);
     policy::Layer layer = policy::with_rule(own, out.rule);
     policy::lay_over(layer, reading.flags);
+    if (reading.signal && !layer.release.signal) layer.release.signal = reading.signal;
     out.policy = policy::in_force(layer, policy::with_rule(ceiling, out.ceiling_rule), reading.narrowed_to);
     return out;
 }
@@ -92,6 +106,7 @@ policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
         Loaded out;
         out.policy = std::move(came.policy);
         if (came.rule) out.rule = policy::rule_name(reading->own.file, *came.rule);
+        out.ignored = reading->ignored;
         out.ceiling = reading->ceiling && reading->ceiling->file != policy::File();
         return out;
     } catch (...) {

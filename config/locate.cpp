@@ -10,6 +10,7 @@
 
 #include "config/load.hpp"
 #include "file.hpp"
+#include "policy/handed_in.hpp"
 
 namespace curb::config {
 namespace {
@@ -22,6 +23,22 @@ std::string absolute(std::string path) {
     return here == nullptr ? path : std::string(here.get()) + "/" + path;
 }
 
+// Finds what other systems hand in. A policy that cannot be read refuses; a variable that is none of curb's does not.
+void find_handed_in(const Variables &environment, Source &source) {
+    const auto add = [&](const std::string &name) {
+        const char *value = environment(name.c_str());
+        if (value && *value) source.handed_in.emplace_back(name, value);
+        return value != nullptr;
+    };
+    for (const std::string name : policy::handed_in_names()) {
+        if (!name.ends_with('_')) {
+            add(name);
+            continue;
+        }
+        for (int device = 0; add(name + std::to_string(device));) ++device;
+    }
+}
+
 Source find(const Variables &environment) {
     const auto variable = [&](const char *name) {
         const char *value = environment(name);
@@ -29,11 +46,16 @@ Source find(const Variables &environment) {
     };
     Source source;
     source.cap = variable("CURB_CAP");
+    source.job_cap = variable("CURB_JOB_CAP");
+    source.job = variable("CURB_JOB");
+    source.slurm = variable("SLURM_JOB_ID");
     source.file = variable("CURB_POLICY");
     for (const policy::FlagRow &row : policy::flags())
         if (std::string text = variable(row.variable); !text.empty())
             source.flags.emplace_back(row.flag, std::move(text));
+    source.signal = variable("CURB_SIGNAL");
     source.named = !source.none();
+    find_handed_in(environment, source);
     if (!source.file.empty()) {
         source.file = absolute(std::move(source.file));
         return source;

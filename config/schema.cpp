@@ -172,6 +172,8 @@ Type type_of(const policy::Field &field) {
                     {{"type", "number"}, {"minimum", json::parse(field.least)}, {"maximum", kLargestFactor}}};
         case FieldType::flag: return {"flag", "true or false", "", {{"type", "boolean"}}};
         case FieldType::report: return {"report", "what to report", "", one_of({"cap", "device"})};
+        case FieldType::job_of:
+            return {"job_of", "which processes are a job", "", one_of({"tree", "cgroup", "slurm", "user"})};
         case FieldType::signal:
             return {"signal", "a signal", "one that programs can do without, by its name, or \"none\"", signals()};
         case FieldType::steps: return {"steps", "release steps", "an array, each step in it once", steps()};
@@ -225,6 +227,7 @@ constexpr Object kObjects[] = {
     {"/gpu/*/growth", nullptr,
      "how the allowance grows towards the cap; absent: all of the cap may be held from the start"},
     {"/gpu/*/cache", nullptr, "freed memory that curb keeps for reuse"},
+    {"/job", "job", "one cap for all processes of a job"},
     {"/release", "release", "how memory that is cached goes back to the device"},
     {"/suspend", "suspend", "when a process leaves its GPUs by itself"},
     {"/frameworks", "frameworks", "the environment by which frameworks are steered"},

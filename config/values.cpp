@@ -172,6 +172,10 @@ void read_report(Faults &faults, const Value &value, std::string_view /*least*/,
     take(faults, value, R"(what is reported is "cap" or "device")", policy::parse_report, member);
 }
 
+void read_job_of(Faults &faults, const Value &value, std::string_view /*least*/, std::optional<policy::JobOf> &member) {
+    take(faults, value, R"(what is a job is "tree", "cgroup", "slurm" or "user")", policy::parse_job_of, member);
+}
+
 void read_signal(Faults &faults, const Value &value, std::string_view /*least*/, std::optional<int> &member) {
     take(faults, value, R"(a signal is a name, as in "SIGUSR1" or "none")", policy::parse_signal, member);
 }

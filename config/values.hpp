@@ -24,6 +24,7 @@ void read_factor(Faults &faults, const Value &value, std::string_view least, std
 void read_duration(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Duration> &member);
 void read_flag(Faults &faults, const Value &value, std::string_view least, std::optional<bool> &member);
 void read_report(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Report> &member);
+void read_job_of(Faults &faults, const Value &value, std::string_view least, std::optional<policy::JobOf> &member);
 void read_signal(Faults &faults, const Value &value, std::string_view least, std::optional<int> &member);
 void read_steps(Faults &faults, const Value &value, std::string_view least,
                 std::optional<std::vector<policy::Step>> &member);

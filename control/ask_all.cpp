@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
+#include "elsewhere.hpp"
 #include "exchange.hpp"
 
 namespace curb::control {
@@ -26,6 +28,7 @@ struct Socket {
     ProcessName process;
     Folder folder;
     std::string name;
+    std::shared_ptr<const Descriptor> inside{};  // the folder, if it is in a container
     Descriptor connection{};
     int error = 0;  // why there is no connection
     std::optional<std::string> fault{};
@@ -40,7 +43,7 @@ bool knock(Socket &socket) {
     const int pid = socket.process.pid;
     socket.connection = connect_to(socket.folder.path + "/" + socket.name, socket.error);
     if (!socket.connection) {
-        if (socket.error == ECONNREFUSED) remove_socket(socket.folder, socket.name);
+        if (socket.error == ECONNREFUSED && !socket.inside) remove_socket(socket.folder, socket.name);
         if (too_many_open(socket.error)) return true;  // nor can /proc be looked into now
         return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
     }
@@ -86,6 +89,9 @@ Found look_for_sockets() {
                 out.others.emplace_back(folder, std::move(name));
         }
     }
+    for (InnerSocket &one : sockets_elsewhere())
+        if (const auto process = name_of(one.pid))
+            out.sockets.push_back({*process, std::move(one.folder), std::move(one.name), std::move(one.open)});
     std::vector<Socket> &sockets = out.sockets;
     std::erase_if(sockets, [](Socket &socket) { return !knock(socket); });  // all folders are closed by now
     // Of several sockets with one pid the one that answers comes first: another user may have put one there to hide it.

@@ -10,6 +10,7 @@
 #include "connect.hpp"
 #include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
+#include "elsewhere.hpp"
 #include "exchange.hpp"
 
 namespace curb::control {
@@ -73,6 +74,14 @@ Listener find(int pid, const Deadline &deadline) {
             return out;
         }
     }
+    for (const InnerSocket &socket : sockets_inside(pid)) {
+        int error = 0;
+        Descriptor connection = connect_to(socket.folder.path + "/" + socket.name, error);
+        const auto who = connection ? peer(connection) : std::nullopt;
+        if (!who || who->pid != pid || !speaks_for(*who, socket.folder)) continue;
+        out.connection = std::move(connection);
+        break;
+    }
     return out;
 }
 
@@ -99,7 +108,7 @@ std::string not_found(int pid, const Listener &found) {
     const std::string status = proc_text(pid, "status"), pids(field_in(status, "NSpid:"));
     if (const std::size_t inner = pids.rfind('\t'); inner != std::string::npos)
         return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
-               ": ask for that one inside the container";
+               ", and has no control socket that can be reached from here: ask for that one inside the container";
     const std::string maps = proc_text(pid, "maps");
     if (ends(pid)) return none;  // its socket and its libraries are gone before it is
     if (maps.empty()) return process + " does not run under curb, or does not let others look whether it does";

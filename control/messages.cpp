@@ -56,6 +56,9 @@ void describe(Io &io, Is<GpuStatus> auto &value) {
     io("allowance", value.allowance);
     io("live_cap", value.live_cap);
     io.where_set("ceiling", value.ceiling);
+    io.where_set("handed_in", value.handed_in);
+    io.where_set("job_cap", value.job_cap);
+    io.where_set("job_held", value.job_held);
     io("refused", each_of<policy::Limit>(value.refused));
     io("waited", value.waited);
     io.where_set("waiting", value.waiting);
@@ -126,6 +129,7 @@ void describe_process(Io &io, Is<Status> auto &value) {
     io("signal", value.signal);
     io.where_set("signal_trouble", value.signal_trouble);
     io("policy", value.policy);
+    io.where_set("job", value.job);
     io("trace", value.trace);
     io("nap", value.nap);
     io.where_set("releasing", value.releasing);
@@ -167,6 +171,7 @@ template <class Io>
 void describe(Io &io, Is<CapRequest> auto &value) {
     io("cap", value.cap);
     io("gpu", value.gpu);
+    io.where_set("job", value.job);
 }
 template <class Io>
 void describe(Io &io, Is<GateRequest> auto &value) {

@@ -70,6 +70,12 @@ bool has_ended(int pid) {
     return stat && stat->has_ended();
 }
 
+bool is_exiting(int pid) noexcept {
+    constexpr unsigned long kExiting = 4;  // PF_EXITING of the kernel
+    const auto stat = stat_of(pid);
+    return !stat || stat->has_ended() || (stat->flags & kExiting) != 0;
+}
+
 bool is_stopped(std::string_view status) {
     const std::string_view state = field_in(status, "State:");
     return state.starts_with('T') || state.starts_with('t');

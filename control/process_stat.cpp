@@ -26,18 +26,21 @@ std::optional<ProcessStat> stat_of(int pid) noexcept {
     text.remove_prefix(bracket + 1);
     ProcessStat out;
     std::optional<long> threads;
+    std::optional<unsigned long> flags;
     std::optional<std::uint64_t> start;
     for (int field = 3; field <= 22; ++field) {
         if (!text.starts_with(' ')) return std::nullopt;
         text.remove_prefix(1);
         const std::string_view value = text.substr(0, text.find(' '));
         if (field == 3 && !value.empty()) out.state = value.front();
+        if (field == 9) flags = policy::parse_number<unsigned long>(value);
         if (field == 20) threads = policy::parse_number<long>(value);
         if (field == 22) start = policy::parse_number<std::uint64_t>(value);
         text.remove_prefix(value.size());
     }
-    if (!threads || !start) return std::nullopt;
+    if (!threads || !flags || !start) return std::nullopt;
     out.threads = *threads;
+    out.flags = *flags;
     out.start = *start;
     return out;
 }

@@ -9,6 +9,7 @@ namespace curb::control {
 struct ProcessStat {
     char state = 0;
     long threads = 0;
+    unsigned long flags = 0;  // PF_… of the kernel
     std::uint64_t start = 0;  // clock ticks since boot: tells the process from a later one with the same pid
 
     // True for a zombie. A first thread that ended before the others (pthread_exit in main) looks like one too, but

@@ -131,4 +131,13 @@ Result<Report, std::string> parse_report(std::string_view name) {
     return no_such("kind of report", name, kNames);
 }
 
+const char *job_of_name(JobOf of) noexcept {
+    constexpr std::array<const char *, 4> kNames{"tree", "cgroup", "slurm", "user"};
+    return kNames[static_cast<std::size_t>(of)];
+}
+
+Result<JobOf, std::string> parse_job_of(std::string_view name) {
+    return parse_named("kind of job", name, static_cast<std::size_t>(JobOf::user) + 1, job_of_name);
+}
+
 }  // namespace curb::policy

@@ -137,14 +137,20 @@ void lay_over(Layer &under, const Layer &over) {
 #include "policy/fields.def"
 }
 
-Policy in_force(const Layer &own, const Layer &ceiling, std::vector<CapFor> narrowed_to) {
+Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to) {
     Policy out;
     out.gpu = own.gpu;
     out.ceiling = ceiling.gpu;
-    out.narrowed_to = std::move(narrowed_to);
+    out.narrowed_to = std::move(narrowed_to.cap);
+    out.job_caps = std::move(narrowed_to.job);
+    if (own.job.cap) out.job_caps.push_back(*own.job.cap);
+    out.job_ceiling = ceiling.job.cap;
+    out.handed_in = std::move(narrowed_to.handed_in);
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
+    // Percentages cannot be compared with bytes before the device is known: terms_for() takes the lowest of both lists.
+    out.job.cap = own.job.cap ? own.job.cap : ceiling.job.cap;
     return out;
 }
 
@@ -165,13 +171,36 @@ GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu)
     return out;
 }
 
-GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total, std::optional<Size> live_cap) {
+namespace {
+
+// Sets the cap, and the growth that a request for memory means, if nothing else caps the device. Returns the variable
+// of the cap; empty: none.
+std::string lay_handed_in_under(GpuPolicy &own, const Policy &policy, const GpuIdentity &gpu) {
+    if (own.cap || !policy.environment.value_or(true)) return {};
+    const HandedInCap *lowest = nullptr;
+    for (const HandedInCap &one : policy.handed_in.caps)
+        if (names(one.cap.key, gpu) && (!lowest || one.cap.size.amount < lowest->cap.size.amount)) lowest = &one;
+    if (lowest) own.cap = lowest->cap.size;
+    const auto &request = policy.handed_in.request;
+    if (request && !own.growth.start && (!own.cap || request->amount < own.cap->on(~Bytes{0}))) {
+        // Beyond the request the memory is on loan, so it is taken in steps.
+        own.growth.start = request;
+        if (!own.growth.step && !own.growth.factor) own.growth.step = Size{Size::Unit::bytes, GiB};
+    }
+    return lowest ? lowest->variable : std::string();
+}
+
+}  // namespace
+
+GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total, std::optional<Size> live_cap,
+                   std::optional<Bytes> live_job_cap) {
     GpuPolicy own = gpu_policy_for(policy.gpu, gpu);
     if (live_cap) {
         own.cap = live_cap;
     } else if (const auto narrowed = lowest_on(policy.narrowed_to, gpu, device_total)) {
         own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), *narrowed) : *narrowed};
     }
+    const std::string handed_in = lay_handed_in_under(own, policy, gpu);
     const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
     const auto bytes = [](const std::optional<Size> &size) {
         return size ? std::optional<Bytes>(size->amount) : std::nullopt;
@@ -179,6 +208,16 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     GpuTerms out;
     out.cap = bytes(merged.cap);
     out.ceiling = out.cap && (!own.cap || *out.cap < own.cap->on(device_total));
+    if (!out.ceiling) out.handed_in = handed_in;
+    const auto lower = [&](std::optional<Bytes> least, const std::optional<Size> &other) {
+        if (other) least = std::min(least.value_or(kUnbounded), other->on(device_total));
+        return least;
+    };
+    const auto own_job =
+        live_job_cap ? live_job_cap : lower(lowest_on(policy.job_caps, gpu, device_total), own.job_cap);
+    const auto bound_job = lower(lower(std::nullopt, policy.job_ceiling), gpu_policy_for(policy.ceiling, gpu).job_cap);
+    if (own_job || bound_job) out.job_cap = std::min(own_job.value_or(kUnbounded), bound_job.value_or(kUnbounded));
+    out.job_ceiling = bound_job && bound_job < own_job.value_or(kUnbounded);
     const GrowthPolicy &growth = merged.growth;
     out.growth = {.start = bytes(growth.start),
                   .step = bytes(growth.step).value_or(0),
@@ -215,11 +254,18 @@ Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus)
     return out;
 }
 
+bool has_job_cap(const Policy &policy) noexcept {
+    const auto caps = [](const GpuRule &rule) { return rule.policy.job_cap.has_value(); };
+    return !policy.job_caps.empty() || policy.job_ceiling || std::any_of(policy.gpu.begin(), policy.gpu.end(), caps) ||
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), caps);
+}
+
 bool needs_nvml_index(const Policy &policy) {
     const auto asks = [](const auto &one) { return one.key.kind == GpuKey::Kind::nvml; };
     return std::any_of(policy.gpu.begin(), policy.gpu.end(), asks) ||
            std::any_of(policy.ceiling.begin(), policy.ceiling.end(), asks) ||
-           std::any_of(policy.narrowed_to.begin(), policy.narrowed_to.end(), asks);
+           std::any_of(policy.narrowed_to.begin(), policy.narrowed_to.end(), asks) ||
+           std::any_of(policy.job_caps.begin(), policy.job_caps.end(), asks);
 }
 
 std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {

@@ -18,7 +18,8 @@ std::span<const Preset> presets() noexcept { return kPresets; }
 bool has_cap(const Policy &policy) noexcept {
     const auto caps = [](const GpuRule &rule) { return rule.policy.cap.has_value(); };
     return !policy.narrowed_to.empty() || std::any_of(policy.gpu.begin(), policy.gpu.end(), caps) ||
-           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), caps);
+           std::any_of(policy.ceiling.begin(), policy.ceiling.end(), caps) || has_job_cap(policy) ||
+           (policy.environment.value_or(true) && !policy.handed_in.caps.empty());
 }
 
 std::vector<std::pair<std::string, std::string>> variables_to_set(

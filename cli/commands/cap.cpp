@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "command.hpp"
 #include "control/client.hpp"
@@ -12,6 +13,7 @@
 #include "selection.hpp"
 #include "target.hpp"
 #include "terminal.hpp"
+#include "view.hpp"
 
 namespace curb::cli {
 namespace {
@@ -24,13 +26,16 @@ struct CapOptions {
     std::optional<std::string> size;
     bool reset = false;
     std::string gpu = "*";
+    std::optional<std::string> job;
     bool json = false;
 
     void declare(Options &takes) {
         takes.words("PID", words, "Processes under curb, and behind them their cap: 8GiB, 512MiB, 75% of the device");
-        selection.declare_filters(takes, Selection::Takes::no_gpu);
+        selection.declare_filters(takes, Selection::Takes::for_cap);
         takes.flag("--reset", reset, "Back to the cap of its policy");
         takes.option("--gpu", gpu, "KEY", "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a");
+        takes.option("--job", job, "JOB",
+                     "The cap of this job, for all its processes together; JOB as curb ps names it");
         takes.json(json);
     }
 };
@@ -42,6 +47,7 @@ policy::Result<control::CapRequest, std::string> request_of(const CapOptions &op
         return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
     control::CapRequest out;
     out.gpu = options.gpu;
+    out.job = options.job.has_value();
     if (const auto key = policy::parse_gpu_key(options.gpu); !key) return "--gpu: " + key.error();
     if (options.reset) return out;
     const auto size = policy::parse_size(*options.size);
@@ -54,9 +60,9 @@ std::string cap_text(const std::optional<policy::Bytes> &cap, const char *of = "
     return cap ? of + policy::format_human(*cap) : "no cap";
 }
 
-// "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …"
-std::string text_of(int pid, const control::CapChange &gpu, const control::CapRequest &request) {
-    std::string out = fmt::format("process {}: cuda:{} {}", pid, gpu.ordinal, cap_text(gpu.before, "cap "));
+// "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
+std::string text_of(const std::string &whose, const control::CapChange &gpu, const control::CapRequest &request) {
+    std::string out = fmt::format("{}: cuda:{} {}", whose, gpu.ordinal, cap_text(gpu.before, "cap "));
     out += gpu.before == gpu.now ? ", as before" : " -> " + cap_text(gpu.now);
     if (request.cap && gpu.live_cap != request.cap && gpu.live_cap)
         out += fmt::format(
@@ -74,10 +80,12 @@ std::string text_of(int pid, const control::CapChange &gpu, const control::CapRe
 // Tells the words apart: all but the last are PIDs, and so is the last with --reset. Returns what is wrong with them.
 std::string take_apart(CapOptions &options) {
     std::vector<std::string> words = options.words;
-    if (!options.reset && !words.empty() && (words.size() > 1 || options.selection.is_described())) {
+    if (!options.reset && !words.empty() && (words.size() > 1 || options.selection.is_described() || options.job)) {
         options.size = words.back();
         words.pop_back();
     }
+    if (options.job && (!words.empty() || options.selection.is_described()))
+        return "--job names all processes of a job; write it without others";
     for (const std::string &word : words) {
         const auto pid = policy::whole_number(word);
         if (pid && *pid != 0) {
@@ -91,14 +99,18 @@ std::string take_apart(CapOptions &options) {
     return {};
 }
 
-int cap_of(int pid, const CapOptions &options, const control::CapRequest &request) {
+// `job`: of which the process is one; empty: the cap is its own.
+int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job = {}) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
+    const std::string whose = job.empty() ? "process " + std::to_string(pid) : "job " + policy::plain(job);
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
     if (options.json)
-        print_line(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
-                          : error_json(pid, report.error()));
+        print_line(!report ? error_json(pid, report.error())
+                   : job.empty()
+                       ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
+                       : json::object({{"job", json::text(job)}, {"gpus", json::list(report->gpus, change)}}));
     else if (report)
-        for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, request));
+        for (const control::CapChange &gpu : report->gpus) print(text_of(whose, gpu, request));
     else
         complain(policy::plain(report.error()));
     const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
@@ -106,11 +118,24 @@ int cap_of(int pid, const CapOptions &options, const control::CapRequest &reques
     return in_force ? 0 : 1;
 }
 
+// Any process of the job can set its cap for all: it stands in the ledger that they share.
+int cap_of_jobs(const CapOptions &options, const control::CapRequest &request) {
+    std::map<std::string, int> jobs;  // a process of each that matches
+    for (const ViewProcess &process : poll_all(kCapPatience).processes)
+        if (process.status && names_job(*options.job, process.status->job))
+            jobs.emplace(process.status->job, process.pid);
+    if (jobs.empty()) return failed("cap: no job " + policy::quote(*options.job) + " is running; curb ps lists them");
+    int status = 0;
+    for (const auto &[job, pid] : jobs) status = std::max(status, cap_of(pid, options, request, job));
+    return status;
+}
+
 int cap(const CapOptions &typed) {
     CapOptions options = typed;
     if (const std::string fault = take_apart(options); !fault.empty()) return failed("cap: " + fault);
     const auto request = request_of(options);
     if (!request) return failed("cap: " + request.error());
+    if (options.job) return cap_of_jobs(options, *request);
     const auto processes = found(options.selection, "cap");
     if (!processes) return failed("cap: " + processes.error());
     if (processes->empty()) complain("no process runs under curb");
@@ -129,6 +154,9 @@ In force at once, higher or lower than the policy's, until --reset or the end of
 change it. The machine's ceiling, /etc/curb/policy.json, holds all the same. If more is held than the new cap allows,
 cached memory is released and no request is served until it is under; what the program uses is not taken from it.
 
+--job sets the cap of a job, which all its processes share, until the last of them ends. Processes that join it later
+have it too.
+
 Caps for several keys add up; for each device that of the most specific key holds, as in policies. --reset takes away
 whatever was set for the devices that --gpu names; without --gpu, for all.
 
@@ -139,6 +167,7 @@ Examples:
   curb cap 4711 6GiB
   curb cap 4711 50% --gpu cuda:1              half of that device
   curb cap 4711 --reset
+  curb cap --job 'slurm 42' 16GiB             all its processes together
   curb cap 4711 6GiB --json | jq .gpus[].held)",
     .takes = takes<CapOptions, cap>,
 };

@@ -115,7 +115,7 @@ void judge(const Recording &recording, Outcome &out) {
         *rules = std::move(matched.rules);
     }
     const Summary summary = summarise(recording);
-    bool keeps_free = false, caches = false;
+    bool keeps_free = false, caches = false, jobs = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const policy::Bytes total = summary.gpus[i].total;
         Judged one;
@@ -125,6 +125,7 @@ void judge(const Recording &recording, Outcome &out) {
         one.recorded_refusals = summary.gpus[i].refusals.size();
         keeps_free |= one.terms.growth.keep_free != 0;
         caches |= one.terms.cache.max != 0;
+        jobs |= one.terms.job_cap.has_value();
         const ReplayTerms terms{one.terms, total, *policy.release.before_growth};
         one.out = replay(recording, one.gpu, terms);
         one.smallest = smallest_cap(recording, one.gpu, total);
@@ -132,7 +133,8 @@ void judge(const Recording &recording, Outcome &out) {
     }
     if (keeps_free)
         out.notes.push_back(
-            "What others held of the GPUs is not in a trace: keep_free is judged as if nobody had held anything.");
+            "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held nothing.");
+    if (jobs) out.notes.push_back("A trace is of one process: caps of its job are not replayed.");
     if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
     if (policy.release.idle && policy.release.idle->count() != 0)
         out.notes.push_back("Releases for idleness (release.idle) are not replayed.");

@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-    std::vector<std::string> caps;
+    std::vector<std::string> caps, job_caps;
     std::array<std::optional<std::string>, policy::kFlags> flags;  // by policy::Flag
     std::optional<std::string> policy;
     bool strict = false;  // a program that cannot be put under curb is not started
@@ -43,6 +43,7 @@ struct RunOptions {
     void declare(Options &takes) {
         takes.options("--cap", caps, "[KEY=]SIZE",
                       "The most GPU memory on each device, or on the one that KEY names: 8GiB, 75%, cuda:1=4GiB");
+        takes.options("--job-cap", job_caps, "[KEY=]SIZE", "The same for all processes that it starts, together");
         for (const policy::FlagRow &row : policy::flags()) {
             if (row.flag == policy::Flag::steer)
                 takes.flag(row.option, steer, row.doc);
@@ -64,24 +65,24 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // The path from the present directory, which the program may leave before it opens the file.
 std::string absolute(const std::string &path) { return path.empty() ? path : fs::absolute(path).native(); }
 
-// Returns CURB_CAP as the program will have it: its present value, which another curb run may have set, and each --cap.
-// The lowest that names a device holds. Precondition: each --cap is valid.
-std::string cap_with(const RunOptions &options) {
-    const std::string outer = variable("CURB_CAP");
-    if (options.caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;
+// Returns `name` (CURB_CAP, CURB_JOB_CAP) as the program will have it: its present value, which another curb run may
+// have set, and each cap of `option`. The lowest that names a device holds. Precondition: each cap is valid.
+std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name, bool quiet) {
+    const std::string outer = variable(name);
+    if (caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;
     const auto all_but = [&](const std::string *one) {
         std::vector<std::string> all;
         if (!outer.empty()) all.push_back(outer);
-        for (const std::string &cap : options.caps)
+        for (const std::string &cap : caps)
             if (&cap != one) all.push_back(cap);
         return all.empty() ? std::string() : policy::format(policy::parse_caps(policy::joined(all, ",")).value());
     };
     const std::string all = all_but(nullptr);
-    for (const std::string &cap : options.caps)
-        if (!options.quiet && all_but(&cap) == all)
-            complain(outer.empty()
-                         ? "--cap " + cap + " has no effect: of several caps the lowest holds"
-                         : "--cap " + cap + " has no effect: CURB_CAP is " + outer + " already, and the lower holds");
+    for (const std::string &cap : caps)
+        if (!quiet && all_but(&cap) == all)
+            complain(fmt::format("{} {} has no effect: ", option, cap) +
+                     (outer.empty() ? "of several caps the lowest holds"
+                                    : fmt::format("{} is {} already, and the lower holds", name, outer)));
     return all;
 }
 
@@ -95,9 +96,15 @@ using Overrides = std::map<std::string, Setting>;
 
 policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
     Overrides out;
-    for (const std::string &cap : options.caps)
-        if (const auto parsed = policy::parse_caps(cap); !parsed) return "--cap: " + parsed.error();
-    if (!options.caps.empty()) out["CURB_CAP"] = {cap_with(options), "CURB_CAP"};
+    const auto add_caps = [&](const char *option, const std::vector<std::string> &caps,
+                              const char *name) -> std::optional<std::string> {
+        for (const std::string &cap : caps)
+            if (const auto parsed = policy::parse_caps(cap); !parsed) return option + (": " + parsed.error());
+        if (!caps.empty()) out[name] = {cap_with(option, caps, name, options.quiet), name};
+        return std::nullopt;
+    };
+    if (auto fault = add_caps("--cap", options.caps, "CURB_CAP")) return *fault;
+    if (auto fault = add_caps("--job-cap", options.job_caps, "CURB_JOB_CAP")) return *fault;
     if (options.policy) {
         if (options.policy->empty()) return std::string("--policy: the path is empty; name a file");
         out["CURB_POLICY"] = {*options.policy, "--policy"};
@@ -204,10 +211,13 @@ std::optional<config::Reading> load(const config::Source &source, const Override
 }
 
 policy::Result<Settings, std::string> settings(const config::Source &source, const RunOptions &options,
-                                               const Overrides &overrides) {
+                                               const Overrides &overrides, const policy::Policy &policy) {
     Settings out;
     for (const auto &[name, setting] : overrides)
         if (name != "CURB_POLICY") out.emplace_back(name, setting.text);
+    // Programs that curb does not reach are of the job too: what they start may be reached.
+    if (policy::has_job_cap(policy) && *policy.job.of == policy::JobOf::tree && source.job.empty())
+        out.emplace_back("CURB_JOB", config::new_tree());
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
     // Puts the path before the value that the variable has.
@@ -276,7 +286,7 @@ int run(const RunOptions &options) {
     const auto reading = load(source, *overrides);
     if (!reading) return kFailure;
     const config::Outcome outcome = config::outcome(*reading, who_is(program, variables));
-    auto environment = settings(source, options, *overrides);
+    auto environment = settings(source, options, *overrides, outcome.policy);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
     // curb's own variables come first; no variable of a policy has one of their names.
@@ -311,11 +321,15 @@ options override the policy: --growth, --wait, --keep-free, --steer, --trace, --
 set instead: CURB_GROWTH, CURB_WAIT, CURB_KEEP_FREE, CURB_STEER (1), CURB_TRACE, CURB_LOG.
 /etc/curb/policy.json is a ceiling that neither policy nor options can exceed. See curb policy show --help.
 
+--job-cap (CURB_JOB_CAP) is one cap for the command and all that it starts: what any of them holds counts. An inner curb
+run stays in the job (CURB_JOB) and can only lower the cap.
+
 --sim serves programs that call libcuda themselves; the CUDA runtime (PyTorch, what nvcc links) needs a real driver.
 
 Examples:
   curb run --cap 8GiB -- python train.py      no more than 8 GiB of each GPU, the context included
   curb run --cap 8GiB --growth 2GiB:1GiB:10s --wait 30s -- ./train.sh    a small start, and more when it is needed
+  curb run --job-cap 16GiB -- torchrun x.py   16 GiB of each GPU for all workers together
   curb run --log info --trace run-%p.json -- ./train.sh    see what curb does, and record it for curb report
   curb run --policy job.json -- ./train.sh    job.json may be edited while it runs
   curb run --dry-run --cap 75% -- ./train.sh  what would be set and run

@@ -142,7 +142,7 @@ struct ProcessCondition {
     std::optional<Elf> library;          // the libcurb.so that `curb run` takes
     bool secure = false;                 // the loader took it for one with privileges (AT_SECURE)
     std::optional<std::string> preload;  // LD_PRELOAD at its start
-    bool has_settings = false;           // CURB_POLICY or CURB_CAP were set at its start
+    std::string has_settings;            // "CURB_CAP": a variable of curb's that was set at its start; empty: none
     std::vector<Preloaded> preloaded;
     std::vector<Mapped> curb, driver, tensorflow;
     std::optional<control::Status> status;

@@ -331,7 +331,8 @@ ProcessCondition inspect_process(int pid) {
     facts.secure = is_secure(pid);
     if (target.environment) {
         const auto &environment = *target.environment;
-        facts.has_settings = environment.contains("CURB_POLICY") || environment.contains("CURB_CAP");
+        for (const char *name : {"CURB_POLICY", "CURB_CAP", "CURB_JOB_CAP"})
+            if (facts.has_settings.empty() && environment.contains(name)) facts.has_settings = name;
         if (const auto preload = environment.find("LD_PRELOAD"); preload != environment.end()) {
             facts.preload = preload->second;
             facts.preloaded = preloaded_by(pid, preload->second);

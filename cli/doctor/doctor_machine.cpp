@@ -175,6 +175,8 @@ void judge(const PolicyCondition &policy, Findings &out) {
     std::vector<std::string> said;
     if (!source.file.empty()) said.push_back(source.file + " is valid");
     if (!source.cap.empty()) said.push_back("CURB_CAP is " + source.cap);
+    if (!source.job_cap.empty()) said.push_back("CURB_JOB_CAP is " + source.job_cap);
+    for (const auto &[name, value] : source.handed_in) said.push_back(name + " is " + value);
     if (said.empty())
         said.emplace_back(!ceiling_is_valid    ? "none here: the ceiling alone decides, and it cannot be used"
                           : policy.has_ceiling ? "none here: programs are held to the ceiling alone"

@@ -99,7 +99,7 @@ class Examination {
             none(facts_.preloaded.empty(),
                  fmt::format("LD_PRELOAD {} when it was started{}",
                              has_others ? "named other libraries alone" : "was not set",
-                             facts_.has_settings ? ", though CURB_POLICY or CURB_CAP was" : ""),
+                             facts_.has_settings.empty() ? "" : ", though " + facts_.has_settings + " was"),
                  "put curb run right before the program, behind what clears the environment (sudo, ssh, env -i, "
                  "docker): "
                  "sudo curb run -- COMMAND");
@@ -226,6 +226,8 @@ class Examination {
             case policy::Limit::keep_free:
                 return "others have to give memory back, or its policy keeps less free for them";
             case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
+            case policy::Limit::job:
+                return "free memory in the other processes of its job (curb release PID), or raise the job's cap";
             case policy::Limit::policy: break;
         }
         return "curb policy check";

@@ -70,8 +70,10 @@ void Selection::declare_filters(Options &takes, Takes what) {
     if (what != Takes::no_all) takes.flag("--all", all, "All processes that can be asked");
     takes.options("--name", names, "GLOB", "Processes whose name, script or command line matches: python3, '*train*'");
     takes.options("--user", users, "USER", "Processes of this user");
-    if (what != Takes::no_gpu)
+    if (what != Takes::for_cap) {
         takes.options("--gpu", gpus, "KEY", "Processes on this GPU: nvml:1 (nvidia-smi's index), GPU-8f3a, cuda:0");
+        takes.options("--job", jobs, "JOB", "Processes of this job, as curb ps names it: 'slurm 42', 42, '4711-*'");
+    }
     takes.pid_options("--tree", trees, "Processes that this one started, and itself");
 }
 
@@ -81,12 +83,20 @@ bool fits(const Selection &selection, const View &view, std::size_t process) {
     return (selection.names.empty() || is_named(selection.names, one)) &&
            (selection.users.empty() || is_any(selection.users, one.user)) &&
            (selection.gpus.empty() || is_on(selection.gpus, view, process)) &&
+           (selection.jobs.empty() ||
+            (one.status && std::any_of(selection.jobs.begin(), selection.jobs.end(),
+                                       [&](const auto &job) { return names_job(job, one.status->job); }))) &&
            (selection.trees.empty() || std::any_of(selection.trees.begin(), selection.trees.end(), is_below));
+}
+
+bool names_job(std::string_view pattern, std::string_view job) {
+    return !job.empty() && (policy::glob(pattern, job) || policy::glob(pattern, job.substr(job.find(' ') + 1)));
 }
 
 std::string fault_of(const Selection &selection) {
     if (!selection.pids.empty() && selection.is_described())
-        return "write either the processes or a description of them (--all, --name, --user, --gpu, --tree), not both";
+        return "write either the processes or a description of them (--all, --name, --user, --gpu, --job, --tree), not "
+               "both";
     for (const std::string &key : selection.gpus)
         if (const auto parsed = policy::parse_gpu_key(key); !parsed) return "--gpu: " + parsed.error();
     return {};
@@ -117,7 +127,8 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
         for (const int program : programs_of(pid)) add(program);
     if (!selection.is_described()) return out;
     // --all alone needs to know nothing of the processes.
-    if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.trees.empty())
+    if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.jobs.empty() &&
+        selection.trees.empty())
         return control::processes();
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command.hpp"
@@ -14,22 +15,24 @@ struct Selection {
     std::vector<int> pids;
     bool all = false;
     // Of one kind, one has to match; of several kinds, each.
-    std::vector<std::string> names, users, gpus;
+    std::vector<std::string> names, users, gpus, jobs;
     std::vector<int> trees;
 
-    enum class Takes { everything, no_gpu, no_all };
-    // `no_gpu`: --gpu has another meaning there. `no_all`: without a selection the command is about all.
+    enum class Takes { everything, for_cap, no_all };
+    // `for_cap`: --gpu and --job have another meaning there. `no_all`: without a selection the command is about all.
     void declare(Options &takes, Takes what = Takes::everything);
     void declare_filters(Options &takes, Takes what = Takes::everything);
 
     [[nodiscard]] bool is_described() const {
-        return all || !names.empty() || !users.empty() || !gpus.empty() || !trees.empty();
+        return all || !names.empty() || !users.empty() || !gpus.empty() || !jobs.empty() || !trees.empty();
     }
 };
 
 // True if the description fits the process. Precondition: the GPU keys are valid, as found() makes sure. Pure, but for
 // the parents that --tree reads from /proc.
 bool fits(const Selection &selection, const View &view, std::size_t process);
+// True if the pattern names the job: "slurm 42", or what stands behind the kind: "42".
+bool names_job(std::string_view pattern, std::string_view job);
 // Returns why the selection is wrong. Empty if it is not.
 std::string fault_of(const Selection &selection);
 

@@ -34,6 +34,17 @@ const std::string &user_name(uid_t uid) {
                entry && entry->pw_name && *entry->pw_name ? policy::plain(entry->pw_name) : std::to_string(uid);
 }
 
+// Container runtimes end a cgroup's path with the container's id of 64 hexadecimal digits: "…/docker-3f2a….scope".
+std::string container_of(int pid) {
+    constexpr std::size_t kDigits = 64, kShown = 12;
+    const std::string path = proc_text(pid, "cgroup", kMostOfCommand);
+    for (std::size_t at = 0, digits = 0; at < path.size(); ++at) {
+        digits = std::string_view("0123456789abcdef").find(path[at]) == std::string_view::npos ? 0 : digits + 1;
+        if (digits == kDigits) return path.substr(at + 1 - kDigits, kShown);
+    }
+    return {};
+}
+
 ProcessFacts facts_of(int pid, bool asked) {
     ProcessFacts out;
     out.pid = pid;
@@ -50,6 +61,7 @@ ProcessFacts facts_of(int pid, bool asked) {
     while (!words.empty() && words.back() == '\0') words.pop_back();
     std::replace(words.begin(), words.end(), '\0', ' ');
     out.command = policy::plain(words);
+    out.container = container_of(pid);
     out.suspended = control::suspended::read(process).has_value();
     if (!asked) out.under_curb = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
     return out;

@@ -21,6 +21,7 @@ struct ViewProcess {
     std::string user;     // name, or number where it has none; empty: not known
     std::string name;     // the kernel's, 15 bytes: "python3"; empty: not known (another pid namespace, ended)
     std::string command;  // its arguments, joined by blanks, on one line; the name where they cannot be read
+    std::string container;  // the beginning of its container's id, as docker ps prints it; empty: none is known
     bool stopped = false;
     bool suspended = false;                 // by curb suspend
     bool elsewhere = false;                 // in another pid namespace: nothing is known but NVML's figures

@@ -39,6 +39,7 @@ class Side {
         : document_(document), rule_(rule), kind_(kind), layer_(policy::with_rule(document.file, rule)) {}
 
     [[nodiscard]] const std::vector<policy::GpuRule> &gpu() const { return layer_.gpu; }
+    [[nodiscard]] bool environment() const { return layer_.environment.value_or(true); }
 
     struct Said {
         std::string value;  // JSON
@@ -134,6 +135,7 @@ struct Heading {
 Heading heading(const Row &row) {
     const std::string_view pattern = row.field->pointer;
     const std::string section(pattern.substr(1, pattern.find('/', 1) - 1));
+    if (pattern.find('/', 1) == std::string_view::npos) return {"", 1};  // "/environment"
     if (!pattern.starts_with("/gpu/*/")) return {section, section.size() + 2};
     const std::size_t rest = pattern.size() - std::string_view("/gpu/*").size();
     const std::size_t length = row.pointer.size() - rest;
@@ -177,6 +179,17 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
     return out;
 }
 
+// Adds the caps of a variable that name the device to what a file says: as the value if there is none, else as bounds.
+void narrow(std::optional<Side::Said> &said, std::vector<Bound> &bounds, const std::vector<policy::CapFor> &caps,
+            const GpuKey &key, const char *name) {
+    for (const policy::CapFor &one : caps) {
+        if (!policy::names(one.key, identity(key))) continue;
+        Side::Said variable{policy::json_text(one.size), {{Origin::Kind::variable, {}, {}, name}}};
+        if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
+        if (!said) said = std::move(variable);
+    }
+}
+
 }  // namespace
 
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
@@ -191,12 +204,20 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     const config::Document none;
     const Side ceiling(reading.ceiling ? *reading.ceiling : none, outcome.ceiling_rule, Origin::Kind::ceiling);
 
+    const bool takes_handed_in = own.environment() && ceiling.environment();
     std::vector<GpuKey> keys;
     for (const Side *side : {&own, &ceiling})
         for (const policy::GpuRule &rule : side->gpu())
             if (std::find(keys.begin(), keys.end(), rule.key) == keys.end()) keys.push_back(rule.key);
-    for (const policy::CapFor &one : reading.narrowed_to)
-        if (std::find(keys.begin(), keys.end(), one.key) == keys.end()) keys.push_back(one.key);
+    // A cap of the job on every device is in the row of job.cap.
+    std::vector<policy::CapFor> job_of_every, job_of_one;
+    for (const policy::CapFor &one : reading.narrowed_to.job)
+        (one.key.kind == GpuKey::Kind::every ? job_of_every : job_of_one).push_back(one);
+    for (const std::vector<policy::CapFor> *caps : {&reading.narrowed_to.cap, &std::as_const(job_of_one)})
+        for (const policy::CapFor &one : *caps)
+            if (std::find(keys.begin(), keys.end(), one.key) == keys.end()) keys.push_back(one.key);
+    for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
+        if (std::find(keys.begin(), keys.end(), one.cap.key) == keys.end()) keys.push_back(one.cap.key);
     if (keys.empty()) keys.emplace_back();
 
     std::vector<Row> out;
@@ -205,14 +226,11 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
             if (!field.pointer.starts_with("/gpu/")) continue;
             auto said = over(field, own.of_device(field, key));
             std::vector<Bound> bounds;
-            if (field.pointer == "/gpu/*/cap") {
-                for (const policy::CapFor &one : reading.narrowed_to) {
-                    if (!policy::names(one.key, identity(key))) continue;
-                    Side::Said variable{policy::json_text(one.size), {{Origin::Kind::variable, {}, {}, "CURB_CAP"}}};
-                    if (said) bounds.push_back({"at most", variable.value, variable.origins.front()});
-                    if (!said) said = std::move(variable);
-                }
-            }
+            if (field.pointer == "/gpu/*/cap") narrow(said, bounds, reading.narrowed_to.cap, key, "CURB_CAP");
+            if (field.pointer == "/gpu/*/cap" && !said && takes_handed_in)
+                for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
+                    narrow(said, bounds, {one.cap}, key, one.variable.c_str());
+            if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one, key, "CURB_JOB_CAP");
             Row next =
                 row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key));
             next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
@@ -220,11 +238,16 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         }
     }
     for (const Field &field : policy::fields()) {
-        const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
-                                field.pointer.find('/', 1) != std::string_view::npos;
-        if (of_process)
-            out.push_back(
-                row(std::string(field.pointer), field, over(field, own.of_process(field)), ceiling.of_process(field)));
+        const bool of_file = field.type == policy::FieldType::ignored || field.type == policy::FieldType::version;
+        const bool of_process =
+            !of_file && !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/");
+        if (!of_process) continue;
+        auto said = over(field, own.of_process(field));
+        std::vector<Bound> bounds;
+        if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every, {}, "CURB_JOB_CAP");
+        Row next = row(std::string(field.pointer), field, said, ceiling.of_process(field));
+        next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
+        out.push_back(std::move(next));
     }
     return out;
 }
@@ -259,9 +282,9 @@ std::string text(const std::vector<Row> &rows) {
     std::string last;
     for (const Row &row : rows) {
         const auto [block, length] = heading(row);
-        if (block != last) lines.push_back({block});
+        if (block != last && !block.empty()) lines.push_back({block});
         last = block;
-        lines.push_back({"  " + row.pointer.substr(length), as_typed(row.value),
+        lines.push_back({(block.empty() ? "" : "  ") + row.pointer.substr(length), as_typed(row.value),
                          policy::joined(row.origins, ", ", &Origin::text),
                          policy::joined(row.bounds, ", ", &Bound::text)});
     }

@@ -64,6 +64,7 @@ class Detail {
         }
         title(text);
         if (!process_.command.empty()) line(2, "command", plain(process_.command));
+        if (!process_.container.empty()) line(2, "container", process_.container);
         if (process_.status && process_.status->nap) nap(*process_.status->nap);
         if (process_.suspended && !is_napping(process_))
             line(2, "suspended", "what it held is in host memory until: curb resume " + std::to_string(process_.pid),
@@ -140,6 +141,10 @@ class Detail {
         }
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
         line(2, "cap", cap_text(books));
+        if (books.job_cap)
+            line(2, "job",
+                 fmt::format("{} of {} held by all processes of {}", format_human(books.job_held),
+                             format_human(*books.job_cap), plain(process_.status->job)));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
         if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests were held for room");
@@ -154,7 +159,10 @@ class Detail {
     static std::string cap_text(const control::GpuStatus &books) {
         if (!books.cap) return "none";
         std::string out = format_human(*books.cap);
-        if (books.live_cap) out += ", set by curb cap (" + policy::format(*books.live_cap) + ")";
+        if (books.live_cap)
+            out += ", set by curb cap (" + policy::format(*books.live_cap) + ")";
+        else if (!books.handed_in.empty())
+            out += ", from " + plain(books.handed_in);
         if (books.ceiling) out += ", the machine's ceiling";
         return out;
     }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 
+#include "policy/growth.hpp"
 #include "policy/size.hpp"
 #include "ps_text.hpp"
 #include "target.hpp"
@@ -70,7 +72,32 @@ std::string shortened(const std::string &text, std::size_t columns) {
 struct Block {
     std::vector<std::string> heads;  // the first that fits
     std::vector<Row> rows;
+    std::map<std::size_t, std::string> jobs{};  // by the first row of a job: its line
 };
+
+// Adds the processes on a GPU: those of one job together, under a line with their sum and its cap.
+void add_uses(Block &out, const View &view, const ViewGpu &gpu) {
+    std::vector<std::pair<std::string, std::vector<const ViewUse *>>> jobs;
+    for (const ViewUse &use : gpu.uses) {
+        const auto *books = books_of(view, use);
+        const std::string job = books && books->job_cap ? view.processes[use.process].status->job : "";
+        auto at =
+            std::find_if(jobs.begin(), jobs.end(), [&](const auto &one) { return !job.empty() && one.first == job; });
+        if (at == jobs.end()) at = jobs.insert(at, {job, {}});
+        at->second.push_back(&use);
+    }
+    for (const auto &[job, uses] : jobs) {
+        Bytes held = 0, cap = policy::kUnbounded;
+        for (const ViewUse *use : uses) {
+            const auto *books = books_of(view, *use);
+            if (!job.empty()) held = std::max(held, books->job_held), cap = std::min(cap, *books->job_cap);
+            out.rows.push_back(row_of(view, view.processes[use->process], use));
+        }
+        if (!job.empty())
+            out.jobs[out.rows.size() - uses.size()] =
+                "job " + plain(job) + "  " + format_human(held) + " of " + format_human(cap) + " held";
+    }
+}
 
 Block block_of(const View &view, const ViewGpu &gpu) {
     const std::string label = gpu_label(view, gpu), name = gpu.name.empty() ? "" : "  " + plain(gpu.name);
@@ -82,7 +109,7 @@ Block block_of(const View &view, const ViewGpu &gpu) {
     } else {
         out.heads = {label + name + "  " + format_human(gpu.total)};
     }
-    for (const ViewUse &use : gpu.uses) out.rows.push_back(row_of(view, view.processes[use.process], &use));
+    add_uses(out, view, gpu);
     return out;
 }
 
@@ -93,7 +120,7 @@ std::vector<Block> blocks_of(const View &view) {
         out.push_back(block_of(view, gpu));
         for (const ViewUse &use : gpu.uses) placed[use.process] = true;
     }
-    Block rest{{"on no GPU"}, {}};
+    Block rest{.heads = {"on no GPU"}, .rows = {}};
     for (std::size_t i = 0; i < view.processes.size(); ++i)
         if (!placed[i]) rest.rows.push_back(row_of(view, view.processes[i], nullptr));
     if (!rest.rows.empty()) out.push_back(std::move(rest));
@@ -173,6 +200,8 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
         case Limit::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
         case Limit::keep_free: return "help: others have to give memory back, or its policy keeps less free for them";
         case Limit::device: return "help: make room: curb release --all, or end what holds the most";
+        case Limit::job:
+            return "help: free memory in the other processes of its job (curb release PID), or raise the job's cap";
         case Limit::policy: break;
     }
     return "help: curb policy check";
@@ -184,7 +213,7 @@ constexpr control::UnixMs kNews = 10 * 60 * 1000;
 // True if the limit that the request met has been raised since.
 bool is_raised(const control::GpuStatus &books, const control::Refusal &last) {
     const auto is_above = [&](const std::optional<Bytes> &limit) { return !limit || *limit > last.limit; };
-    return (last.why == Limit::cap && is_above(books.cap)) ||
+    return (last.why == Limit::cap && is_above(books.cap)) || (last.why == Limit::job && is_above(books.job_cap)) ||
            (last.why == Limit::allowance && is_above(books.allowance));
 }
 
@@ -270,7 +299,14 @@ std::string ps_table(const View &view, const Screen &screen, control::UnixMs now
     if (!view.processes.empty()) out += layout.head();
     for (const Block &block : blocks) {
         out += inked(screen, Ink::bold, head_of(block, screen)) + "\n";
-        for (const Row &row : block.rows) out += layout.line(row);
+        for (std::size_t i = 0; i < block.rows.size(); ++i) {
+            if (const auto job = block.jobs.find(i); job != block.jobs.end())
+                out += std::string(kIndent, ' ') +
+                       (screen.width ? clipped(job->second, *screen.width - std::min(*screen.width, kIndent))
+                                     : job->second) +
+                       "\n";
+            out += layout.line(block.rows[i]);
+        }
     }
     std::vector<std::string> notes = ps_notes(view, now);
     if (view.processes.empty())

@@ -41,6 +41,7 @@ std::string process_json(const ViewProcess &process) {
                    {"user", text_or_null(process.user)},
                    {"name", text_or_null(process.name)},
                    {"command", text_or_null(process.command)},
+                   {"container", text_or_null(process.container)},
                    {"under_curb", process.under_curb},
                    {"stopped", process.stopped},
                    {"suspended", process.suspended},

@@ -70,6 +70,14 @@ typedef struct nvmlProcessUtilizationSample_st {
     unsigned int decUtil;
 } nvmlProcessUtilizationSample_t;
 
+/* Of a cgroup, since driver 615. */
+typedef struct {
+    const char *nameSpace;        /* in: the cgroup's folder, below /sys/fs/cgroup */
+    unsigned long long softLimit; /* bytes; 0: none */
+    unsigned long long hardLimit;
+    unsigned long long currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlShutdown(void);
 const char *nvmlErrorString(nvmlReturn_t);
@@ -89,6 +97,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t, nvmlProcessUtilizatio
                                              unsigned long long);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+/* Returns NVML_ERROR_NOT_FOUND or NOT_SUPPORTED if the cgroup has no limits. */
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t, nvmlGetMemoryLimits_v1_t *);
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t, unsigned *, unsigned *); /* current, pending: 1 is on */
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t, unsigned *);     /* 1 is on */
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned *);

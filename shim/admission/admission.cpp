@@ -1,6 +1,7 @@
 #include "admission.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "cache.hpp"
 #include "captures.hpp"
@@ -67,15 +68,43 @@ bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) n
     return retry != caller_match::Way::none && Pressure::of(device).refuses_growth(device, bytes, retry);
 }
 
-// False if a process that came first waits for memory of the device which is free now.
-bool is_next(Device &device, const policy::Growth &growth, wait_queue::Wait &wait, Bytes bytes,
-             const policy::Terms &asked) noexcept {
-    if (!wait.left(growth.wait)) return true;
-    if (!wait.is_in_order() && !wait_queue::others_wait(device)) return true;
+// Returns the bytes that are free for this process: of the device, or under the cap of its job.
+Bytes room_in(wait_queue::Order order, Device &device, const policy::Growth &growth,
+              const policy::Terms &asked) noexcept {
     const Bytes held = device.ledger.held();
-    const Bytes room = growth.keep_free != 0 ? asked.limit_beside_others - std::min(asked.limit_beside_others, held)
-                                             : device.meter.free().value_or(0);
-    return wait.has_turn(device, bytes, room);
+    if (order == wait_queue::Order::job) {
+        const Bytes others = device.ledger.share.others();
+        return policy::room(asked.job_cap - std::min(asked.job_cap, others), asked.kept_for_driver, held);
+    }
+    return growth.keep_free != 0 ? asked.limit_beside_others - std::min(asked.limit_beside_others, held)
+                                 : device.meter.free().value_or(0);
+}
+
+// Returns the limit at which a process that came first waits for memory that is free now. nullopt: this one is next.
+std::optional<policy::Limit> behind_others(Device &device, const policy::Growth &growth, wait_queue::Wait &wait,
+                                           Bytes bytes, const policy::Terms &asked) noexcept {
+    if (!wait.left(growth.wait)) return std::nullopt;
+    for (const wait_queue::Order order : wait_queue::kOrders) {
+        if (order == wait_queue::Order::job && asked.job_cap == 0) continue;
+        if (!wait.is_in_order(order) && !wait_queue::others_wait(order, device)) continue;
+        if (!wait.has_turn(order, device, bytes, room_in(order, device, growth, asked)))
+            return order == wait_queue::Order::job ? policy::Limit::job : policy::Limit::device;
+    }
+    return std::nullopt;
+}
+
+// Has the other processes of the job release memory, if the job's cap is what the request exceeds: now and then. If so,
+// drops the snapshot and returns true, and the request can be tried again.
+template <class Part>
+bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Terms &asked, policy::Limit why,
+                           Bytes bytes) noexcept {
+    if (why != policy::Limit::job || asked.refuse_everything || bytes > asked.alone) return false;
+    job::Share &share = device.ledger.share;
+    if (!share.may_ask_others()) return false;
+    const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
+    in_use.let_go();
+    share.ask_others(missing);
+    return true;
 }
 
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
@@ -87,7 +116,9 @@ void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use
                      const reports::LimitHit &hit, std::uint64_t milliseconds = kPollMs) noexcept {
     if (!wait.began()) reports::waiting(device, gpu, bytes, hit);
     if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, hit, wait);
-    if (hit.why == policy::Limit::keep_free || hit.why == policy::Limit::device) wait.join(device, bytes);
+    if (hit.why == policy::Limit::keep_free || hit.why == policy::Limit::device)
+        wait.join(wait_queue::Order::device, device, bytes);
+    if (hit.why == policy::Limit::job) wait.join(wait_queue::Order::job, device, bytes);
     in_use.let_go();
     wait.sleep({device.ordinal, hit.kind, bytes, hit.why}, milliseconds);
 }
@@ -121,9 +152,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         asked.may_wait = wait.left(growth.wait);
         asked.released = released;
         Bytes seen = 0;
-        const Verdict verdict = growth.wait.count() == 0 || is_next(device, growth, wait, bytes, asked)
-                                    ? device.ledger.reserve(kind, bytes, asked, &seen)
-                                    : Verdict::wait;
+        const auto behind = growth.wait.count() == 0 ? std::nullopt : behind_others(device, growth, wait, bytes, asked);
+        const Verdict verdict = behind ? Verdict::wait : device.ledger.reserve(kind, bytes, asked, &seen);
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
         // that freeing would not help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
@@ -131,7 +161,8 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
             if (cache::free_kept(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
         }
         const auto hit = [&] {
-            return reports::LimitHit{kind, policy::limit_hit(asked, seen, bytes), seen, asked.kept_for_driver};
+            const auto why = behind ? *behind : policy::limit_hit(asked, seen, bytes);
+            return reports::LimitHit{kind, why, seen, asked.kept_for_driver};
         };
         switch (verdict) {
             case Verdict::grant: return true;
@@ -151,12 +182,16 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
                 }
                 break;
             case Verdict::wait:
+                if (!behind && others_of_job_release(device, in_use, asked, hit().why, bytes)) continue;
                 wait_for_change(wait, device, in_use, gpu, bytes, hit(),
                                 until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
                 released = false;
                 from_cache = 0;
                 break;
-            case Verdict::refuse: reports::refusal(device, gpu, bytes, hit()); return false;
+            case Verdict::refuse:
+                if (others_of_job_release(device, in_use, asked, hit().why, bytes)) continue;
+                reports::refusal(device, gpu, bytes, hit());
+                return false;
         }
     }
 }
@@ -215,16 +250,53 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     }
 }
 
+bool hold_in_job(Device &device, Bytes bytes) noexcept {
+    const auto &share = device.ledger.share;
+    wait_queue::Wait wait;
+    for (int tries = 0;;) {
+        wait.attempt();
+        auto gpu = limits::in_force(device);
+        const Bytes cap = gpu->terms.job_cap.value_or(policy::kUnbounded);
+        if (share.joined()) {
+            const auto answer = device.ledger.share.reserve(bytes, cap);
+            if (answer == job::Share::Answer::reserved) {
+                if (wait.began()) reports::waited(device, Kind::contexts, bytes, wait);
+                return true;
+            }
+            constexpr int kTries = 64;
+            if (answer == job::Share::Answer::contended && ++tries < kTries) {
+                share.let_others_pass(tries);
+                continue;
+            }
+            if (cache::free_kept(device) != 0) continue;
+            if (bytes <= cap && device.ledger.share.may_ask_others()) {
+                gpu.let_go();
+                device.ledger.share.ask_others(bytes);
+                continue;
+            }
+        }
+        const reports::LimitHit hit{Kind::contexts, policy::Limit::job, device.ledger.held()};
+        if (!share.joined() || bytes > cap || !wait.left(gpu->terms.growth.wait)) {
+            reports::refusal(device, *gpu, bytes, hit);
+            return false;
+        }
+        tries = 0;
+        wait_for_change(wait, device, gpu, *gpu, bytes, hit);
+    }
+}
+
 bool refuse_code_load(Device &device, Bytes by) noexcept {
     const auto gpu = limits::in_force(device);
-    const auto limit = gpu->terms.cap;
+    const auto limit = limits::cap(device);
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
     measure_if_stale(device, *process::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
-    reports::refusal(device, *gpu, 0, {Kind::overhead, policy::Limit::cap, device.ledger.held()});
+    const bool by_job = limit != gpu->terms.cap;
+    reports::refusal(device, *gpu, 0,
+                     {Kind::overhead, by_job ? policy::Limit::job : policy::Limit::cap, device.ledger.held()});
     return true;
 }
 

@@ -84,6 +84,11 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
 // False if the policy's wait is over.
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept;
 
+// Reserves `bytes` of the job's cap for a first context, whose cost is known only once it is there. The ledger of this
+// process does not show them. Frees kept blocks and waits as reserve() does. False: refused and reported. On true the
+// caller must take them out of the device's share again.
+bool hold_in_job(Device &device, Bytes bytes) noexcept;
+
 // Reserves `bytes` without freeing, growing or waiting. False if the limits do not allow it now.
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
 

@@ -12,6 +12,7 @@
 #include "limits.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
+#include "policy/words.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::reports {
@@ -44,8 +45,15 @@ std::string in_file(const std::string &what) {
 
 std::string raise_cap(const Snapshot::Gpu &gpu) {
     if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
+    if (!gpu.terms.handed_in.empty() && !gpu.live_cap)
+        return "raise " + gpu.terms.handed_in + ", from which it has its cap";
     if (gpu.live_cap) return "raise the cap: curb cap " + std::to_string(getpid()) + " SIZE";
     return in_file("raise the cap");
+}
+
+std::string raise_job_cap(const Snapshot::Gpu &gpu) {
+    if (gpu.terms.job_ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
+    return in_file("raise the job's cap") + ", or free memory in its other processes: curb release PID";
 }
 
 std::string human(Bytes amount) { return policy::format_human(amount); }
@@ -56,6 +64,7 @@ Bytes limit_of(const Snapshot::Gpu &gpu, policy::Limit why) noexcept {
         case policy::Limit::cap: return gpu.terms.cap.value_or(0);
         case policy::Limit::allowance: return gpu.allowance.bytes();
         case policy::Limit::keep_free: return gpu.terms.growth.keep_free;
+        case policy::Limit::job: return gpu.terms.job_cap.value_or(0);
         case policy::Limit::device:
         case policy::Limit::policy: break;
     }
@@ -67,12 +76,38 @@ struct Words {
     std::string text;
     std::string remedy;
 };
-Words words(const Snapshot::Gpu &gpu, const LimitHit &hit) {
+
+// Returns the processes of the job that hold most, with what they hold: "1 GiB by 4711 (python)".
+std::string holders_text(const Device &device) {
+    constexpr std::size_t kMost = 8;
+    const auto all = device.ledger.share.holders();
+    std::string out;
+    for (std::size_t i = 0; i < std::min(all.size(), kMost); ++i)
+        out += (i == 0 ? "" : ", ") + human(all[i].held) + " by " +
+               (all[i].self ? std::string("this process")
+                            : std::to_string(all[i].pid) + " (" + policy::one_line(all[i].name.data()) + ")");
+    if (all.size() > kMost) out += ", the rest by " + std::to_string(all.size() - kMost) + " more";
+    return out;
+}
+
+Words words_of_job(const Device &device, const Snapshot::Gpu &gpu) {
+    const auto &share = device.ledger.share;
+    if (!share.joined())
+        return {"the ledger of its job cannot be used (see the line above in this log)", "make the ledger usable"};
+    const Bytes kept = share.kept_by_all();
+    return {human(share.held_by_all()) + " of the job's cap of " + human(*gpu.terms.job_cap) + " is held (" +
+                holders_text(device) + ")" +
+                (kept == 0 ? "" : ", " + human(kept) + " more is kept free for code that the driver loads"),
+            raise_job_cap(gpu)};
+}
+
+Words words(const Device &device, const Snapshot::Gpu &gpu, const LimitHit &hit) {
     const std::string held = human(hit.held), limit = human(limit_of(gpu, hit.why));
     const std::string kept =
         hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
     switch (hit.why) {
         case policy::Limit::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
+        case policy::Limit::job: return words_of_job(device, gpu);
         case policy::Limit::allowance: {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
@@ -125,10 +160,11 @@ void report(std::atomic<bool> &once, Line line) noexcept {
 void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     if (bytes > device.total) return;
-    note_refusal(device, bytes, hit.why, hit.held, limit_of(gpu, hit.why));
+    const Bytes held = hit.why == policy::Limit::job ? device.ledger.share.held_by_all() : hit.held;
+    note_refusal(device, bytes, hit.why, held, limit_of(gpu, hit.why));
     if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
     report(logged_refusal, [&] {
-        const Words why = words(gpu, hit);
+        const Words why = words(device, gpu, hit);
         return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
                why.text + " (" + held_text(device.ledger, human) +
                "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + remedy(why.remedy);
@@ -155,14 +191,17 @@ void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
 
 void context_refused(Device &device, Bytes cost) noexcept {
     const auto gpu = limits::in_force(device);
-    const auto limit = gpu->terms.cap;
+    const policy::GpuTerms &terms = gpu->terms;
+    const bool by_job = terms.job_cap && *terms.job_cap < terms.cap.value_or(policy::kUnbounded);
+    const auto limit = by_job ? terms.job_cap : terms.cap;
     if (!limit) return;
-    note_refusal(device, cost, policy::Limit::cap, device.ledger.held(), *limit);
-    trace::refused(device, Kind::contexts, cost, {policy::Limit::cap, *limit});
+    const policy::Limit why = by_job ? policy::Limit::job : policy::Limit::cap;
+    note_refusal(device, cost, why, device.ledger.held(), *limit);
+    trace::refused(device, Kind::contexts, cost, {why, *limit});
     report(logged_refusal, [&] {
         return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
-               human(*limit) +
-               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " + raise_cap(*gpu);
+               human(*limit) + ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " +
+               (by_job ? raise_job_cap(*gpu) : raise_cap(*gpu));
     });
 }
 
@@ -179,7 +218,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
         return "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
-               policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, hit).text;
+               policy::format(gpu.terms.growth.wait) + " at the most: " + words(device, gpu, hit).text;
     });
 }
 
@@ -188,8 +227,9 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     report(logged_long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               ", and waits for " + policy::format(gpu.terms.growth.wait) + " at the most: " + words(gpu, hit).text +
-               ". curb ps " + std::to_string(getpid()) + " shows what waits";
+               ", and waits for " + policy::format(gpu.terms.growth.wait) +
+               " at the most: " + words(device, gpu, hit).text + ". curb ps " + std::to_string(getpid()) +
+               " shows what waits";
     });
 }
 
@@ -201,9 +241,9 @@ void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait
     });
 }
 
-std::string cap_text(const control::CapReport &report) {
+std::string cap_text(const control::CapReport &report, bool of_job) {
     const auto cap = [](const std::optional<Bytes> &bytes) { return bytes ? human(*bytes) : std::string("none"); };
-    std::string out = "curb cap:";
+    std::string out = of_job ? "curb cap --job:" : "curb cap:";
     for (const control::CapChange &gpu : report.gpus) {
         out += (&gpu == &report.gpus.front() ? " cuda:" : "; cuda:") + std::to_string(gpu.ordinal) + " cap " +
                cap(gpu.before) + " -> " + cap(gpu.now) + (gpu.ceiling ? " (the machine's ceiling)" : "");

@@ -48,7 +48,7 @@ void waited(const Device &device, Kind kind, Bytes bytes, const wait_queue::Wait
 void allowance(const Device &device, const char *how, Bytes bytes) noexcept;
 
 // Returns the log line for live caps: "curb cap: cuda:0 cap 8 GiB -> 6 GiB". Throws std::bad_alloc.
-std::string cap_text(const control::CapReport &report);
+std::string cap_text(const control::CapReport &report, bool of_job);
 
 // Returns the log line with the bytes held on the device by kind, the kept blocks, and NVML's figure. Throws
 // std::bad_alloc.

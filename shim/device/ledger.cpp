@@ -1,16 +1,19 @@
 #include "ledger.hpp"
 
+#include <sched.h>
+
 #include "wait_queue.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 
-policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen) noexcept {
+policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen) noexcept {
     // Begin before the addition: a reconcile must not mistake reserved bytes for allocated ones.
     begin();
     // acquire: a thread that sees held_ lowered by a free in a stream also sees those bytes in `returned_at_sync`.
-    Bytes held = held_.load(std::memory_order_acquire);
+    Bytes held = held_.load(std::memory_order_acquire), taken = 0;
     for (;;) {
-        const Bytes taken = this->taken(held);
+        taken = this->taken(held);
         const policy::Verdict verdict = policy::decide(terms, taken, bytes);
         if (verdict != policy::Verdict::grant) {
             end();
@@ -21,17 +24,70 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, const policy::Terms &ter
             break;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
-    return policy::Verdict::grant;
+    if (!share.joined()) [[likely]]
+        return policy::Verdict::grant;
+    const policy::Verdict verdict = reserve_in_job(kind, bytes, terms, taken);
+    if (verdict == policy::Verdict::grant) return verdict;
+    end();
+    if (seen) *seen = taken;
+    return verdict;
+}
+
+policy::Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept {
+    using job::Share;
+    if (terms.job_cap == 0) {
+        share.add(bytes);
+        return policy::Verdict::grant;
+    }
+    share.keep(terms.kept_for_driver);
+    policy::Verdict verdict = policy::Verdict::grant;
+    // Two processes may refuse each other's requests in turn, so the tries are bounded.
+    constexpr int kTries = 64;
+    for (int tries = 0; verdict == policy::Verdict::grant; ++tries) {
+        const Share::Answer answer = share.reserve(bytes, terms.job_cap);
+        if (answer == Share::Answer::reserved) return policy::Verdict::grant;
+        if (answer == Share::Answer::over || tries == kTries) {
+            policy::lay_job_over(terms, terms.job_cap, tries == kTries ? policy::kUnbounded : share.others());
+            verdict = policy::decide(terms, taken, bytes);
+        }
+        if (verdict == policy::Verdict::grant) share.let_others_pass(tries);
+    }
+    kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
+    held_.fetch_sub(bytes, std::memory_order_acq_rel);
+    if (taken == 0) share.keep(0);
+    return verdict;
+}
+
+bool Ledger::open_share(std::string_view uuid) noexcept {
+    if (share.joined()) return true;
+    const std::scoped_lock lock(overhead_mutex_);
+    const Bytes before = taken();
+    if (!share.open(uuid, before)) return false;
+    // Operations that were under way may have changed one of the two figures and not the other. Compare them while none
+    // is under way; until then the job sees a little more or less.
+    poll_until(
+        [this] {
+            const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
+            if (begun != done_.load(std::memory_order_seq_cst)) return false;
+            const Bytes held = taken(), shown = share.held();
+            if (begun != begun_.load(std::memory_order_seq_cst)) return false;
+            share.add(held - shown);
+            return true;
+        },
+        100);
+    return true;
 }
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {
     held_.fetch_add(bytes, std::memory_order_acq_rel);
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
+    share.add(bytes);
 }
 
 void Ledger::credit(Kind kind, Bytes bytes) noexcept {
     kinds_[static_cast<std::size_t>(kind)].fetch_sub(bytes, std::memory_order_acq_rel);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
+    share.add(-bytes);
     wait_queue::changed();
 }
 
@@ -54,6 +110,7 @@ Bytes Ledger::raise_overhead(Bytes to) noexcept {
 std::int64_t Ledger::change_overhead(Bytes to) noexcept {
     const Bytes before = kinds_[static_cast<std::size_t>(Kind::overhead)].exchange(to, std::memory_order_acq_rel);
     held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64, so a decrease wraps correctly
+    share.add(to - before);
     if (to < before) wait_queue::changed();
     return static_cast<std::int64_t>(to - before);
 }

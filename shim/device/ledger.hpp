@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "job_ledger.hpp"
 #include "lifetime.hpp"
 #include "policy/decide.hpp"
 #include "policy/kinds.hpp"
@@ -37,6 +38,8 @@ inline void note() noexcept {
 // driver returns them. It returns them at a synchronisation, so until curb has synchronised no request may use them.
 class ReturnedAtSync {
   public:
+    explicit constexpr ReturnedAtSync(job::Share &share) noexcept : share_(share) {}
+
     // True if add() was ever called, for any device.
     static bool ever() noexcept { return ever_.load(std::memory_order_acquire); }
 
@@ -44,6 +47,7 @@ class ReturnedAtSync {
     void add(Bytes bytes) noexcept {
         ever_.store(true, std::memory_order_release);
         added_.fetch_add(bytes, std::memory_order_acq_rel);
+        share_.add(bytes);
     }
     [[nodiscard]] Bytes now() const noexcept {
         // In this order, an addition in between makes the result too high but never wraps it.
@@ -56,10 +60,12 @@ class ReturnedAtSync {
         Bytes before = synchronised_.load(std::memory_order_acquire);
         while (before < mark && !synchronised_.compare_exchange_weak(before, mark, std::memory_order_acq_rel)) {
         }
+        if (before < mark) share_.add(before - mark);
     }
 
   private:
     static inline constinit std::atomic<bool> ever_{false};
+    job::Share &share_;
     std::atomic<Bytes> added_{0}, synchronised_{0};
 };
 
@@ -67,8 +73,9 @@ class Ledger {
   public:
     // Adds `bytes` if the policy grants them. Check and addition are one atomic step, so two threads cannot both get
     // the last free bytes. On `grant` the caller must end() the operation that has begun. Otherwise the ledger is
-    // unchanged and `*seen` gets the bytes that were taken.
-    policy::Verdict reserve(Kind kind, Bytes bytes, const policy::Terms &terms, Bytes *seen = nullptr) noexcept;
+    // unchanged and `*seen` gets the bytes that were taken; if the job's cap refused, `terms` show what its other
+    // processes hold now.
+    policy::Verdict reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen = nullptr) noexcept;
     // Adds bytes that the driver has taken already (a pool that grew more than expected).
     void charge(Kind kind, Bytes bytes) noexcept;
     void credit(Kind kind, Bytes bytes) noexcept;
@@ -76,7 +83,11 @@ class Ledger {
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
     [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
-    ReturnedAtSync returned_at_sync;
+    // What the other processes of the job see of this ledger. Every change of the bytes held is a change of it too.
+    job::Share share;
+    ReturnedAtSync returned_at_sync{share};
+    // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().
+    bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
         return kinds_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
     }
@@ -143,6 +154,8 @@ class Ledger {
     void leave_to_overhead(Kind kind, Bytes bytes) noexcept;
 
   private:
+    // Asks the job for `bytes` that this ledger has added already. Takes them back on another verdict than `grant`.
+    policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
     // Returns the increase.

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "control/proc.hpp"
 #include "driver.hpp"
 #include "nvml.hpp"
 
@@ -86,6 +87,8 @@ std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) noexcept {
     return nvml_thread::ask(*this, Figure::last_run, since_ms);
 }
 
+std::optional<Bytes> Meter::above_soft_limit() noexcept { return nvml_thread::ask(*this, Figure::above_soft_limit, 0); }
+
 std::optional<Bytes> Meter::used_by_all() noexcept { return nvml_thread::ask(*this, Figure::used, 0); }
 
 std::optional<Bytes> Meter::free() noexcept {
@@ -100,6 +103,7 @@ std::optional<std::uint64_t> Meter::read(Figure figure, std::uint64_t since_ms) 
         case Figure::index: return read_index();
         case Figure::held: return read_held();
         case Figure::last_run: return read_last_run(since_ms);
+        case Figure::above_soft_limit: return read_above_soft_limit();
         case Figure::used:
         case Figure::free: break;
     }
@@ -131,6 +135,21 @@ std::optional<std::uint64_t> Meter::read_held() {
                           ? own_figure({processes.data(), std::min<std::size_t>(count, processes.size())})
                           : held_among_many(on, count);
     return held && *held <= total_ ? held : std::nullopt;
+}
+
+std::optional<std::uint64_t> Meter::read_above_soft_limit() {
+    const nvmlDevice_t on = device();
+    if (!on || !nvml::functions()->memory_limits) return std::nullopt;
+    // "0::/user.slice/…": version 2 of cgroups, the only one with such limits.
+    const std::string all = control::proc_text(getpid(), "cgroup");
+    const std::size_t begin = all.find("0::/");
+    if (begin == std::string::npos) return std::nullopt;
+    const std::string path = "/sys/fs/cgroup" + all.substr(begin + 3, all.find('\n', begin) - begin - 3);
+    nvmlGetMemoryLimits_v1_t limits{};
+    limits.nameSpace = path.c_str();
+    if (nvml::functions()->memory_limits(on, &limits) != NVML_SUCCESS) return std::nullopt;
+    if (limits.softLimit == 0 || limits.softLimit == ~0ULL) return std::nullopt;
+    return limits.currentUsed - std::min(limits.currentUsed, limits.softLimit);
 }
 
 std::optional<std::uint64_t> Meter::read_last_run(std::uint64_t since_ms) {

@@ -21,8 +21,8 @@ namespace curb::shim {
 
 using policy::Bytes;
 
-enum class Figure : std::uint8_t { index, held, used, free, last_run };
-inline constexpr std::size_t kFigures = 5;
+enum class Figure : std::uint8_t { index, held, used, free, last_run, above_soft_limit };
+inline constexpr std::size_t kFigures = 6;
 
 // One device as NVML sees it.
 class Meter {
@@ -61,6 +61,10 @@ class Meter {
     // H200.
     std::optional<std::uint64_t> last_run(std::uint64_t since_ms) noexcept;
 
+    // Returns the bytes that the process's cgroup uses above its soft limit (dmem.min): as a candidate for eviction it
+    // may be ended. nullopt if it has none, or the driver knows no such limits (before 615).
+    std::optional<Bytes> above_soft_limit() noexcept;
+
     // Returns NVML's handle of the device; null if NVML is missing.
     nvmlDevice_st *device() noexcept;
 
@@ -72,6 +76,7 @@ class Meter {
     std::optional<std::uint64_t> read_index() const noexcept;
     std::optional<std::uint64_t> read_held();
     std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);
+    std::optional<std::uint64_t> read_above_soft_limit();
 
     CUuuid gpu_{};
     CUuuid own_{};

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 
@@ -36,6 +37,11 @@ void remove(const Entry &entry) noexcept {
 constinit std::atomic<const control::Places *> known_places{nullptr};
 const control::Places *places() noexcept { return known_places.load(std::memory_order_acquire); }
 
+// "GPU-8f3a…", "job-1f0e…-GPU-8f3a…"
+std::string name_of(Order order, const Device &device) {
+    return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
+}
+
 constinit std::atomic<int> listening{0};
 constinit std::atomic<std::uint32_t> changes{0};
 
@@ -51,7 +57,7 @@ void changed() noexcept {
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
-    delete turn_;
+    for (const control::Turn *turn : turns_) delete turn;
     if (!entry_) return;
     remove(*entry_);
     listening.fetch_sub(1, std::memory_order_seq_cst);
@@ -61,17 +67,19 @@ void Wait::attempt() noexcept {
     if (entry_) entry_->seen = changes.load(std::memory_order_seq_cst);
 }
 
-void Wait::join(const Device &device, policy::Bytes bytes) noexcept try {
+void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
     const KeepErrno keep_errno;
-    if (!turn_ && places()) turn_ = new control::Turn(*places(), device.meter.uuid(), bytes);
+    control::Turn *&turn = turns_[static_cast<std::size_t>(order)];
+    if (!turn && places()) turn = new control::Turn(*places(), name_of(order, device), bytes);
 } catch (...) {
     // Out of host memory: without an order.
 }
 
-bool Wait::has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
+bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
     const KeepErrno keep_errno;
-    join(device, bytes);
-    return !turn_ || turn_->has_come(room);
+    join(order, device, bytes);
+    control::Turn *turn = turns_[static_cast<std::size_t>(order)];
+    return !turn || turn->has_come(room);
 } catch (...) {
     return true;
 }
@@ -113,20 +121,21 @@ bool Wait::becomes_long() noexcept {
     return true;
 }
 
-bool others_wait(const Device &device) noexcept try {
+bool others_wait(Order order, const Device &device) noexcept try {
     const KeepErrno keep_errno;
     struct Seen {
         std::uint64_t at_ms = 0;
-        std::string uuid;
+        std::string name;
         bool wait = false;
     };
     static std::mutex seen_mutex;
-    static auto &seen = *new Seen;
+    static auto &all = *new std::array<Seen, std::size(kOrders)>;
     constexpr std::uint64_t kAgainMs = 20;
     const std::scoped_lock lock(seen_mutex);
+    Seen &seen = all[static_cast<std::size_t>(order)];
     const std::uint64_t now = now_ms();
-    if (std::string uuid = device.meter.uuid(); seen.uuid != uuid || now - seen.at_ms >= kAgainMs)
-        seen = {now, uuid, places() && control::Turn::others_wait(*places(), uuid)};
+    if (std::string name = name_of(order, device); seen.name != name || now - seen.at_ms >= kAgainMs)
+        seen = {now, name, places() && control::Turn::others_wait(*places(), name)};
     return seen.wait;
 } catch (...) {
     return false;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,11 @@ void use(const control::Places &places) noexcept;
 // Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
 // Costs one load if none waits. Thread-safe.
 void changed() noexcept;
+
+// The orders in which processes are served: all that wait for room on a device, and those of a job that wait for room
+// under its cap.
+enum class Order { device, job };
+inline constexpr Order kOrders[] = {Order::device, Order::job};
 
 // A request that waits.
 struct Request {
@@ -52,16 +58,16 @@ class Wait : NoCopy {
   public:
     Wait() noexcept = default;
     ~Wait() {
-        if (entry_ || turn_) end();
+        if (entry_ || is_in_order(Order::device) || is_in_order(Order::job)) end();
     }
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
-    // Joins those that wait for room on the device, requests and processes alike.
-    void join(const Device &device, policy::Bytes bytes) noexcept;
-    [[nodiscard]] bool is_in_order() const noexcept { return turn_ != nullptr; }
-    // Joins them. False if one that came first can be served with `room`, which is free for this one.
-    [[nodiscard]] bool has_turn(const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
+    // Joins the order, in which requests and processes that come back stand alike.
+    void join(Order order, const Device &device, policy::Bytes bytes) noexcept;
+    [[nodiscard]] bool is_in_order(Order order) const noexcept { return turns_[static_cast<std::size_t>(order)]; }
+    // Joins the order. False if one that came first can be served with `room`, which is free for this one.
+    [[nodiscard]] bool has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and
@@ -78,11 +84,11 @@ class Wait : NoCopy {
     void end() noexcept;
 
     std::optional<Entry> entry_;
-    control::Turn *turn_ = nullptr;
+    control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// True if another process waits for room on the device. Asks at most every 20 ms. Thread-safe.
-bool others_wait(const Device &device) noexcept;
+// True if another process waits in the order. Asks at most every 20 ms. Thread-safe.
+bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.
 struct Waiting {

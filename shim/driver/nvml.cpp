@@ -38,6 +38,7 @@ bool find(Functions &functions) noexcept {
     // Drivers before 510 export only _v2, with the same layout.
     if (!functions.processes) look_up(functions.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
     look_up(functions.utilization, "nvmlDeviceGetProcessUtilization");
+    look_up(functions.memory_limits, "nvmlDeviceGetMemoryLimits_v1");
     dlerror();
     return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes;
 }
@@ -76,6 +77,8 @@ bool ensure_loaded() noexcept {
     is_loaded.store(true, std::memory_order_release);
     return true;
 }
+
+bool has_memory_limits() noexcept { return usable.load(std::memory_order_acquire) && the_functions.memory_limits; }
 
 void wait_for_loader() noexcept {
     if (void *library = opened(RTLD_NOLOAD)) dlclose(library);

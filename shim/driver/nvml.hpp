@@ -13,10 +13,14 @@ struct Functions {
     decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
     decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
     decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // may be missing
+    decltype(&nvmlDeviceGetMemoryLimits_v1) memory_limits = nullptr;   // missing before driver 615
 };
 
 // Loads NVML if needed. False if NVML is missing or failed recently; a later call tries again.
 bool ensure_loaded() noexcept;
+
+// True if NVML is loaded and has limits of cgroups. Loads nothing.
+bool has_memory_limits() noexcept;
 
 // Waits until no other thread holds the loader's lock.
 void wait_for_loader() noexcept;

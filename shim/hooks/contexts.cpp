@@ -168,6 +168,26 @@ contexts::Added record(Device &device, const contexts::New &made) noexcept {
     }
 }
 
+// Room under the job's cap for a context whose cost is not known, until it is charged.
+class HeldInJob : NoCopy {
+  public:
+    explicit HeldInJob(Device &device) noexcept : device_(device) {
+        const auto cap = limits::in_force(device)->terms.job_cap;
+        if (!cap) return;
+        const Bytes known = device.ledger.share.context_cost();
+        const Bytes bytes = (known != 0 ? known : kContext) + limits::kept_for_driver(device, *cap);
+        refused_ = !admission::hold_in_job(device, bytes);
+        if (!refused_) bytes_ = bytes;
+    }
+    ~HeldInJob() { device_.ledger.share.add(-bytes_); }
+    [[nodiscard]] bool refused() const noexcept { return refused_; }
+
+  private:
+    Device &device_;
+    Bytes bytes_ = 0;
+    bool refused_ = false;
+};
+
 // `call` creates a context, `context()` returns it, `undo` destroys it. `made`: what is known before the call.
 template <class Call, class Context, class Undo>
 CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
@@ -191,13 +211,18 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     } else if (!admission::wait_beside_others(device, Kind::contexts, kContext)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
+        const HeldInJob held(device);
+        if (held.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
         result = call_or_wait(device, [&] {
             const ContextCost first(device);
             const CUresult one = [&] {
                 const Ledger::Operation operation(&device.ledger);
                 return call();
             }();
-            if (one == CUDA_SUCCESS) cost = first.measure();
+            if (one == CUDA_SUCCESS) {
+                cost = first.measure();
+                device.ledger.share.note_context_cost(cost);
+            }
             return one;
         });
         if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {

@@ -21,7 +21,8 @@ struct Shown {
     Shown(const Device &device, const Snapshot &now) noexcept
         : nothing(now.unusable), unchanged(now.of(device.ordinal).terms.report == policy::Report::device) {
         if (unchanged) return;
-        cap = now.of(device.ordinal).terms.cap;
+        const policy::GpuTerms &terms = now.of(device.ordinal).terms;
+        cap = terms.job_cap ? std::min(*terms.job_cap, terms.cap.value_or(policy::kUnbounded)) : terms.cap;
         keep_free = now.of(device.ordinal).terms.growth.keep_free;
     }
 
@@ -48,7 +49,11 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
     if (!shown.cap) return {actual.total, free};
     const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
     if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) reconcile(device);
-    return {std::min(actual.total, *shown.cap), std::min(free, limits::room(device, *shown.cap, cached))};
+    // In a job, the others may have left less than the cap.
+    const Bytes left = device.ledger.share.joined()
+                           ? std::min(*shown.cap, limits::cap(device).value_or(policy::kUnbounded))
+                           : *shown.cap;
+    return {std::min(actual.total, *shown.cap), std::min(free, limits::room(device, left, cached))};
 }
 
 // Returns the device of an NVML handle. nullptr if this process does not use it or curb is not active.

@@ -110,7 +110,8 @@ std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const po
         const Device &device = devices::at(gpus[i].ordinal);
         Snapshot::Gpu &gpu = out->gpus[i];
         gpu.live_cap = caps.of(i, gpus[i]);
-        gpu.terms = policy::terms_for(applied, gpus[i], device.total, gpu.live_cap);
+        gpu.terms = policy::terms_for(applied, gpus[i], device.total, gpu.live_cap, device.ledger.share.live_cap());
+        gpu.beside_others = gpu.terms.job_cap || gpu.terms.growth.keep_free != 0;
         begin_allowance(gpu, before, device);
         out->caches |= gpu.terms.cache.max != 0;
     }
@@ -174,6 +175,47 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     if (changes) put_in_force(std::move(next));
     live_caps() = std::move(caps);
     return out;
+}
+
+policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::GpuKey &key,
+                                                                 std::optional<policy::Size> cap) {
+    const std::vector<policy::GpuIdentity> gpus = identities();
+    const std::scoped_lock lock(publishing);
+    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
+    const auto named = policy::LiveCaps().set(key, cap, gpus);
+    if (!named) return control::Failure{named.error()};
+    for (const std::size_t i : *named)
+        if (!devices::at(gpus[i].ordinal).ledger.share.joined())
+            return control::Failure{
+                "it is in no job with a cap; job.cap, curb run --job-cap and CURB_JOB_CAP begin one"};
+    for (const std::size_t i : *named) {
+        const Device &device = devices::at(gpus[i].ordinal);
+        device.ledger.share.set_live_cap(cap ? std::optional(cap->on(device.total)) : std::nullopt);
+    }
+    auto next = build(before.kept, live_caps(), gpus, policy::match(before.policy.gpu, gpus),
+                      policy::match(before.policy.ceiling, gpus));
+    control::CapReport out;
+    for (const std::size_t i : *named) {
+        const Snapshot::Gpu &was = before.gpus[i], &is = next->gpus[i];
+        const Device &device = devices::at(gpus[i].ordinal);
+        out.gpus.push_back({gpus[i].ordinal, device.meter.uuid(), was.terms.job_cap, is.terms.job_cap, cap,
+                            is.terms.job_ceiling, device.ledger.share.held_by_all()});
+    }
+    put_in_force(std::move(next));
+    return out;
+}
+
+bool take_job_caps() {
+    const std::vector<policy::GpuIdentity> gpus = identities();
+    const std::scoped_lock lock(publishing);
+    const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
+    if (!before) return false;
+    auto next = build(before->kept, live_caps(), gpus, policy::match(before->policy.gpu, gpus),
+                      policy::match(before->policy.ceiling, gpus));
+    bool changes = false;
+    for (std::size_t i = 0; i < gpus.size(); ++i) changes |= before->gpus[i].terms != next->gpus[i].terms;
+    if (changes) put_in_force(std::move(next));
+    return changes;
 }
 
 bool needs_indexes(const policy::GpuKey &key) noexcept {

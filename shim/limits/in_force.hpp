@@ -67,11 +67,12 @@ struct Snapshot {
     struct Gpu {
         policy::GpuTerms terms;
         std::optional<policy::Size> live_cap;  // set by curb cap; nullopt: the policy's cap applies
+        bool beside_others = false;            // keep_free or a cap of the job: what others hold counts
         mutable Allowance allowance;           // the only member that changes while the snapshot is in force
 
         // True if any limit applies.
         [[nodiscard]] bool limited() const noexcept {
-            return terms.cap || terms.growth.start || terms.growth.keep_free != 0;
+            return terms.cap || terms.job_cap || terms.growth.start || terms.growth.keep_free != 0;
         }
     };
     std::unique_ptr<Gpu[]> gpus;  // by device ordinal
@@ -142,6 +143,12 @@ Lines publish(Version version);
 // index is known. On failure nothing changes and the text says why. Throws as publish().
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap);
+// The same for the cap of the job, in all its processes.
+policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::GpuKey &key,
+                                                                 std::optional<policy::Size> cap);
+// Puts in force what set_job_cap() has set in another process of the job. False if nothing changes. Throws as
+// publish().
+bool take_job_caps();
 // True if set_cap() needs find_indexes() first. That calls NVML: it takes milliseconds, or blocks on a stuck driver.
 bool needs_indexes(const policy::GpuKey &key) noexcept;
 void find_indexes() noexcept;

@@ -6,6 +6,47 @@
 #include "reconcile.hpp"
 
 namespace curb::shim::limits {
+namespace {
+
+void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
+    if (!gpu.terms.job_cap) return;
+    const Bytes own = policy::limit(out);
+    if (!device.ledger.share.joined()) {  // the ledger of the job cannot be used: nobody knows what the others hold
+        policy::lay_job_over(out, 0, 0);
+        return;
+    }
+    policy::lay_job_over(out, *gpu.terms.job_cap, device.ledger.share.others());
+    // By the whole cap of the job: what a process keeps does not depend on what the others hold now.
+    out.kept_for_driver = kept_for_driver(device, std::min(own, *gpu.terms.job_cap));
+}
+
+// Returns the limit of one process. Lower than a cap by what the others of its job hold.
+std::optional<Bytes> cap_of(const Device &device, const Snapshot::Gpu &gpu) noexcept {
+    if (!gpu.terms.job_cap) return gpu.terms.cap;
+    policy::Terms out;
+    out.cap = gpu.terms.cap;
+    lay_job_over(device, gpu, out);
+    return out.cap;
+}
+
+}  // namespace
+
+void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
+    if (gpu.terms.growth.keep_free != 0)
+        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+    lay_job_over(device, gpu, out);
+}
+
+void tell_job(const Device &device) noexcept {
+    if (!device.ledger.share.joined()) return;
+    const auto gpu = in_force(device);
+    const bool keeps = gpu->terms.job_cap && devices::in_use(device);
+    device.ledger.share.keep(
+        keeps ? kept_for_driver(device,
+                                std::min(policy::limit(gpu->terms.cap, gpu->allowance.bytes()), *gpu->terms.job_cap))
+              : 0);
+}
+
 policy::Terms terms(const Device &device, const Snapshot &now) noexcept {
     policy::Terms out;
     fill(device, now, out);
@@ -16,7 +57,7 @@ InUse<Snapshot::Gpu> in_force(const Device &device) noexcept {
     return InUse<Snapshot::Gpu>([&](const Snapshot &now) -> const Snapshot::Gpu & { return now.of(device.ordinal); });
 }
 
-std::optional<Bytes> cap(const Device &device) noexcept { return in_force(device)->terms.cap; }
+std::optional<Bytes> cap(const Device &device) noexcept { return cap_of(device, *in_force(device)); }
 
 bool exceeds_cap(const Device &device) noexcept {
     const auto limit = cap(device);
@@ -34,7 +75,7 @@ bool must_shrink(Device &device, const Snapshot &now) noexcept {
     if (now.unusable) return true;
     if (!gpu.limited()) return false;
     const Bytes held = device.ledger.held();
-    if (held > policy::limit(gpu.terms.cap, gpu.allowance.bytes())) return true;
+    if (held > policy::limit(cap_of(device, gpu), gpu.allowance.bytes())) return true;
     const Bytes keep_free = gpu.terms.growth.keep_free;
     if (keep_free == 0) return false;
     if (now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs) measure_reach(device);

@@ -233,8 +233,9 @@ policy::Duration backed_off(policy::Duration idle) noexcept {
 bool has_naps(const policy::SuspendPolicy &policy) noexcept { return policy.idle || policy.when_others_wait; }
 
 bool others_wait() noexcept {
-    return std::any_of(devices::all().begin(), devices::all().end(),
-                       [](const Device &device) { return devices::in_use(device) && wait_queue::others_wait(device); });
+    return std::any_of(devices::all().begin(), devices::all().end(), [](const Device &device) {
+        return devices::in_use(device) && wait_queue::others_wait(wait_queue::Order::device, device);
+    });
 }
 
 }  // namespace

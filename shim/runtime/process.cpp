@@ -77,6 +77,39 @@ policy::Result<config::Loaded, config::Diagnostics> load_patiently(const config:
     }
 }
 
+void react_to_new_limits();
+
+// On the thread curb-job.
+void release_for_job(Bytes bytes, std::uint64_t request) noexcept try {
+    const auto done = [request](const control::ReleaseReport & /*report*/) { job::answered(request); };
+    if (gate::is_closed() || !release::ask({"another process of its job", {bytes, std::nullopt}, done}))
+        job::answered(request);
+} catch (...) {
+    job::answered(request);  // out of host memory: it has nothing to give
+}
+void take_job_caps() noexcept try {
+    if (!in_force::take_job_caps()) return;
+    react_to_new_limits();
+    trace_limits("curb cap --job");
+} catch (...) {
+    log::write(policy::LogLevel::error, "out of host memory: the new cap of the job is not in force here");
+}
+
+// Joins the job that a policy with a cap of it names, once in the life of the process. Without the ledger nothing is
+// granted on devices with such a cap.
+void join_job(const policy::Policy &policy) {
+    if (!policy::has_job_cap(policy)) return;
+    static constinit std::atomic<bool> warned{false};
+    const std::string name = config::job_name(*policy.job.of, in_force::source());
+    std::string fault = job::join(name, {.wanted = release_for_job, .caps_changed = take_job_caps});
+    for (Device &device : devices::all())
+        if (fault.empty() && !device.ledger.open_share(device.meter.uuid()))
+            fault = "it has no room for " + device.name();
+    if (fault.empty() || warned.exchange(true, std::memory_order_relaxed)) return;
+    log::write(policy::LogLevel::error, "the ledger of the job \"" + name + "\" cannot be used: " + fault +
+                                            ". GPU allocations under the job's cap are refused");
+}
+
 // Returns the differences between two policies, a line each.
 std::vector<std::string> differences(const policy::Policy &before, const policy::Policy &now) {
     std::vector<std::string> out = policy::differences(before, now);
@@ -130,6 +163,8 @@ void begin(const char *(*environment)(const char *)) {
     const auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
+        join_job(loaded->policy);
+        for (const std::string &why : loaded->ignored) log::write(policy::LogLevel::warning, why);
         if (!source->foreign.empty())
             log::write(policy::LogLevel::warning,
                        source->foreign + " is not used, because it belongs to another user; CURB_POLICY can name it");
@@ -143,7 +178,7 @@ void begin(const char *(*environment)(const char *)) {
     policy_watcher::note_unusable(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
-               source->none()
+               !source->named && source->file.empty()
                    ? "the machine's ceiling cannot be used, so every GPU allocation of this process is "
                      "refused until its administrator has mended it"
                    : "the policy cannot be used, so every GPU allocation of this process is refused. A mended "
@@ -190,6 +225,7 @@ void check_signal() noexcept {
 void enforce(const config::Loaded &loaded) {
     const std::vector<std::string> changes = differences(snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
+    join_job(loaded.policy);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
     react_to_new_limits();
     take_signal();
@@ -204,12 +240,12 @@ void enforce(const config::Loaded &loaded) {
     }
 }
 
-control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept try {
-    const auto report = in_force::set_cap(key, cap);
+control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap, bool of_job) noexcept try {
+    const auto report = of_job ? in_force::set_job_cap(key, cap) : in_force::set_cap(key, cap);
     if (!report) return control::Failure{"process " + std::to_string(getpid()) + ": " + report.error().message};
     react_to_new_limits();
     trace_limits("curb cap");
-    worker::log_later(reports::cap_text(*report));
+    worker::log_later(reports::cap_text(*report, of_job));
     return *report;
 } catch (...) {
     return control::Failure{"no host memory"};  // short enough to need none

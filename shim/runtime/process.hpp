@@ -33,8 +33,9 @@ void check_signal() noexcept;
 // cap. Calls no driver: the worker does the rest. Throws std::bad_alloc before anything changes.
 void enforce(const config::Loaded &loaded);
 
-// Sets a live cap, with the same effects. Never blocks, because the control thread calls it.
-control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap) noexcept;
+// Sets a live cap of the process or of its job, with the same effects. Never blocks, because the control thread calls
+// it.
+control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap, bool of_job) noexcept;
 // Applies the parts of a new policy or cap that need driver calls. On the worker. `measure_if_stale`: reconcile first,
 // because the ledger may not show yet that a device exceeds its cap.
 void apply_with_driver(bool measure_if_stale) noexcept;

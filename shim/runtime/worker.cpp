@@ -25,6 +25,7 @@
 #include "reconcile.hpp"
 #include "release.hpp"
 #include "signals.hpp"
+#include "soft_limit.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"
@@ -107,11 +108,13 @@ Next sooner(Next a, Next b) noexcept {
 // after wake_up().
 Next do_periodic_work() noexcept {
     trace::log_error();
+    for (const Device &device : devices::all()) limits::tell_job(device);
     if (signals::program_has_set()) process::check_signal();
     const Next nap = nap::poll();
     // While the gate is closed, no call of the worker's may wait there: it would bring the process back.
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
-    const Next next = sooner(sooner(cache::sweep(), idle::poll()), sooner(adjust_thresholds(), last_thread::poll()));
+    const Next release = sooner(idle::poll(), soft_limit::poll());
+    const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));
     if (nap) gate::watch();
     return sooner(nap, next);
 }

@@ -67,6 +67,7 @@ struct Inbox {
         std::uint64_t client;
         policy::GpuKey key;
         std::optional<policy::Size> cap;
+        bool of_job;
     };
     std::list<Cap> caps;        // waiting for NVML or for an earlier one, in order
     bool setting_caps = false;  // a thread is setting them
@@ -129,7 +130,7 @@ void set_waiting_caps() {
             one = std::move(inbox().caps.front());
             inbox().caps.pop_front();
         }
-        post_answer(one.client, process::enforce(one.key, one.cap));
+        post_answer(one.client, process::enforce(one.key, one.cap, one.of_job));
     }
 }
 
@@ -323,7 +324,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         if (!reserve_answer()) return control::Failure{"too much has been asked for that is not done yet; try again"};
         {
             const std::scoped_lock lock(inbox().mutex);
-            inbox().caps.push_back({client, *key, asked.cap});
+            inbox().caps.push_back({client, *key, asked.cap, asked.job});
             if (std::exchange(inbox().setting_caps, true)) return std::nullopt;
         }
         if (own_thread::start(set_waiting_caps, "curb-nvml")) return std::nullopt;
@@ -335,9 +336,9 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         cancel_answer();
         return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
     }
-    control::Reply reply = process::enforce(*key, asked.cap);
+    control::Reply reply = process::enforce(*key, asked.cap, asked.job);
     auto *report = std::get_if<control::CapReport>(&reply);
-    if (!report || !devices::any_stale()) return reply;
+    if (!report || asked.job || !devices::any_stale()) return reply;
     return measured(client, now, [report = std::move(*report)]() mutable -> control::Reply {
         for (control::CapChange &gpu : report.gpus) gpu.held = devices::at(gpu.ordinal).ledger.held();
         return report;

@@ -30,6 +30,12 @@ control::PolicyStatus of_policy(const Version &version) {
     out.flags = policy::joined(source.flags, " ", [](const auto &one) {
         return policy::flags()[static_cast<std::size_t>(one.first)].variable + ("=" + one.second);
     });
+    const auto add = [&](const std::string &name, const std::string &value) {
+        if (!value.empty()) out.flags += (out.flags.empty() ? "" : " ") + name + "=" + value;
+    };
+    add("CURB_SIGNAL", source.signal);
+    if (version.policy.environment.value_or(true))
+        for (const auto &[name, value] : source.handed_in) add(name, value);
     if (version.ceiling) out.ceiling = source.ceiling;
     out.rule = version.rule;
     out.unusable = version.unusable;
@@ -60,7 +66,10 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.contexts = device.contexts.load(std::memory_order_relaxed);
     out.cap = terms.terms.cap;
     if (const Bytes allowance = terms.allowance.bytes(); allowance != policy::kUnbounded) out.allowance = allowance;
+    out.job_cap = terms.terms.job_cap;
+    out.job_held = device.ledger.share.held_by_all();
     out.live_cap = terms.live_cap;
+    out.handed_in = terms.terms.handed_in;
     out.ceiling = terms.terms.ceiling;
     for (std::size_t why = 0; why < policy::kLimits; ++why)
         out.refused[why] = device.refused[why].load(std::memory_order_relaxed);
@@ -106,6 +115,7 @@ control::Status now(const control::StatusRequest &asked) {
     out.signal_trouble = process::signal_trouble();
     out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
     out.policy = of_policy(in_force.version);
+    out.job = job::name();
     for (const Device &device : devices::all()) out.gpus.push_back(of_device(device, in_force.of(device.ordinal)));
     add_waits(out, in_force);
     out.trace = trace::status();

@@ -23,6 +23,8 @@ struct Mentions {
     bool frameworks = false;   // or CURB_STEER is set
     bool cap = false;          // outside the rules: it applies to every process
     bool cap_in_rule = false;  // in or after the rules: it may apply to this process
+    bool job = false;
+    bool environment = false;  // which may say that other systems' limits are ignored
 };
 
 // Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
@@ -30,17 +32,21 @@ Mentions mentions_of(const char *path) noexcept {
     Mentions out;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return out;
-    constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "\"cap\"", kRules = "\"rules\"";
+    constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "cap\"", kRules = "\"rules\"",
+                               kJob = "\"job", kEnvironment = "\"environment\"";
     constexpr auto kNowhere = std::string_view::npos;
     char block[16 * 1024];
     struct stat status {};
     const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
     bool in_rules = false;
     std::size_t seen = 0, kept = 0;  // kept: bytes of the last block, because a word may span two
-    for (ssize_t got = 0; regular && !out.frameworks && seen <= config::kLargest &&
+    for (ssize_t got = 0; regular && !(out.frameworks && out.job) && seen <= config::kLargest &&
                           (got = read(fd, block + kept, sizeof block - kept)) > 0;) {
         const std::string_view text(block, kept + static_cast<std::size_t>(got));
-        out.frameworks = text.find(kWord) != kNowhere || text.find(kEscape) != kNowhere;
+        const bool escaped = text.find(kEscape) != kNowhere;
+        out.frameworks |= escaped || text.find(kWord) != kNowhere;
+        out.job |= escaped || text.find(kJob) != kNowhere;
+        out.environment |= escaped || text.find(kEnvironment) != kNowhere;
         const std::size_t rules = in_rules ? 0 : text.find(kRules), cap = text.find(kCap);
         if (cap != kNowhere) (cap < rules ? out.cap : out.cap_in_rule) = true;
         in_rules = rules != kNowhere;
@@ -56,20 +62,38 @@ void add(Mentions &all, const Mentions &more) noexcept {
     all.frameworks |= more.frameworks;
     all.cap |= more.cap;
     all.cap_in_rule |= more.cap_in_rule;
+    all.job |= more.job;
+    all.environment |= more.environment;
+}
+
+// True if another system hands in a cap (policy/handed_in.hpp). Walks the variables once, because every start of a
+// program pays for it.
+bool has_handed_in_cap(const char *const *variables) noexcept {
+    constexpr std::string_view kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT=", "GPU_MEMORY_LIMIT=", "CUDA_DEVICE_MEMORY_LIMIT",
+                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="};
+    for (const char *const *one = variables; *one; ++one) {
+        if (**one != 'N' && **one != 'G' && **one != 'C') continue;
+        for (const std::string_view name : kNames)
+            if (std::strncmp(*one, name.data(), name.size()) == 0) return true;
+    }
+    return false;
 }
 
 // Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.
-Mentions mentioned(const char *(*environment)(const char *)) noexcept {
+Mentions mentioned(const char *(*environment)(const char *), const char *const *variables) noexcept {
     Mentions all = mentions_of(config::kCeiling);
     if (getauxval(AT_SECURE) != 0) return all;
-    const char *cap = environment("CURB_CAP"), *named = environment("CURB_POLICY"), *steer = environment("CURB_STEER");
-    all.cap |= cap && *cap;
+    const char *cap = environment("CURB_CAP"), *job_cap = environment("CURB_JOB_CAP"),
+               *named = environment("CURB_POLICY"), *steer = environment("CURB_STEER");
+    all.job |= job_cap && *job_cap;
+    all.cap |= (cap && *cap) || all.job;
     all.frameworks |= steer && *steer;
     char path[PATH_MAX];
     if (named && *named)
         add(all, mentions_of(named));
     else if (config::users_file(environment, path))
         add(all, mentions_of(path));
+    if (has_handed_in_cap(variables)) (all.environment ? all.cap_in_rule : all.cap) = true;
     return all;
 }
 
@@ -88,8 +112,11 @@ bool is_set_for_a_cap() noexcept {
 }  // namespace
 
 // Parses the policy only if its text does not decide: parsing costs each command of a shell script 0.5 ms.
-void set_environment(const char *(*environment)(const char *)) noexcept try {
-    const Mentions said = mentioned(environment);
+void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept try {
+    const Mentions said = mentioned(environment, variables);
+    // A process whose policy may cap a job begins a tree, unless it is in one: what it starts is of the same job.
+    if (said.job && !environment("CURB_JOB") && getauxval(AT_SECURE) == 0)
+        setenv("CURB_JOB", config::new_tree().c_str(), 0);
     const bool decided = !said.frameworks && (said.cap || !said.cap_in_rule || is_set_for_a_cap());
     if (decided) {
         if (said.cap) set_for_a_cap();

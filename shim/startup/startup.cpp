@@ -52,13 +52,13 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// curb's only constructor, for what must happen before main.
-__attribute__((constructor)) void at_load() {
+// curb's only constructor, for what must happen before main. glibc passes it main's arguments.
+__attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     log::check_stderr();
     last_thread::watch();
     note_relative_policy();
-    before_main::set_environment(environment);
+    before_main::set_environment(environment, variables);
 }
 
 // In a fork child, threads that no longer exist may hold curb's locks, and there is no worker. The driver returns

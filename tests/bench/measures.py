@@ -90,7 +90,7 @@ def takes(ns: float, text: str) -> Target:
 
 
 def groups(peers: Sequence[str]) -> list[Group]:
-    return [*_calls(peers), _threads(peers), *_live(), _edit(), *_traces(), *_starts(peers), *_programs(peers)]
+    return [*_calls(peers), _job(), _threads(peers), *_live(), _edit(), *_traces(), *_starts(peers), *_programs(peers)]
 
 
 def _compare(
@@ -139,6 +139,21 @@ def _calls(peers: Sequence[str]) -> list[Group]:
         name = f"async alloc + free, pool keeps, {size}"
         found.append(call(name, ["async", _SIZES[size]], {CURB: at_most(1.15)}, operation="pair", most=2000))
     return found
+
+
+def _job() -> Group:
+    """One process of a job beside seven others, which hold their contexts and take samples in turns with it."""
+    words = ("PROBE", "plain", str(2 * MIB))
+    job = (("CURB_JOB", f"bench {os.getpid()}"), ("CURB_JOB_CAP", "64GiB"))
+    alone = (("CURB_JOB", f"bench {os.getpid()} alone"), ("CURB_JOB_CAP", "64GiB"))
+    lanes = {CURB: LaneSpec(CURB, words), f"{CURB}, job of 1": LaneSpec(CURB, words, alone)}
+    lanes |= {f"{CURB}, job of 8{', another' * (i > 0)}{f' {i}' * (i > 0)}": LaneSpec(CURB, words, job) for i in range(8)}
+    name = "alloc + free, 2 MiB, under a job's cap"
+    rows = [
+        Row(name, f"{CURB}, job of 1", CURB, adds(180, "+180 ns at most")),
+        Row(name, f"{CURB}, job of 8", CURB, adds(180, "+180 ns at most")),
+    ]
+    return Group("job", ALL, lanes, rows, operation="pair", sample_ms=2)
 
 
 def _threads(peers: Sequence[str]) -> Group:

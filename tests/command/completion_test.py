@@ -84,8 +84,8 @@ def unbroken(line, **options):
 
 
 RUN = [
-    "--cap", "--dry-run", "--growth", "--help", "--keep-free", "--log", "--nap", "--policy", "--quiet", "--sim", "--steer",
-    "--strict", "--trace", "--wait",
+    "--cap", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
+    "--sim", "--steer", "--strict", "--trace", "--wait",
 ]  # fmt: skip
 
 

@@ -104,7 +104,7 @@ TEST_CASE("processes that name one state file share the machine") {
     if (GENERATE(false, true)) state.make_empty();  // which is as good as none
     CHECK(run_case("the child: holds a GiB on a shared machine", {state.variable()}) == 0);
     const std::string books = books_of(state.path());
-    CHECK(books == "{\"devices\":[{\"total\":85899345920,\"used\":0,\"overlaps\":0,\"processes\":[]}]}\n");
+    CHECK(books == "{\"devices\":[{\"total\":85899345920,\"used\":0,\"high\":0,\"overlaps\":0,\"processes\":[]}]}\n");
 }
 
 TEST_CASE("the child: uses a block twice at once", "[.child]") {

@@ -154,17 +154,45 @@ TEST_CASE("curb says what is wrong with what was typed, and does not start the p
     CHECK_FALSE(trace.started());
 }
 
-TEST_CASE("--cap within another curb run lowers the cap and never lifts it") {
-    const auto under = [](const std::string &outer, const std::string &inner) {
-        return curb({"run", "--cap", inner, "--", "sh", "-c", "echo $CURB_CAP"}, {{"CURB_CAP", outer}});
-    };
-    CHECK(under("2GiB", "1GiB").out == "1GiB\n");
-    CHECK(under("2GiB", "1GiB").err.empty());
-    const Outcome lifted = under("2GiB", "8GiB");
-    CHECK(lifted.out == "2GiB\n");
-    CHECK(lifted.err == "curb: --cap 8GiB has no effect: CURB_CAP is 2GiB already, and the lower holds\n");
-    CHECK(under("25%", "6GiB").out == "25%,6GiB\n");  // which is lower depends on the device
-    CHECK(under("25%,6GiB", "50%,4GiB").out == "25%,4GiB\n");
+TEST_CASE("--cap and --job-cap within another curb run lower the cap and never lift it") {
+    for (const auto &[option, variable] :
+         {std::pair<std::string, std::string>("--cap", "CURB_CAP"), {"--job-cap", "CURB_JOB_CAP"}}) {
+        INFO(option);
+        const auto under = [&, &option = option, &variable = variable](const std::string &outer,
+                                                                       const std::string &inner) {
+            return curb({"run", option, inner, "--", "sh", "-c", "echo $" + variable}, {{variable, outer}});
+        };
+        CHECK(under("2GiB", "1GiB").out == "1GiB\n");
+        CHECK(under("2GiB", "1GiB").err.empty());
+        const Outcome lifted = under("2GiB", "8GiB");
+        CHECK(lifted.out == "2GiB\n");
+        CHECK(lifted.err ==
+              "curb: " + option + " 8GiB has no effect: " + variable + " is 2GiB already, and the lower holds\n");
+        CHECK(under("25%", "6GiB").out == "25%,6GiB\n");  // which is lower depends on the device
+        CHECK(under("25%,6GiB", "50%,4GiB").out == "25%,4GiB\n");
+        CHECK(under("8GiB", "cuda:1=4GiB").out == "8GiB,cuda:1=4GiB\n");
+    }
+}
+
+TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it") {
+    const std::string script =
+        "echo $CURB_JOB; " CURB_BINARY " run --job-cap 1GiB -- sh -c 'echo $CURB_JOB $CURB_JOB_CAP'";
+    const Words said = lines(curb({"run", "--job-cap", "2GiB", "--", "sh", "-c", script}).out);
+    REQUIRE(said.size() == 2);
+    CHECK_FALSE(said[0].empty());
+    CHECK(said[1] == said[0] + " 1GiB");
+    CHECK(curb({"run", "--cap", "2GiB", "--", "sh", "-c", "echo $CURB_JOB"}).out == "\n");
+    // The rows of the policy: of every device with job.cap, of one with the device.
+    const Words dry = lines(curb({"run", "--dry-run", "--job-cap", "8GiB,cuda:1=4GiB", "--", "true"}).out);
+    const auto at = [&](const char *line) { return std::find(dry.begin(), dry.end(), line); };
+    CHECK(at("CURB_JOB_CAP=8GiB,cuda:1=4GiB") != dry.end());
+    REQUIRE(at("# gpu \"cuda:1\"") < at("# job"));
+    CHECK(std::any_of(at("# gpu \"cuda:1\""), at("# job"), [](const std::string &line) {
+        return line.starts_with("#   job_cap ") && line.find(" 4GiB ") != std::string::npos;
+    }));
+    CHECK(std::any_of(at("# job"), dry.end(), [](const std::string &line) {
+        return line.starts_with("#   cap ") && line.find(" 8GiB ") != std::string::npos;
+    }));
 }
 
 TEST_CASE("curb run warns that a statically linked program runs without curb") {
@@ -324,6 +352,7 @@ TEST_CASE("A wrong option of curb run is an error with its remedy, and the progr
              {{"--log", "loud"}, "curb: --log: 'loud' is not a log level"},
              {{"--trace", taken}, "exists, and a trace begins with a new file"},
              {{"--cap", "gpu0=4GiB"}, "curb: --cap: \"gpu0\" is not a device; did you mean \"cuda:0\"?"},
+             {{"--job-cap", "8"}, "curb: --job-cap: '8' has no unit; did you mean \"8GiB\"?"},
              {{"--cap", "8", "GiB"}, "curb: '8 GiB' is two words, and a value is one: write 8GiB"}}) {
         CAPTURE(words);
         const Outcome outcome = curb(joined(joined({"run"}, words), trace.command()));

@@ -172,7 +172,7 @@ TEST_CASE("curb doctor says why libcurb.so is not in a process") {
         CURB_WAITS, {}, [] { ::clearenv(); }, "LD_PRELOAD was not set when it was started");
     finds_of(
         CURB_WAITS, {}, [] { ::unsetenv("LD_PRELOAD"); },
-        "LD_PRELOAD was not set when it was started, though CURB_POLICY or CURB_CAP was");
+        "LD_PRELOAD was not set when it was started, though CURB_CAP was");
     finds_of(CURB_WAITS, {{"LD_PRELOAD", preloaded(CURB_SECOND_PRELOAD)}}, {},
              "LD_PRELOAD named other libraries alone");
     finds_of(CURB_WAITS, {{"LD_PRELOAD", preloaded("/nowhere/libcurb.so")}}, {},

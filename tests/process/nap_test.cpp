@@ -175,6 +175,23 @@ TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") {
     comes_back_after(machine, program, "close for sockets");
 }
 
+TEST_CASE("a process that naps keeps its part of the cap of its job") {
+    const Machine machine;
+    const auto of_job = [&](Environment environment) {
+        return with(std::move(environment), {{"CURB_JOB", machine.folder().string()}, {"CURB_JOB_CAP", "4GiB"}});
+    };
+    Program napper(machine, of_job(napping(machine)));
+    REQUIRE(napper.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, napper));
+    Program other(machine, of_job({{"LD_PRELOAD", preloaded(CURB_LIBRARY)}}));
+    CHECK(other.answers("take 512") == "ok");
+    CHECK(other.answers("take 512") == "refused");
+    CHECK(machine.state(napper.pid()) == "checkpointed");
+    CHECK(napper.answers("check") == "right");
+    napper.kill(SIGKILL);
+    CHECK(within(10s, [&] { return other.answers("take 512") == "ok"; }));
+}
+
 TEST_CASE("a nap that the driver ends leaves the process as it was") {
     const std::string call = GENERATE("cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint");
     CAPTURE(call);

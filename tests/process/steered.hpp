@@ -44,8 +44,10 @@ inline std::string refusal(const control::Reply &reply) {
 }
 
 inline Status status(const Capped &process) { return said<Status>(ask(process.pid(), StatusRequest(), 10s)); }
-inline CapRequest cap(const char *size, const char *gpu = "*") { return {policy::parse_size(size).value(), gpu}; }
-inline CapRequest reset(const char *gpu = "*") { return {std::nullopt, gpu}; }
+inline CapRequest cap(const char *size, const char *gpu = "*") {
+    return {policy::parse_size(size).value(), gpu, false};
+}
+inline CapRequest reset(const char *gpu = "*") { return {std::nullopt, gpu, false}; }
 inline CapReport set(const Capped &process, const CapRequest &request) {
     return said<CapReport>(ask(process.pid(), request, 10s));
 }

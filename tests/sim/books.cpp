@@ -1,6 +1,6 @@
 // curb-sim-books [--forget-highs] FILE: prints a simulated machine's books as JSON, for tests that look from outside.
 // "high" is the most that a process has held at once, with managed memory, since the last --forget-highs, which resets
-// it after printing.
+// it after printing. The "high" of a device is that of all living processes together; CURB_SIM_HIGH asks for it.
 #include <cstdio>
 #include <string_view>
 
@@ -18,8 +18,10 @@ int main(int argc, char **argv) {
     std::printf("{\"devices\":[");
     for (int device = 0; device < machine->device_count(); ++device) {
         const DeviceMemory memory = machine->memory(device);
-        std::printf("%s{\"total\":%llu,\"used\":%llu,\"overlaps\":%llu,\"processes\":[", device ? "," : "",
-                    static_cast<unsigned long long>(memory.total), static_cast<unsigned long long>(memory.used),
+        std::printf("%s{\"total\":%llu,\"used\":%llu,\"high\":%llu,\"overlaps\":%llu,\"processes\":[",
+                    device ? "," : "", static_cast<unsigned long long>(memory.total),
+                    static_cast<unsigned long long>(memory.used),
+                    static_cast<unsigned long long>(machine->high(device)),
                     static_cast<unsigned long long>(machine->overlaps(device)));
         const char *comma = "";
         for (const ProcessHolding &process : machine->processes(device, forget)) {

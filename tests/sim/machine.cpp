@@ -26,7 +26,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3430'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3530'6d69'7362'7275;  // changes with the layout of Books
 constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
@@ -104,6 +104,7 @@ struct Machine::Books {
     uint64_t total[kMaxDevices];
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
+    uint64_t high[kMaxDevices];     // the most that living processes have held at once, if CURB_SIM_HIGH asks for it
     uint64_t looked_ms;             // when dead processes were last looked for; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
@@ -119,6 +120,15 @@ struct Machine::Books {
         device_count = std::max(wanted.gpus, 1);
         for (uint64_t &bytes : total) bytes = wanted.memory ? wanted.memory : 80 * kGiB;
         magic = kMagic;
+    }
+
+    // Under the lock, so that no moment is missed. A dead process may not have been found yet.
+    void note_device_high(int device) {
+        if (firm[device] + managed[device] <= high[device]) return;
+        uint64_t living = 0;
+        for (const Process &process : processes)
+            if (process.pid && start_time(process.pid) == process.start) living += process.devices[device].all();
+        high[device] = std::max(high[device], living);
     }
 
     // Sums up the processes again: one may have died between changing its own figure and the sum.
@@ -237,6 +247,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     if (file >= 0) ::flock(file, LOCK_UN);
     std::unique_ptr<Machine> machine(new Machine(books, file));
     machine->looks_closely_ = !may_create;
+    machine->notes_high_ = *environment("CURB_SIM_HIGH") != '\0';
     if (!usable) return refuse(kNotOurs);
     if (has_other_gpus) return refuse("CURB_SIM_GPUS says another number than this machine has; remove the file");
     if (has_other_memory) return refuse("CURB_SIM_MEMORY says another size than this machine has; remove the file");
@@ -286,6 +297,7 @@ bool Machine::take(int device, Use use, uint64_t bytes) {
         Books::Process &own = books_->processes[slot_];
         own.devices[device].bytes[static_cast<int>(use)] += bytes;
         own.note_high(device);
+        if (notes_high_) books_->note_device_high(device);
         return true;
     }
     return false;
@@ -310,6 +322,11 @@ uint64_t Machine::own_high(int device) const {
 void Machine::note_overlap(int device) {
     const Lock lock(books_);
     ++books_->overlaps[device];
+}
+
+uint64_t Machine::high(int device) const {
+    const Lock lock(books_);
+    return books_->high[device];
 }
 
 uint64_t Machine::overlaps(int device) const {

@@ -79,6 +79,9 @@ class Machine {
     Holding own(int device) const;
     // The most that this process has held at once, managed memory included.
     uint64_t own_high(int device) const;
+    // The most that all living processes have held of the device at once, managed memory included; 0 unless
+    // CURB_SIM_HIGH asks for it.
+    uint64_t high(int device) const;
     // A kernel ran on a block that another one still had (running.hpp). How often that happened since the machine was
     // made, also in processes that have ended.
     void note_overlap(int device);
@@ -125,6 +128,7 @@ class Machine {
     Books *books_;
     int file_;
     int slot_ = -1;
+    bool notes_high_ = false;
     bool looks_closely_ = false;  // who only reads the books is to find them right
 };
 

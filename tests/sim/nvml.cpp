@@ -291,6 +291,20 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
     });
 }
 
+// CURB_SIM_SOFT_LIMIT=BYTES: the limit of every cgroup, in which all processes of the machine are.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t handle, nvmlGetMemoryLimits_v1_t *out) {
+    return of_gpu(handle, out, [=](int gpu) {
+        const char *limit = std::getenv("CURB_SIM_SOFT_LIMIT");
+        if (!limit || mig_mode()) return limit ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
+        if (!std::string_view(out->nameSpace).starts_with("/sys/fs/cgroup/")) return NVML_ERROR_NOT_FOUND;
+        out->softLimit = std::strtoull(limit, nullptr, 10);
+        out->hardLimit = ~0ULL;
+        out->currentUsed = 0;
+        for (const ProcessHolding &process : machine()->processes(gpu)) out->currentUsed += process.holding.held();
+        return NVML_SUCCESS;
+    });
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                                  nvmlProcessInfo_t *out) {
     const nvmlReturn_t result = list(handle, count, out, true);

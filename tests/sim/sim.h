@@ -5,6 +5,7 @@
  *   CURB_SIM_GPUS=N            devices of a new machine; default 1, at most 16
  *   CURB_SIM_MEMORY=SIZE       memory of each: a number and KiB, MiB or GiB; default 80GiB
  *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: each has its own
+ *   CURB_SIM_HIGH=1            the machine notes the most that all living processes have held at once
  *   CURB_SIM_LATENCY=h100      calls take the times of the real card
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;

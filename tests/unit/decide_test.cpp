@@ -1,6 +1,7 @@
 // Whether a request is granted, as a pure function of the terms, what is held and what is asked.
 
 #include "policy/decide.hpp"
+#include "policy/limit.hpp"
 
 #include "catch.hpp"
 
@@ -110,4 +111,28 @@ TEST_CASE("the free memory is measured again for large requests, if little is le
     CHECK(measure_reach_again(10 * GiB, 64 * MiB, 0));
     CHECK_FALSE(measure_reach_again(64 * MiB, 64 * MiB - 1, 0));
     CHECK(measure_reach_again(64 * MiB - 1, 1, 0));
+}
+
+TEST_CASE("Under a job's cap a request has what the other processes leave, and waits where these could give way") {
+    Terms terms{.may_wait = true, .released = true};
+    lay_job_over(terms, 10 * GiB, 4 * GiB);
+    CHECK(decide(terms, 2 * GiB, 4 * GiB) == Verdict::grant);
+    CHECK(decide(terms, 2 * GiB, 5 * GiB) == Verdict::wait);
+    CHECK(limit_hit(terms, 2 * GiB, 5 * GiB) == Limit::job);
+    CHECK(decide(terms, 0, 11 * GiB) == Verdict::refuse);  // not even if the others held nothing
+    lay_job_over(terms, 10 * GiB, 12 * GiB);
+    CHECK(decide(terms, 0, 1) == Verdict::wait);
+    lay_job_over(terms, 10 * GiB, 0);
+    CHECK(decide(terms, 0, 10 * GiB) == Verdict::grant);
+
+    Terms own{.cap = 2 * GiB};
+    lay_job_over(own, 10 * GiB, 4 * GiB);
+    CHECK(limit_hit(own, 2 * GiB, 1) == Limit::cap);
+    lay_job_over(own, 10 * GiB, 9 * GiB);
+    CHECK(limit_hit(own, 2 * GiB, 1) == Limit::job);
+
+    Terms unusable;  // the ledger of the job cannot be used
+    lay_job_over(unusable, 0, 0);
+    CHECK(decide(unusable, 0, 2 * MiB) == Verdict::refuse);
+    CHECK(limit_hit(unusable, 0, 2 * MiB) == Limit::job);
 }

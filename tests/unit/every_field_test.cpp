@@ -91,8 +91,8 @@ TEST_CASE("Every field refuses values of other types, with their place and an ex
     const std::map<std::string, std::string> right = {
         {"ignored", R"("x")"},   {"version", "1"},       {"size", R"("8GiB")"},      {"factor", "1.5"},
         {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
-        {"flag", "true"},        {"environment", "{}"},  {"level", R"("info")"},     {"path", R"("x")"},
-        {"text", R"("x")"},      {"pattern", R"("x")"},  {"patterns", "{}"},
+        {"job_of", R"("user")"}, {"flag", "true"},       {"environment", "{}"},      {"level", R"("info")"},
+        {"path", R"("x")"},      {"text", R"("x")"},     {"pattern", R"("x")"},      {"patterns", "{}"},
     };
     for (const auto &[pattern, type, least] : every_field()) {
         REQUIRE(right.contains(type));

@@ -20,11 +20,14 @@ Layer whole() {
     GpuRule rule = grown(
         "cuda:0", {.start = "2GiB", .step = "12.5%", .factor = 1.5, .every = 10s, .keep_free = "4GiB", .wait = 0s});
     rule.policy.cap = size("8GiB");
+    rule.policy.job_cap = size("12GiB");
     rule.policy.cache = {.max = size("1GiB"), .idle = 30s};
     rule.policy.report = Report::device;
     layer.gpu = {rule};
+    layer.job = {.cap = size("50%"), .of = JobOf::slurm};
     layer.release = {
         .signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false, .collect = true};
+    layer.suspend = {.idle = 10min, .when_others_wait = 5s, .host_memory = size("50%")};
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
@@ -97,6 +100,7 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
     }
     CHECK(written == expected);
     CHECK(written == std::vector<std::string>{R"(/gpu/cuda:0/cap: "8GiB")",
+                                              R"(/gpu/cuda:0/job_cap: "12GiB")",
                                               R"(/gpu/cuda:0/growth/start: "2GiB")",
                                               R"(/gpu/cuda:0/growth/step: "12.5%")",
                                               R"(/gpu/cuda:0/growth/factor: 1.5)",
@@ -106,14 +110,17 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
                                               R"(/gpu/cuda:0/cache/max: "1GiB")",
                                               R"(/gpu/cuda:0/cache/idle: "30s")",
                                               R"(/gpu/cuda:0/report: "device")",
+                                              R"(/job/cap: "50%")",
+                                              R"(/job/of: "slurm")",
+                                              "/environment: false",
                                               R"(/release/signal: "none")",
                                               R"(/release/steps: ["pools"])",
                                               R"(/release/idle: "10m")",
                                               R"(/release/before_growth: false)",
                                               R"(/release/collect: true)",
-                                              R"(/suspend/idle: "0s")",
-                                              R"(/suspend/when_others_wait: "0s")",
-                                              R"(/suspend/host_memory: "0B")",
+                                              R"(/suspend/idle: "10m")",
+                                              R"(/suspend/when_others_wait: "5s")",
+                                              R"(/suspend/host_memory: "50%")",
                                               R"(/frameworks/steer: true)",
                                               R"(/frameworks/env: { "NAME": "value" })",
                                               R"(/log/level: "debug")",

@@ -335,8 +335,8 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
     preloads(problem, "rights of its own", "ld.so.preload", [](P &p) { p.secure = true; });
     with(problem, "LD_PRELOAD was not set when it was started", "sudo curb run -- COMMAND");
     with(problem, "LD_PRELOAD was not set", "curb run", [](P &p) { p.preload = ""; });
-    with(problem, "was not set when it was started, though CURB_POLICY or CURB_CAP was", "curb run",
-         [](P &p) { p.has_settings = true; });
+    with(problem, "was not set when it was started, though CURB_CAP was", "curb run",
+         [](P &p) { p.has_settings = "CURB_CAP"; });
     with(problem, "LD_PRELOAD named other libraries alone", "curb run", [](P &p) { p.preload = "/lib/other.so"; });
     missing(problem, "names /opt/curb/libcurb.so, which is not there", "correct the path");
     missing(problem, "which is not there", "into the container", [](P &p) { p.inner_pid = 17; });

@@ -1,8 +1,10 @@
 // What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
 #include <pwd.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
@@ -77,6 +79,51 @@ TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, t
     CHECK(loaded(source("")).rule.empty());
     CHECK(loaded(source("", "", (dir / "missing.json").string())).policy == policy::Policy{});
     CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
+}
+
+TEST_CASE("CURB_SIGNAL names the release signal where no file does") {
+    const TempDir dir;
+    Source from = source("");
+    from.signal = "SIGURG";
+    CHECK(loaded(from).policy.release.signal == SIGURG);
+    from.file = dir.write("job.json", R"({"version": 1, "release": {"signal": "SIGUSR2"}})");
+    CHECK(loaded(from).policy.release.signal == SIGUSR2);
+    from.signal = "SIGNONSENSE";
+    const Diagnostics found = refused(from);
+    REQUIRE(found.size() == 1);
+    CHECK_THAT(found[0].text(), contains("CURB_SIGNAL: ") && contains("SIGNONSENSE"));
+}
+
+TEST_CASE("What other systems hand in caps a device, and is ignored where it cannot be read") {
+    const TempDir dir;
+    Source from = source("");
+    from.handed_in = {{"CUDA_DEVICE_MEMORY_LIMIT", "4g"}, {"NVIDIA_GPU_MEMORY_LIMIT", "much"}};
+    const Loaded both = loaded(from);
+    CHECK(cap(both.policy) == 4 * GiB);
+    REQUIRE(both.ignored.size() == 1);
+    CHECK_THAT(both.ignored[0], contains("NVIDIA_GPU_MEMORY_LIMIT is 'much'"));
+    from.file = dir.write("job.json", R"({"version": 1, "environment": false})");
+    CHECK_FALSE(cap(loaded(from).policy));
+    from.file = dir.write("job.json", kCapOf20);
+    CHECK(cap(loaded(from).policy) == 20 * GiB);
+}
+
+TEST_CASE("In a user namespace in which root has no number, its ceiling is trusted if no other may write it") {
+    const TempDir dir;
+    const std::string ceiling = dir.write("ceiling.json", R"({"version": 1, "gpu": {"*": {"cap": "1GiB"}}})");
+    fs::permissions(dir.path(), fs::perms(0755));
+    const auto in_namespace = [&](bool is_valid) {
+        return in_child([&] {
+            if (::unshare(CLONE_NEWUSER) != 0) return 77;
+            const auto out = config::load(source("", "", ceiling), nobody_asks);
+            return out.operator bool() == is_valid ? 0 : 1;
+        });
+    };
+    const int status = in_namespace(true);
+    if (status == 77 << 8) return skip("no user namespace can be made here");
+    CHECK(status == 0);
+    fs::permissions(ceiling, fs::perms(0664));
+    CHECK(in_namespace(false) == 0);
 }
 
 TEST_CASE("All errors of the file, CURB_CAP and the ceiling are reported together") {

@@ -49,6 +49,21 @@ constexpr uid_t kNobody = 65534;
 
 }  // namespace
 
+TEST_CASE("What other systems hand in is found, and names no policy") {
+    const Source found = locate({{"CUDA_DEVICE_MEMORY_LIMIT_0", "4g"},
+                                 {"CUDA_DEVICE_MEMORY_LIMIT_1", "2g"},
+                                 {"CUDA_DEVICE_MEMORY_LIMIT_3", "1g"},
+                                 {"GPU_MEMORY_LIMIT", ""},
+                                 {"NVIDIA_GPU_MEMORY_LIMIT", "8192"}});
+    CHECK_FALSE(found.named);
+    using Variables = decltype(found.handed_in);
+    CHECK(found.handed_in == Variables{{"NVIDIA_GPU_MEMORY_LIMIT", "8192"},
+                                       {"CUDA_DEVICE_MEMORY_LIMIT_0", "4g"},
+                                       {"CUDA_DEVICE_MEMORY_LIMIT_1", "2g"}});
+    CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).signal == "SIGURG");
+    CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).named);
+}
+
 TEST_CASE("The policy is where the environment names it, else the user's own file if there is one") {
     const TempDir home;
     const std::string directory = home.path().string();

@@ -69,6 +69,7 @@ const std::vector<Request> kRequests = {
     StatusRequest{true},
     CapRequest(),
     CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "cuda:0"},
+    CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "*", true},
     GateRequest(),
     GateRequest{3000},
     ReleaseRequest(),
@@ -123,7 +124,7 @@ TEST_CASE("The format is as documented, so that other versions can read it") {
         released += (released.empty() ? "\"" : ",\"") + std::string(policy::step_name(step)) + "\":0";
     CHECK(
         text(Reply(nothing_set(7, "0.1.0", {gpu(0, "GPU-1", 2)}))) ==
-        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","since":0,"signal":"","policy":{"file":"","cap":"","ceiling":"","rule":"","unusable":false,"since":0,"error":""},"refusals":[],"releases":[],"gpus":[{"ordinal":0,"uuid":"GPU-1","total":0,"held":2,"kinds":{"plain":0,"arrays":0,"pools":0,"graphs":0,"vmm":0,"managed":0,"contexts":0,"stack":0,"overhead":0},"cached":0,"pools":[],"contexts":0,"refused":{"cap":0,"allowance":0,"keep_free":0,"device":0,"policy":0},"waited":0,"released":{)" +
+        R"({"curb":1,"status":{"pid":7,"version":"0.1.0","since":0,"signal":"","policy":{"file":"","cap":"","ceiling":"","rule":"","unusable":false,"since":0,"error":""},"refusals":[],"releases":[],"gpus":[{"ordinal":0,"uuid":"GPU-1","total":0,"held":2,"kinds":{"plain":0,"arrays":0,"pools":0,"graphs":0,"vmm":0,"managed":0,"contexts":0,"stack":0,"overhead":0},"cached":0,"pools":[],"contexts":0,"refused":{"cap":0,"allowance":0,"keep_free":0,"device":0,"job":0,"policy":0},"waited":0,"released":{)" +
             released + R"(}}]}})");
     CHECK(
         text(Reply(ReleaseReport{"curb release", {{Step::pools, -2, 1.5, "why"}}, 3})) ==

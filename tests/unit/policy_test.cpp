@@ -120,7 +120,7 @@ TEST_CASE("The ceiling's devices and a cap from outside the files are kept besid
     Layer own, ceiling;
     own.gpu = {capped("cuda:0", "4GiB")};
     ceiling.gpu = {capped("*", "50%")};
-    const Policy policy = in_force(own, ceiling, {size("2GiB")});
+    const Policy policy = in_force(own, ceiling, {.cap = {size("2GiB")}, .job = {}});
     CHECK(policy.gpu == own.gpu);
     CHECK(policy.ceiling == ceiling.gpu);
     CHECK(policy.narrowed_to == std::vector<CapFor>{size("2GiB")});
@@ -280,4 +280,34 @@ TEST_CASE("An allowance that begins above the cap is a conflict where the two ca
     const auto of_device = conflicts_of({capped("*", "8GiB"), grown("cuda:1", {.start = "9GiB", .step = "1GiB"})});
     REQUIRE(of_device.size() == 1);
     CHECK_THAT(of_device[0], contains("cuda:1 growth/start"));
+}
+
+TEST_CASE("Of all caps of a job the lowest holds on each device, and the ceiling says when it is its own") {
+    const GpuIdentity gpu{0, {}, "", "GPU-8f3a", ""};
+    constexpr Bytes kTotal = 80 * GiB;
+    Layer own, ceiling;
+    CHECK_FALSE(has_job_cap(in_force(own, ceiling, {})));
+    CHECK_FALSE(terms_for(in_force(own, ceiling, {}), gpu, kTotal).job_cap);
+    own.job.cap = size("50%");
+    const auto cap = [&](Narrowing narrowed = {}) {
+        const Policy policy = in_force(own, ceiling, std::move(narrowed));
+        CHECK(has_job_cap(policy));
+        return terms_for(policy, gpu, kTotal);
+    };
+    CHECK(cap().job_cap == 40 * GiB);
+    CHECK_FALSE(cap().cap);
+    CHECK(cap({.cap = {}, .job = {size("60GiB"), size("30GiB")}}).job_cap == 30 * GiB);
+    CHECK(cap({.cap = {}, .job = {{size("10GiB"), key("cuda:0")}, {size("5GiB"), key("cuda:1")}}}).job_cap == 10 * GiB);
+    own.gpu = {{key("cuda:0"), {}}};
+    own.gpu[0].policy.job_cap = size("20GiB");
+    CHECK(cap().job_cap == 20 * GiB);
+    CHECK_FALSE(cap().job_ceiling);
+    ceiling.job = {.cap = size("10GiB"), .of = JobOf::user};
+    CHECK(cap().job_cap == 10 * GiB);
+    CHECK(cap().job_ceiling);
+    ceiling.job.cap = size("90%");
+    CHECK(cap().job_cap == 20 * GiB);
+    // The wider job holds: a user's own tree does not lift the ceiling of all that the user runs.
+    own.job.of = JobOf::tree;
+    CHECK(in_force(own, ceiling, {}).job.of == JobOf::user);
 }

@@ -60,15 +60,23 @@ inline constexpr const char *kCeiling = "/etc/curb/policy.json";
 
 // The sources of this process's policy.
 struct Source {
-    std::string file;  // path of the user's policy file; empty: none
-    std::string cap;   // text of CURB_CAP; empty: not set
+    std::string file;     // path of the user's policy file; empty: none
+    std::string cap;      // text of CURB_CAP; empty: not set
+    std::string job_cap;  // text of CURB_JOB_CAP; empty: not set
+    std::string job;      // CURB_JOB: the name of the tree; empty: not set
+    std::string slurm;    // SLURM_JOB_ID; empty: not set
     // The text of each flag that is set, in the order of policy/flags.def. Not that of an unset or empty variable.
     std::vector<std::pair<policy::Flag, std::string>> flags{};
+    std::string signal;  // text of CURB_SIGNAL; empty: not set
+    // The variables of other systems that are set, with their texts (policy/handed_in.hpp).
+    std::vector<std::pair<std::string, std::string>> handed_in{};
     std::string ceiling = kCeiling;  // path of the ceiling; the file may be missing
     bool named = false;              // the user named the policy: if it is invalid, curb refuses every request
     bool own = false;                // `file` is the default file: it must belong to the user or to root
     std::string foreign;             // the default file, if it is another user's and so not used; else empty
-    [[nodiscard]] bool none() const { return file.empty() && cap.empty() && flags.empty(); }
+    [[nodiscard]] bool none() const {
+        return file.empty() && cap.empty() && job_cap.empty() && flags.empty() && signal.empty() && handed_in.empty();
+    }
     friend bool operator==(const Source &, const Source &) = default;
 };
 
@@ -76,7 +84,8 @@ struct Source {
 using Variables = std::function<const char *(const char *)>;
 
 // Returns CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config if unset) if that file belongs to this user or
-// to root; CURB_CAP and the flags. Reads nothing from `environment` under AT_SECURE. May throw std::bad_alloc.
+// to root; the flags and the other variables of Source. Reads nothing from `environment` under AT_SECURE. May throw
+// std::bad_alloc.
 Source locate(const Variables &environment);
 
 // Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,
@@ -85,10 +94,12 @@ bool users_file(const Variables &environment, std::span<char> path) noexcept;
 
 // The documents of a source.
 struct Reading {
-    Document own;                             // the user's file; empty if there is none
-    std::optional<Document> ceiling;          // nullopt: the machine has none
-    std::vector<policy::CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
-    policy::Flags flags;                      // over the user's file and its rules
+    Document own;                      // the user's file; empty if there is none
+    std::optional<Document> ceiling;   // nullopt: the machine has none
+    policy::Narrowing narrowed_to;     // CURB_CAP, CURB_JOB_CAP, and what other systems hand in
+    std::optional<int> signal;         // CURB_SIGNAL: where no file names one
+    std::vector<std::string> ignored;  // variables of other systems that cannot be read, and why
+    policy::Flags flags;               // over the user's file and its rules
 };
 // Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
 // error. `text`: of the user's file, if the caller has read it already. A default file is read again, to check its
@@ -110,11 +121,19 @@ struct Outcome {
 };
 Outcome outcome(const Reading &reading, const WhoIs &who);
 
+// Returns the name of this process's job: "tree 4711-123456", "slurm 42", "cgroup /user.slice/…", "user 1000". A
+// process that is in no job of that kind is one by itself, with a tree's name. Reads /proc/self. May throw
+// std::bad_alloc.
+std::string job_name(policy::JobOf of, const Source &source);
+// Returns the name of a tree that this process begins, for CURB_JOB. May throw std::bad_alloc.
+std::string new_tree();
+
 // Does read() and outcome(). Without any source and ceiling, returns the default policy.
 struct Loaded {
     policy::Policy policy;
-    std::string rule;      // "rule 2 \"bert\""; empty: none matches
-    bool ceiling = false;  // the machine's ceiling sets something
+    std::string rule;                    // "rule 2 \"bert\""; empty: none matches
+    bool ceiling = false;                // the machine's ceiling sets something
+    std::vector<std::string> ignored{};  // as in Reading
 };
 policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
                                          std::optional<std::string_view> text = std::nullopt);

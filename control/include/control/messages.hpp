@@ -30,6 +30,7 @@ struct StatusRequest {
 struct CapRequest {
     std::optional<policy::Size> cap;  // nullopt: back to the policy's
     std::string gpu = "*";            // a key as in policies
+    bool job = false;                 // the cap of its job, in all processes of the job, until the last one ends
     friend bool operator==(const CapRequest &, const CapRequest &) = default;
 };
 // Makes the process's calls of the driver wait, or go on (shim/driver/gate.hpp).
@@ -52,7 +53,7 @@ struct CapChange {
     std::optional<policy::Bytes> before, now;  // in force; nullopt: none
     std::optional<policy::Size> live_cap;      // set by `curb cap`, for this key or a more specific one
     bool ceiling = false;                      // the machine's ceiling allows no more than `now`
-    policy::Bytes held = 0;
+    policy::Bytes held = 0;                    // by the process, or by the job if that is capped
     friend bool operator==(const CapChange &, const CapChange &) = default;
 };
 struct CapReport {

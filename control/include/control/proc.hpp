@@ -26,6 +26,8 @@ std::string_view field_in(std::string_view status, std::string_view name);
 std::uint64_t number_in(std::string_view status, std::string_view name);
 // True if the process has ended. A zombie has.
 bool has_ended(int pid);
+// True if it is on its way out: the driver may still hold its memory. Allocates nothing.
+bool is_exiting(int pid) noexcept;
 // True if a signal or a debugger has stopped it: by the text of /proc/PID/status, or now.
 bool is_stopped(std::string_view status);
 bool is_stopped(int pid);

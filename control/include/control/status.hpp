@@ -33,8 +33,11 @@ struct GpuStatus {
     std::vector<policy::Bytes> pools;        // reserved by each stream-ordered pool, the largest first
     int contexts = 0;                        // live ones whose creation curb saw
     std::optional<policy::Bytes> cap;        // in force; nullopt: none
+    std::optional<policy::Bytes> job_cap;    // in force for all processes of its job together; nullopt: none
+    policy::Bytes job_held = 0;              // by all processes of its job; 0 without a job
     std::optional<policy::Bytes> allowance;  // nullopt: the policy has no growth
     std::optional<policy::Size> live_cap;    // set by `curb cap`; nullopt: none
+    std::string handed_in{};                 // the variable of another system that the cap comes from; empty: none
     bool ceiling = false;                    // the cap in force is that of the machine's ceiling
     ByLimit refused{};                       // refused requests
     std::uint64_t waited = 0;                // requests that have waited for memory
@@ -51,7 +54,7 @@ struct PolicyStatus {
     bool unusable = false;  // the policy was invalid from the start: every request is refused
     UnixMs since = 0;       // in force since then
     std::string error;      // why the last edit is not in force; empty: it is
-    std::string flags{};    // "CURB_WAIT=30s CURB_LOG=info"; empty: none is set
+    std::string flags{};    // "CURB_WAIT=30s GPU_MEMORY_LIMIT=8192"; empty: none is set
     friend bool operator==(const PolicyStatus &, const PolicyStatus &) = default;
 };
 
@@ -118,6 +121,7 @@ struct Status {
     std::string signal;          // for a release: "SIGUSR1", "none"
     std::string signal_trouble;  // why the policy's signal starts no release; empty: it does
     PolicyStatus policy;
+    std::string job;                    // the job whose cap it shares: "tree 4711-8f3a2c11"; empty: none
     std::optional<TraceStatus> trace;   // nullopt: the policy names no trace file
     std::optional<NapStatus> nap;       // nullopt: the policy has no naps
     std::vector<GpuStatus> gpus;        // all that the process can use

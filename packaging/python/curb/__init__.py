@@ -45,7 +45,8 @@ def library() -> str:
 def status(pid: int | None = None) -> dict[str, Any]:
     """What `curb ps PID --json` says of a process: its GPUs with what it holds of each, its policy, its refusals.
 
-    Returns {"process": …, "gpus": [{…, "books": …}]}. Raises CurbError if the process is not under curb, or cannot be asked.
+    Returns {"process": …, "gpus": [{…, "books": …}]}. Raises CurbError if the process is not under curb, or cannot be asked,
+    as for a moment after its first use of CUDA.
     """
     answer = _asked("ps", str(_pid(pid)))
     gpus = [{**{name: gpu[name] for name in gpu if name != "uses"}, **use} for gpu in answer["gpus"] for use in gpu["uses"]]
@@ -92,4 +93,6 @@ def _why(answer: Any) -> str:
         return "; ".join(filter(None, map(_why, answer)))
     if not isinstance(answer, dict):
         return ""
-    return str(answer.get("error") or "; ".join(each["message"] for each in answer.get("errors") or []))
+    errors = [each["message"] for each in answer.get("errors") or []]
+    errors += [f"process {each['pid']}: {each['trouble']}" for each in answer.get("processes") or [] if each.get("trouble")]
+    return str(answer.get("error") or "; ".join(errors))

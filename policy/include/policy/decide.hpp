@@ -14,10 +14,13 @@ namespace curb::policy {
 struct Terms {
     std::optional<Bytes> cap{};              // limit of held memory on the device; nullopt: no cap
     Bytes allowance = kUnbounded;            // the part of the cap that growth has opened
+    Bytes job_cap = 0;                       // `cap` is at most what others leave of the job's; 0: the job has none
+    Bytes alone = 0;                         // in a job: `cap` if its other processes held nothing
     Bytes kept_for_driver = 0;               // reserved under both for the driver's own code
     Bytes limit_beside_others = kUnbounded;  // limit of held memory that leaves keep_free free on the device
     Bytes ever = kUnbounded;                 // limit of a single request: the device, if it were empty
     bool refuse_everything = false;          // the policy file is invalid
+    bool by_job = false;                     // `cap` is what the job's cap leaves, which is less than the own cap
     bool release_before_growth = true;       // try a release before a growth step
     bool step_due = false;                   // a growth step is allowed now
     bool may_wait = false;                   // the request has time left to wait
@@ -61,6 +64,16 @@ constexpr Bytes limit(std::optional<Bytes> cap, Bytes allowance) noexcept {
 }
 constexpr Bytes limit(const Terms &terms) noexcept { return limit(terms.cap, terms.allowance); }
 
+// Lays the job's cap over terms with a cap of their own. `others`: what the other processes of the job hold and keep.
+constexpr void lay_job_over(Terms &terms, Bytes job_cap, Bytes others) noexcept {
+    const Bytes usable = std::max<Bytes>(job_cap, 1);
+    if (terms.job_cap == 0) terms.alone = std::min(usable, terms.cap.value_or(kUnbounded));
+    terms.job_cap = usable;
+    const Bytes left = usable - std::min(usable, others);
+    terms.by_job = left < terms.alone || usable <= terms.alone;
+    terms.cap = std::min(terms.alone, left);
+}
+
 // True if `bytes` more fit under `limit` beside what is kept for the driver.
 constexpr bool fits(const Terms &terms, Bytes limit, Bytes held, Bytes bytes) noexcept {
     return limit == kUnbounded || bytes <= room(limit, terms.kept_for_driver, held);
@@ -74,7 +87,7 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     const bool leaves_free = terms.limit_beside_others == kUnbounded || added(held, bytes) <= terms.limit_beside_others;
     if (under_cap && leaves_free && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
     // It would not fit an empty device, so no release, growth or wait can help.
-    if (!fits(terms, cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
+    if (!fits(terms, terms.job_cap != 0 ? terms.alone : cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
     const bool may_grow = under_cap && leaves_free && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
     if (may_grow) return Verdict::grow;

@@ -18,6 +18,7 @@ enum class FieldType : std::uint8_t {
     duration,     // "30s"
     flag,         // true, false
     report,       // "cap", "device"
+    job_of,       // "tree" … "user"
     signal,       // "SIGUSR1", "none"
     steps,        // names of release_steps.def, each at most once
     environment,  // { "NAME": "value" }
@@ -61,6 +62,7 @@ std::string json_text(double value);  // a factor: not negative, to six decimals
 std::string json_text(Duration value);
 std::string json_text(bool value);
 std::string json_text(Report value);
+std::string json_text(JobOf value);
 std::string json_text(int signal);
 std::string json_text(const std::vector<Step> &value);
 std::string json_text(const Environment &value);

@@ -22,7 +22,7 @@ inline constexpr std::size_t kLimits = 0
 // Returns the limit that refused a request of `bytes`; `device` if it was none of the policy's.
 constexpr Limit limit_hit(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Limit::policy;
-    if (terms.cap && !fits(terms, *terms.cap, held, bytes)) return Limit::cap;
+    if (terms.cap && !fits(terms, *terms.cap, held, bytes)) return terms.by_job ? Limit::job : Limit::cap;
     if (!fits(terms, terms.allowance, held, bytes)) return Limit::allowance;
     if (terms.limit_beside_others != kUnbounded && added(held, bytes) > terms.limit_beside_others)
         return Limit::keep_free;

@@ -39,6 +39,7 @@ struct CachePolicy {
 
 struct GpuPolicy {
     std::optional<Size> cap{};
+    std::optional<Size> job_cap{};
     GrowthPolicy growth;
     CachePolicy cache;
     std::optional<Report> report{};
@@ -82,6 +83,15 @@ struct SuspendPolicy {
     friend bool operator==(const SuspendPolicy &, const SuspendPolicy &) = default;
 };
 
+// The processes that a job's cap is for, the widest job last: where a ceiling and the user differ, the wider holds.
+enum class JobOf : std::uint8_t { tree, cgroup, slurm, user };
+
+struct JobPolicy {
+    std::optional<Size> cap{};  // on every device
+    std::optional<JobOf> of{};
+    friend bool operator==(const JobPolicy &, const JobPolicy &) = default;
+};
+
 using Environment = std::map<std::string, std::string>;
 
 struct FrameworksPolicy {
@@ -107,6 +117,8 @@ struct TracePolicy {
 // The settings of one source: a file without its rules, or one rule.
 struct Layer {
     std::vector<GpuRule> gpu;
+    JobPolicy job;
+    std::optional<bool> environment{};  // whether HandedIn is used
     ReleasePolicy release;
     SuspendPolicy suspend;
     FrameworksPolicy frameworks;
@@ -123,11 +135,33 @@ struct CapFor {
     friend bool operator==(const CapFor &, const CapFor &) = default;
 };
 
+// A cap that another system hands to the process.
+struct HandedInCap {
+    CapFor cap;
+    std::string variable;
+    friend bool operator==(const HandedInCap &, const HandedInCap &) = default;
+};
+struct HandedIn {
+    std::vector<HandedInCap> caps;
+    std::optional<Size> request{};  // the allowance to begin with
+    friend bool operator==(const HandedIn &, const HandedIn &) = default;
+};
+
+// The caps from outside the files. Of each list the lowest that names a device holds.
+struct Narrowing {
+    std::vector<CapFor> cap;  // CURB_CAP
+    std::vector<CapFor> job;  // CURB_JOB_CAP
+    HandedIn handed_in{};
+};
+
 // The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
 struct Policy : Layer {
     Policy();                         // no caps
     std::vector<GpuRule> ceiling;     // what the machine's ceiling says of devices
     std::vector<CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
+    std::vector<CapFor> job_caps;     // job.cap and CURB_JOB_CAP: the lowest that names a device holds
+    std::optional<Size> job_ceiling;  // job.cap of the machine's ceiling
+    HandedIn handed_in;               // for devices that nothing else of the user's caps
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
@@ -139,7 +173,7 @@ void lay_over(Layer &under, const Layer &over);
 
 // Returns the policy in force: `own` limited by `ceiling`, field by field as fields.def says. A field that `own` does
 // not set has the ceiling's value.
-Policy in_force(const Layer &own, const Layer &ceiling, std::vector<CapFor> narrowed_to);
+Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to);
 
 // Returns pointers to the rules that name a device, the most specific key last ("*" before "cuda:0", a shorter prefix
 // of a UUID before a longer one; equal keys in the order of `rules`).
@@ -157,16 +191,20 @@ struct Cache {
 
 // The limits in force on one device, in bytes.
 struct GpuTerms {
-    std::optional<Bytes> cap;  // nullopt: no cap
+    std::optional<Bytes> cap;        // nullopt: no cap
+    std::optional<Bytes> job_cap{};  // for all processes of the job together; nullopt: none
     Growth growth;
     Cache cache{};
     Report report = Report::cap;
-    bool ceiling = false;  // the cap comes from the machine's ceiling, because the process's own is higher or unset
+    bool ceiling = false;      // the cap comes from the machine's ceiling, because the process's own is higher or unset
+    bool job_ceiling = false;  // the same of the job's cap
+    std::string handed_in{};   // the variable of another system that the cap comes from; empty: it does not
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
-// `live_cap` replaces the cap of the policy file and CURB_CAP; the ceiling still limits it.
+// `live_cap` replaces the cap of the policy file and CURB_CAP, `live_job_cap` that of the job; the ceiling still limits
+// them.
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
-                   std::optional<Size> live_cap = std::nullopt);
+                   std::optional<Size> live_cap = std::nullopt, std::optional<Bytes> live_job_cap = std::nullopt);
 
 // The rules of a policy, checked against all devices of a process.
 struct Matched {
@@ -176,6 +214,9 @@ struct Matched {
                                          // one file may serve processes that see different devices
 };
 Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus);
+
+// True if the policy caps the job on some device.
+bool has_job_cap(const Policy &policy) noexcept;
 
 // True if a key uses nvidia-smi's index, which only NVML knows.
 bool needs_nvml_index(const Policy &policy);

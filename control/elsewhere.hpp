@@ -1,0 +1,27 @@
+// Control sockets of processes in containers: in another pid namespace, or behind another root (a private /tmp).
+// Private to control/.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/descriptor.hpp"
+#include "control/runtime_dir.hpp"
+
+namespace curb::control {
+
+struct InnerSocket {
+    int pid = 0;       // of the process, as this one sees it
+    Folder folder;     // "/proc/self/fd/7": the descriptor of the folder; and its owner as this process sees it
+    std::string name;  // of the socket: with the pid as the process sees itself
+    std::shared_ptr<const Descriptor> open;
+};
+
+// Returns the socket of this process, if it lives in another pid or mount namespace than this one. None if it does not,
+// has none, or may not be looked into. No link in a container leads out of it. May throw std::bad_alloc.
+std::vector<InnerSocket> sockets_inside(int pid);
+// Returns those of all processes. May throw std::bad_alloc.
+std::vector<InnerSocket> sockets_elsewhere();
+
+}  // namespace curb::control

@@ -1,0 +1,81 @@
+#include "policy/handed_in.hpp"
+
+#include <charconv>
+
+#include "policy/words.hpp"
+
+namespace curb::policy {
+namespace {
+
+constexpr const char *kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT",   "NVIDIA_GPU_MEMORY_REQUEST",
+                                  "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
+                                  "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+
+// "4096", "4g", "4096M", "4GiB". `unit`: of a number without one. nullopt if it is none of these.
+std::optional<Bytes> bytes_of(std::string_view text, Bytes unit) {
+    Bytes number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || number == 0) return std::nullopt;
+    std::string_view rest(end, text.size() - static_cast<std::size_t>(end - text.data()));
+    if (!rest.empty()) {
+        switch (rest.front() | 0x20) {  // in lower case
+            case 'k': unit = KiB; break;
+            case 'm': unit = MiB; break;
+            case 'g': unit = GiB; break;
+            case 't': unit = 1024 * GiB; break;
+            default: return std::nullopt;
+        }
+        rest.remove_prefix(1);
+        if (!rest.empty() && rest != "i" && rest != "iB" && rest != "B" && rest != "b") return std::nullopt;
+    } else if (unit == 1 && number < MiB) {
+        unit = MiB;
+    }
+    Bytes out = 0;
+    return __builtin_mul_overflow(number, unit, &out) ? std::nullopt : std::optional(out);
+}
+
+std::string fault(const std::string &name, std::string_view text, const char *form) {
+    return name + " is " + quote(text) + ", which is not a limit that curb can read (" + form + "); it is ignored";
+}
+
+std::optional<std::string> read_mps(const std::string &name, std::string_view text, HandedIn &into) {
+    std::vector<HandedInCap> caps;
+    for (bool more = true; more;) {
+        const std::size_t end = text.find(','), sign = text.find('=');
+        more = end != std::string_view::npos;
+        const std::string_view one = text.substr(0, end);
+        const std::string_view device = one.substr(0, sign);
+        auto key = parse_gpu_key(device.find_first_not_of("0123456789") == std::string_view::npos
+                                     ? "cuda:" + std::string(device)
+                                     : std::string(device));
+        const auto bytes = sign < one.size() ? bytes_of(one.substr(sign + 1), 1) : std::nullopt;
+        if (!key || !bytes) return fault(name, one, "0=4G");
+        caps.push_back({{{Size::Unit::bytes, *bytes}, std::move(key).value()}, name});
+        text.remove_prefix(more ? end + 1 : text.size());
+    }
+    into.caps.insert(into.caps.end(), caps.begin(), caps.end());
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::span<const char *const> handed_in_names() noexcept { return kNames; }
+
+std::optional<std::string> read_handed_in(const std::string &name, std::string_view text, HandedIn &into) {
+    if (name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") return read_mps(name, text, into);
+    const bool in_mib = name.starts_with("NVIDIA_");
+    const auto bytes = bytes_of(text, in_mib ? MiB : 1);
+    if (!bytes) return fault(name, text, in_mib ? "MiB, as 8192" : "8g, 8192m, or bytes");
+    const Size size{Size::Unit::bytes, *bytes};
+    if (name == "NVIDIA_GPU_MEMORY_REQUEST") {
+        into.request = size;
+        return std::nullopt;
+    }
+    constexpr std::string_view kOfOne = "CUDA_DEVICE_MEMORY_LIMIT_";
+    GpuKey key;
+    if (name.starts_with(kOfOne)) key = parse_gpu_key("cuda:" + name.substr(kOfOne.size())).value();
+    into.caps.push_back({{size, std::move(key)}, name});
+    return std::nullopt;
+}
+
+}  // namespace curb::policy

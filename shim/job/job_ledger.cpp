@@ -1,0 +1,514 @@
+#include "job_ledger.hpp"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "control/proc.hpp"
+#include "control/suspended.hpp"
+#include "keep_errno.hpp"
+#include "own_thread.hpp"
+#include "policy/growth.hpp"
+#include "segment.hpp"
+#include "waiting.hpp"
+
+namespace curb::shim::job {
+namespace {
+
+constinit Segment *segment = nullptr;
+constinit std::uint32_t mine = 0;                  // this process's slot
+constinit std::atomic<std::uint32_t> own_word{0};  // what is in its owner's word
+
+// What join() came to. Never destroyed.
+struct Joined {
+    bool tried = false;
+    std::string name, fault;
+};
+Joined &joined() noexcept { return leaked<Joined>(); }
+
+// ---- the segment ----
+
+// The system calls themselves: each function of the C library that the library names costs every program of the machine
+// a look-up at its start, in a job or not.
+int shared_memory(key_t key, std::size_t bytes, int flags) noexcept {
+    return static_cast<int>(syscall(SYS_shmget, key, bytes, flags));
+}
+int shared_memory_control(int id, int command, void *out) noexcept {
+    return static_cast<int>(syscall(SYS_shmctl, id, command, out));
+}
+void *attach_memory(int id, int flags) noexcept {
+    return reinterpret_cast<void *>(syscall(SYS_shmat, id, nullptr, flags));  // NOLINT(performance-no-int-to-ptr)
+}
+void detach_memory(void *at) noexcept { syscall(SYS_shmdt, at); }
+
+bool is_ours(const shmid_ds &found) noexcept {
+    return found.shm_perm.uid == geteuid() && found.shm_perm.cuid == geteuid() && (found.shm_perm.mode & 077) == 0;
+}
+
+// Removes ledgers of this user that no process has had attached for a minute: the system has room for 4,096 segments.
+void remove_unused() noexcept {
+    constexpr std::time_t kUnused = 60;
+    shm_info system{};
+    const int last = shared_memory_control(0, SHM_INFO, &system);
+    for (int index = 0; index <= last; ++index) {
+        shmid_ds found{};
+        const int id = shared_memory_control(index, SHM_STAT, &found);
+        if (id < 0 || found.shm_nattch != 0 || found.shm_segsz != sizeof(Segment) || !is_ours(found)) continue;
+        if (std::time(nullptr) - std::max(found.shm_ctime, found.shm_dtime) < kUnused) continue;
+        void *at = attach_memory(id, SHM_RDONLY);
+        if (at == reinterpret_cast<void *>(-1)) continue;  // NOLINT(performance-no-int-to-ptr)
+        const bool is_ledger = static_cast<Segment *>(at)->layout.load() == Segment::kLayout;
+        detach_memory(at);
+        if (is_ledger) shared_memory_control(id, IPC_RMID, nullptr);
+    }
+}
+
+constexpr const char *kOtherVersion =
+    "a process of another version of curb made it. Let all processes of the job run under one version";
+
+// Attaches the segment of this key. Returns why it cannot be used; empty: attached. `again`: it was just removed.
+std::string attach(key_t key, std::uint64_t job, bool &again) {
+    int id = shared_memory(key, sizeof(Segment), IPC_CREAT | IPC_EXCL | 0600);
+    if (id >= 0) {
+        remove_unused();
+    } else if (errno == EEXIST) {
+        id = shared_memory(key, 0, 0600);
+    }
+    if (id < 0) {
+        again = errno == ENOENT;
+        if (errno == EACCES) return "it belongs to another user. ipcs -m lists it, its owner may remove it by ipcrm";
+        return std::string("the system gives no shared memory for it: ") + std::strerror(errno);
+    }
+    shmid_ds found{};
+    if (shared_memory_control(id, IPC_STAT, &found) != 0) {
+        again = errno == EIDRM || errno == EINVAL;
+        return std::strerror(errno);
+    }
+    if (!is_ours(found)) return "it belongs to another user, or others may write it";
+    if (found.shm_segsz != sizeof(Segment)) return kOtherVersion;
+    void *at = attach_memory(id, 0);
+    if (at == reinterpret_cast<void *>(-1)) {  // NOLINT(performance-no-int-to-ptr)
+        again = errno == EIDRM || errno == EINVAL;
+        return std::strerror(errno);
+    }
+    auto *const there = static_cast<Segment *>(at);
+    std::uint64_t layout = 0, name = 0;
+    const char *why = nullptr;
+    if (!there->layout.compare_exchange_strong(layout, Segment::kLayout) && layout != Segment::kLayout)
+        why = kOtherVersion;
+    else if (!there->job.compare_exchange_strong(name, job) && name != job)
+        why = "another job has the same key. Give the job another name (CURB_JOB)";
+    if (why) {
+        detach_memory(at);
+        return why;
+    }
+    segment = there;
+    return {};
+}
+
+// ---- the slot ----
+
+// What the kernel walks when the thread that called set_robust_list(2) ends. All of it is this process's own memory,
+// so that nothing in the segment can mislead the kernel or the C library; only the owner's word lies there.
+constinit robust_list entry{};
+constinit robust_list_head robust{};
+
+enum class Slot : std::uint32_t { starting, taken, none_free, by_pid };
+constinit std::atomic<std::uint32_t> slot_state{static_cast<std::uint32_t>(Slot::starting)};  // a futex
+
+std::uint64_t pid_namespace() noexcept {
+    struct stat status {};
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// Clears the slot and makes its owner count. The caller has put `owner` and FUTEX_OWNER_DIED into its word.
+void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
+    Member &member = segment->member[slot];
+    for (std::size_t i = 0; i < kGpus; ++i) {
+        if (segment->gpus[i].load() == 0) continue;  // a row that no process has used is all zeroes
+        Row &row = segment->row[i];
+        for (auto *figures : {row.held, row.kept, row.asking}) figures[slot].store(0);
+        row.answered[slot].store(row.wanted.load());
+    }
+    const KeepErrno keep_errno;
+    member.pid.store(static_cast<std::uint32_t>(getpid()));
+    member.start.store(control::suspended::start_of(getpid()));
+    member.pid_namespace.store(pid_namespace());
+    member.dying_ms.store(0);
+    std::array<char, 16> name{};
+    const int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);  // of the first thread
+    const ssize_t length = file < 0 ? 0 : read(file, name.data(), name.size() - 1);
+    if (file >= 0) close(file);
+    if (length > 0 && name[static_cast<std::size_t>(length) - 1] == '\n')
+        name[static_cast<std::size_t>(length) - 1] = '\0';
+    for (std::size_t i = 0; i < 2; ++i) {
+        std::uint64_t part = 0;
+        std::memcpy(&part, name.data() + 8 * i, sizeof part);
+        member.name[i].store(part);
+    }
+    std::uint32_t slots = segment->slots.load();
+    while (slots <= slot && !segment->slots.compare_exchange_weak(slots, slot + 1)) {
+    }
+    mine = slot;
+    own_word.store(owner);
+    segment->owner[slot].store(owner);
+}
+
+std::uint64_t now_ms() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);  // the same in all processes
+    return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
+}
+
+// True if /proc shows that the process of this slot has ended. False if it cannot tell.
+bool has_ended(const Member &member) noexcept {
+    const std::uint64_t home = member.pid_namespace.load();
+    if (home == 0 || home != pid_namespace()) return false;
+    return control::suspended::start_of(static_cast<int>(member.pid.load())) != member.start.load();
+}
+
+// True if the driver has the memory of this dying process back. The kernel marks the slot when the first threads end,
+// and the driver frees the memory when the last one closes its files.
+bool is_gone(Member &member) noexcept {
+    if (has_ended(member)) return true;
+    const auto own = static_cast<std::uint32_t>(getpid());
+    if (member.pid.load() == own && member.pid_namespace.load() == pid_namespace()) return true;  // before its exec
+    // Called exec; or about to exit; or in another pid namespace, where it cannot be seen.
+    constexpr std::uint64_t kAlive = 500, kUnseen = 100, kExiting = 10'000;
+    const std::uint64_t now = now_ms();
+    std::uint64_t since = 0;
+    if (member.dying_ms.compare_exchange_strong(since, now)) return false;
+    const std::uint64_t home = member.pid_namespace.load();
+    const bool seen = home != 0 && home == pid_namespace();
+    const std::uint64_t patience = !seen                                                      ? kUnseen
+                                   : control::is_exiting(static_cast<int>(member.pid.load())) ? kExiting
+                                                                                              : kAlive;
+    return now - since > patience;
+}
+
+// Clears the slot of a dying process whose memory is free. False if its memory still counts.
+bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept {
+    const KeepErrno keep_errno;
+    if (!is_gone(segment->member[slot])) return false;
+    segment->owner[slot].compare_exchange_strong(owner, 0);
+    return true;
+}
+
+// Frees the slots of processes without the thread that have ended. True if there were any.
+bool forget_ended() noexcept {
+    const KeepErrno keep_errno;
+    bool any = false;
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        std::uint32_t owner = segment->owner[slot].load();
+        if (slot == mine || !lives(owner) || (owner & kByPid) == 0 || !has_ended(segment->member[slot])) continue;
+        any |= segment->owner[slot].compare_exchange_strong(owner, 0);
+    }
+    return any;
+}
+
+// Takes a slot for `owner`. `prepare(slot)` runs before each attempt. False if none is free.
+template <class Prepare>
+bool take_slot(std::uint32_t owner, Prepare prepare) noexcept {
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        std::uint32_t before = segment->owner[slot].load();
+        if (is_dying(before) && clear_if_gone(slot, before)) before = segment->owner[slot].load();
+        if (!is_free(before)) continue;
+        prepare(slot);
+        if (!segment->owner[slot].compare_exchange_strong(before, owner | FUTEX_OWNER_DIED)) continue;
+        move_in(slot, owner);
+        return true;
+    }
+    return false;
+}
+
+void set_slot_state(Slot state) noexcept {
+    slot_state.store(static_cast<std::uint32_t>(state), std::memory_order_seq_cst);
+    futex_wake(slot_state);
+}
+
+// As futex_wait() and futex_wake(), between processes. Once a day at least.
+void wait_for_others(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
+    const KeepErrno keep_errno;
+    const timespec most{86'400, 0};
+    syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
+}
+void tell_others() noexcept {
+    segment->changes.fetch_add(1);
+    const KeepErrno keep_errno;
+    syscall(SYS_futex, &segment->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+constinit Events events{};
+
+// A request of Events::wanted: the row, and the number of the request.
+constexpr std::uint64_t request_of(std::size_t row, std::uint32_t number) noexcept {
+    return static_cast<std::uint64_t>(row) << 32 | number;
+}
+
+// Looks for requests that this process has not answered, and for changed live caps.
+void look_at_rows() noexcept {
+    static std::array<std::uint32_t, kGpus> passed_on{};
+    static std::array<Bytes, kGpus> live_caps{};
+    bool caps_changed = false;
+    for (std::size_t i = 0; i < kGpus; ++i) {
+        if (segment->gpus[i].load() == 0) continue;
+        Row &row = segment->row[i];
+        caps_changed |= std::exchange(live_caps[i], row.live_cap.load()) != live_caps[i];
+        const std::uint32_t wanted = row.wanted.load();
+        if (wanted == std::exchange(passed_on[i], wanted)) continue;
+        if (row.wanted_by.load() == mine || row.held[mine].load() == 0)
+            row.answered[mine].store(wanted);
+        else
+            events.wanted(row.wanted_bytes.load(), request_of(i, wanted));
+    }
+    if (caps_changed) events.caps_changed();
+}
+
+// The thread curb-job: holds the slot until the process ends, and hears what the others ask.
+void hold_slot() {
+    robust.list.next = &entry;
+    entry.next = &robust.list;
+    robust.futex_offset = 0;
+    const auto owner = static_cast<std::uint32_t>(syscall(SYS_gettid));
+    syscall(SYS_set_robust_list, &robust, sizeof robust);
+    const bool taken = take_slot(owner, [](std::uint32_t slot) {
+        robust.futex_offset =
+            reinterpret_cast<char *>(&segment->owner[slot]) - reinterpret_cast<char *>(&entry);  // NOLINT
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    });
+    set_slot_state(taken ? Slot::taken : Slot::none_free);
+    while (taken) {
+        const std::uint32_t seen = segment->changes.load();
+        look_at_rows();
+        wait_for_others(segment->changes, seen);
+        constexpr std::uint64_t kPauseMs = 10;  // a program that writes there without end does not keep it busy
+        sleep_ms(kPauseMs);
+    }
+}
+
+std::string take_own_slot() {
+    constexpr const char *kFull = "all its 128 processes are taken";
+    constexpr std::uint64_t kPatienceMs = 2000;
+    forget_ended();
+    if (own_thread::start(hold_slot, "curb-job")) {
+        const auto starting = static_cast<std::uint32_t>(Slot::starting);
+        for (std::uint64_t waited = 0; slot_state.load() == starting && waited < kPatienceMs; waited += 100)
+            futex_wait(slot_state, starting, 100);
+        const auto state = static_cast<Slot>(slot_state.load());
+        if (state == Slot::taken) return {};
+        return state == Slot::none_free ? kFull : "curb's thread for it does not start";
+    }
+    if (take_slot(static_cast<std::uint32_t>(getpid()) | kByPid, [](std::uint32_t) {})) return {};
+    return kFull;
+}
+
+// ---- sums ----
+
+std::uint32_t slots_in_use() noexcept {
+    return std::min(std::max(segment->slots.load(std::memory_order_acquire), mine + 1), std::uint32_t{kSlots});
+}
+
+// Calls `visit(slot)` for each slot whose process lives, or is dying and may still hold memory.
+template <class Visit>
+void for_each_living(Visit visit) noexcept {
+    for (std::uint32_t slot = 0, end = slots_in_use(); slot < end; ++slot) {
+        const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
+        if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
+    }
+}
+
+// False if another program has overwritten this process's slot: then nothing in the ledger can be trusted.
+bool is_intact() noexcept {
+    return segment->owner[mine].load(std::memory_order_relaxed) == own_word.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void answered(std::uint64_t request) noexcept {
+    segment->row[request >> 32].answered[mine].store(static_cast<std::uint32_t>(request));
+}
+
+std::string join(std::string_view name, const Events &what) {
+    Joined &out = joined();
+    if (std::exchange(out.tried, true)) return out.fault;
+    events = what;
+    constexpr int kTries = 10;  // as often as the segment may be removed between two calls
+    for (int tries = 0; tries < kTries; ++tries) {
+        bool again = false;
+        out.fault = attach(key_of(name, geteuid()), hash_of(name), again);
+        if (!again) break;
+    }
+    if (out.fault.empty()) out.fault = take_own_slot();
+    if (out.fault.empty()) out.name = name;
+    return out.fault;
+}
+
+std::string name() { return joined().name; }
+
+std::string key() { return std::to_string(hash_of(joined().name)); }
+
+bool Share::open(std::string_view uuid, Bytes held) noexcept {
+    if (joined()) return true;
+    const std::uint64_t gpu = hash_of(uuid);
+    for (std::size_t i = 0; i < kGpus; ++i) {
+        std::uint64_t there = 0;
+        if (!segment->gpus[i].compare_exchange_strong(there, gpu) && there != gpu) continue;
+        Row &row = segment->row[i];
+        row.held[mine].fetch_add(held);
+        row_.store(&row, std::memory_order_release);
+        return true;
+    }
+    return false;
+}
+
+void Share::add_joined(Bytes bytes) noexcept { row_.load(std::memory_order_acquire)->held[mine].fetch_add(bytes); }
+
+void Share::keep(Bytes bytes) const noexcept {
+    Row *const row = row_.load(std::memory_order_acquire);
+    if (row && row->kept[mine].load(std::memory_order_relaxed) != bytes) row->kept[mine].store(bytes);
+}
+
+Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
+    Row &row = *row_.load(std::memory_order_acquire);
+    // A lower live cap holds at once, before this process has heard of it.
+    if (const Bytes live = row.live_cap.load(); live != 0) cap = std::min(cap, live - 1);
+    if (bytes > cap) return Answer::over;
+    row.asking[mine].fetch_add(bytes);
+    row.held[mine].fetch_add(bytes);
+    const auto sums = [&row] {
+        struct {
+            Bytes all = 0, asking = 0;
+        } out;
+        for_each_living([&](std::uint32_t slot) {
+            out.asking = policy::added(out.asking, row.asking[slot].load());
+            out.all = policy::added(out.all, policy::added(row.held[slot].load(), row.kept[slot].load()));
+        });
+        return out;
+    };
+    auto now = sums();
+    if (now.all > cap && forget_ended()) now = sums();
+    const bool fits = now.all <= cap && is_intact();
+    if (!fits) row.held[mine].fetch_sub(bytes);
+    row.asking[mine].fetch_sub(bytes);
+    if (fits) return Answer::reserved;
+    const Bytes others_ask = now.asking - std::min(now.asking, bytes);
+    return is_intact() && now.all - std::min(now.all, others_ask) <= cap ? Answer::contended : Answer::over;
+}
+
+Bytes Share::context_cost() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    return row ? row->context.load(std::memory_order_relaxed) : 0;
+}
+
+void Share::note_context_cost(Bytes bytes) const noexcept {
+    if (Row *const row = row_.load(std::memory_order_acquire)) row->context.store(bytes, std::memory_order_relaxed);
+}
+
+std::optional<Bytes> Share::live_cap() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    const Bytes cap = row ? row->live_cap.load() : 0;
+    return cap == 0 ? std::nullopt : std::optional(cap - 1);
+}
+
+void Share::set_live_cap(std::optional<Bytes> cap) const noexcept {
+    Row *const row = row_.load(std::memory_order_acquire);
+    if (!row) return;
+    row->live_cap.store(cap ? policy::added(std::min(*cap, policy::kUnbounded - 1), 1) : 0);
+    tell_others();
+}
+
+bool Share::may_ask_others() noexcept {
+    constexpr std::uint64_t kAgainMs = 1000;
+    std::uint64_t at = may_ask_at_ms_.load(std::memory_order_relaxed);
+    const std::uint64_t now = now_ms();
+    return joined() && at <= now && may_ask_at_ms_.compare_exchange_strong(at, now + kAgainMs);
+}
+
+void Share::ask_others(Bytes bytes) noexcept {
+    Row &row = *row_.load(std::memory_order_acquire);
+    const Bytes before = others();
+    row.wanted_bytes.store(bytes);
+    row.wanted_by.store(mine);
+    const std::uint32_t number = row.wanted.fetch_add(1) + 1;
+    tell_others();
+    constexpr std::uint64_t kMostMs = 500, kNothingAgainMs = 10'000;
+    const auto is_answered = [&] {
+        bool all = true;
+        for_each_living([&](std::uint32_t slot) {
+            const auto ahead = static_cast<std::int32_t>(row.answered[slot].load() - number);
+            all &= slot == mine || row.held[slot].load() == 0 || ahead >= 0;
+        });
+        const Bytes now = others();
+        return all || before - std::min(before, now) >= bytes;
+    };
+    poll_until(is_answered, kMostMs);
+    if (others() >= before) may_ask_at_ms_.store(now_ms() + kNothingAgainMs, std::memory_order_relaxed);
+}
+
+void Share::let_others_pass(int tries) const noexcept {
+    for (std::uint32_t i = 0; i <= mine % 16; ++i) sched_yield();
+    if (tries > 8) sleep_us(20 * (mine + 1));
+}
+
+Bytes Share::held() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    return row ? row->held[mine].load() : 0;
+}
+
+Bytes Share::others() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    if (!row) return 0;
+    if (!is_intact()) return policy::kUnbounded;
+    Bytes out = 0;
+    for_each_living([&](std::uint32_t slot) {
+        if (slot != mine) out = policy::added(out, policy::added(row->held[slot].load(), row->kept[slot].load()));
+    });
+    return out;
+}
+
+Bytes Share::held_by_all() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    Bytes out = 0;
+    if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->held[slot].load()); });
+    return out;
+}
+
+Bytes Share::kept_by_all() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    Bytes out = 0;
+    if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->kept[slot].load()); });
+    return out;
+}
+
+std::vector<Share::Holder> Share::holders() const {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    std::vector<Holder> out;
+    if (!row) return out;
+    out.reserve(kSlots);
+    for_each_living([&](std::uint32_t slot) {
+        const Member &member = segment->member[slot];
+        Holder one{.pid = member.pid.load(), .held = row->held[slot].load(), .self = slot == mine};
+        for (std::size_t i = 0; i < 2; ++i) {
+            const std::uint64_t part = member.name[i].load();
+            std::memcpy(one.name.data() + 8 * i, &part, sizeof part);
+        }
+        one.name.back() = '\0';
+        if (one.held != 0) out.push_back(one);
+    });
+    std::sort(out.begin(), out.end(), [](const Holder &a, const Holder &b) { return a.held > b.held; });
+    return out;
+}
+
+}  // namespace curb::shim::job

@@ -1,0 +1,86 @@
+// The layout of a job's ledger in shared memory, and who lives in it.
+//
+// Another program of the same user may write anything here at any time. So nothing in it is a pointer or an index, no
+// value decides more than whether a request is granted, and the kernel's robust futexes find nothing of ours in it
+// but the owner's word of a slot.
+#pragma once
+
+#include <linux/futex.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "policy/size.hpp"
+
+namespace curb::shim::job {
+
+using policy::Bytes;
+
+// FNV-1a: the same in every process and version of curb, as std::hash need not be. Never 0.
+constexpr std::uint64_t hash_of(std::string_view text, std::uint64_t out = 0xcbf29ce484222325) noexcept {
+    for (const char c : text) out = (out ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    return out == 0 ? 1 : out;
+}
+// Returns the key of the segment for this job of this user. Not IPC_PRIVATE.
+constexpr std::int32_t key_of(std::string_view job, std::uint32_t user) noexcept {
+    const auto key = static_cast<std::int32_t>(hash_of(job, hash_of("curb") ^ user));
+    return key == 0 ? 1 : key;
+}
+
+inline constexpr std::size_t kSlots = 128;  // processes
+inline constexpr std::size_t kGpus = 64;    // of one machine: instances of MIG count each
+
+// A slot belongs to the process whose thread holds its owner's word, a robust futex: the thread's id. When the thread
+// ends, with its process or by exec, the kernel clears the id and sets FUTEX_OWNER_DIED. Then another process clears
+// the word, once the driver has the memory back. A process without such a thread writes its pid and kByPid; then /proc
+// must show whether it lives. A slot that is being taken has an id and FUTEX_OWNER_DIED.
+inline constexpr std::uint32_t kByPid = 1U << 29;  // above every thread id
+constexpr bool lives(std::uint32_t owner) noexcept {
+    return (owner & FUTEX_TID_MASK) != 0 && (owner & FUTEX_OWNER_DIED) == 0;
+}
+constexpr bool is_dying(std::uint32_t owner) noexcept {
+    return (owner & FUTEX_TID_MASK) == 0 && (owner & FUTEX_OWNER_DIED) != 0;
+}
+// True if a process may take the slot.
+constexpr bool is_free(std::uint32_t owner) noexcept { return (owner & (FUTEX_TID_MASK | FUTEX_OWNER_DIED)) == 0; }
+
+// The process of a slot. Written by its owner.
+struct Member {
+    std::atomic<std::uint32_t> pid;
+    std::atomic<std::uint64_t> start;          // clock ticks since boot
+    std::atomic<std::uint64_t> pid_namespace;  // of `pid`: the inode of /proc/self/ns/pid; 0: unknown
+    std::atomic<std::uint64_t> dying_ms;       // when another process first saw it dying; 0: none has
+    std::atomic<std::uint64_t> name[2];        // of the program, as in /proc/PID/comm
+};
+
+// One GPU. Each process writes its own slot alone.
+struct Row {
+    std::atomic<Bytes> context;            // what the first context of a process has cost; 0: none has measured it
+    std::atomic<Bytes> live_cap;           // by `curb cap --job`, plus 1; 0: none
+    std::atomic<Bytes> wanted_bytes;       // by the latest request that asked the others to release
+    std::atomic<std::uint32_t> wanted;     // counts these requests
+    std::atomic<std::uint32_t> wanted_by;  // the slot of the latest
+    std::atomic<std::uint32_t> answered[kSlots];  // the last of them that each process has answered
+    std::atomic<Bytes> held[kSlots];              // held, requests included that are being decided
+    std::atomic<Bytes> kept[kSlots];              // kept free for code that the driver loads (policy::driver_reserve)
+    std::atomic<Bytes> asking[kSlots];            // of `held`: requests that are being decided
+};
+
+// A segment begins as zeroes, which is an empty ledger.
+struct Segment {
+    // Changes with the layout, so that two versions of curb do not misread each other.
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6202;  // "curbjob", 2
+    std::atomic<std::uint64_t> layout;
+    std::atomic<std::uint64_t> job;          // a hash of the job's name
+    std::atomic<std::uint32_t> slots;        // all slots in use are below this
+    std::atomic<std::uint32_t> changes;      // a futex, for the thread of each process: a request or a live cap is new
+    std::atomic<std::uint64_t> gpus[kGpus];  // which GPU a row is for: a hash of its UUID; 0: none
+    alignas(64) std::atomic<std::uint32_t> owner[kSlots];
+    alignas(64) Member member[kSlots];
+    alignas(64) Row row[kGpus];
+};
+static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+}  // namespace curb::shim::job

@@ -1,0 +1,38 @@
+#include "soft_limit.hpp"
+
+#include "clock.hpp"
+#include "devices.hpp"
+#include "nvml.hpp"
+#include "release.hpp"
+
+namespace curb::shim::soft_limit {
+namespace {
+
+// Limits are set after the container has begun, or changed; NVML tells of that only if it is asked.
+constexpr std::uint64_t kWithoutLimitMs = 60'000, kWithLimitMs = 1000, kAgainMs = 10'000;
+
+constinit std::uint64_t next_ms = 0, may_release_ms = 0;
+
+// True if there is a limit on some device.
+bool look(std::uint64_t now) {
+    bool limited = false;
+    for (Device &device : devices::all()) {
+        const auto above = devices::in_use(device) ? device.meter.above_soft_limit() : std::nullopt;
+        limited |= above.has_value();
+        if (above.value_or(0) == 0 || now < may_release_ms) continue;
+        may_release_ms = now + kAgainMs;
+        release::ask({"the soft limit of its cgroup", {*above, std::nullopt}});
+    }
+    return limited;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> poll() noexcept {
+    if (!nvml::has_memory_limits()) return std::nullopt;
+    const std::uint64_t now = now_ms();
+    if (now >= next_ms) next_ms = now + (look(now) ? kWithLimitMs : kWithoutLimitMs);
+    return next_ms - now;
+}
+
+}  // namespace curb::shim::soft_limit

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Jobs as people meet them: curb run --job-cap, policies, refusals, curb ps, curb metrics: jobs_test.py BUILD"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process  # noqa: E402
+
+BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
+GIB = 1024 * MIB
+SLACK = (160 + 64) * MIB
+"""Kept for code, and less than a block of the program's."""
+
+
+def key_of(job: str) -> int:
+    """The key of a ledger's segment (shim/job/segment.hpp)."""
+
+    def hashed(text: str, begin: int) -> int:
+        for byte in text.encode():
+            begin = (begin ^ byte) * 0x100000001B3 % 2**64
+        return begin
+
+    key = hashed(job, hashed("curb", 0xCBF29CE484222325) ^ os.geteuid()) % 2**32
+    return key - 2**32 if key >= 2**31 else key
+
+
+class JobTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD)
+        self.machine.__enter__()
+        self.addCleanup(self.machine.__exit__)
+        self.job = f"job_test-{os.getpid()}-{self._testMethodName}"
+        self.log = self.machine.folder / "stderr"
+
+    def told(self, **environment: str) -> Process:
+        program = [BUILD / "tests/scenarios", "does_what_it_is_told"]
+        with self.log.open("a") as log:
+            return self.machine.start(program, self.machine.under_curb(**{"CURB_JOB": self.job} | environment), stderr=log)
+
+    def filled(self, process: Process) -> int:
+        process.tell("fill")
+        return int(process.line())
+
+    def used(self) -> int:
+        return int(self.machine.books()[0]["used"])
+
+    def test_two_processes_share_a_cap_and_a_refusal_says_which_holds_what(self) -> None:
+        one, other = self.told(CURB_JOB_CAP="4GiB"), self.told(CURB_JOB_CAP="4GiB")
+        held = self.filled(one)
+        self.assertLessEqual(self.filled(other), CONTEXT)
+        self.assertLessEqual(self.used(), 4 * GIB)
+        self.assertGreater(self.used(), 4 * GIB - 2 * SLACK)
+        last = self.log.read_text().splitlines()[-1]
+        self.assertIn(f"curb[{other.pid}]: refused 64 MiB on cuda:0: ", last)
+        self.assertIn(f"{held / GIB:.2f} GiB by {one.pid} (scenarios), 518 MiB by this process", last)
+        table = self.machine.curb("ps").stdout
+        self.assertIn(f"  job tree {self.job}  {self.used() / GIB:.2f} GiB of 4 GiB held\n", table)
+        status = json.loads(self.machine.curb("ps", "--json").stdout)
+        jobs = {each["pid"]: each["status"]["job"] for each in status["processes"] if each["pid"] in (one.pid, other.pid)}
+        self.assertEqual(jobs, dict.fromkeys((one.pid, other.pid), f"tree {self.job}"))
+        metrics = self.machine.curb("metrics").stdout
+        self.assertRegex(metrics, rf'curb_job_held_bytes\{{.*job="tree {self.job}"\}} {self.used()}\n')
+        self.assertRegex(metrics, rf'curb_job_cap_bytes\{{.*job="tree {self.job}"\}} {4 * GIB}\n')
+        one.kill()
+        self.assertGreater(self.filled(other), 4 * GIB - SLACK)
+
+    def test_the_others_of_a_job_release_what_a_request_lacks(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
+        keeper = self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy))
+        keeper.asked("take 2048")
+        keeper.asked("drop")
+        other = self.told(CURB_JOB_CAP="4GiB", CURB_LOG="info")
+        self.assertGreater(self.filled(other), 4 * GIB - 2 * CONTEXT - SLACK)
+        self.assertLessEqual(self.used(), 4 * GIB)
+
+    def test_curb_cap_sets_the_cap_of_a_job(self) -> None:
+        one, other = self.told(CURB_JOB_CAP="8GiB"), self.told(CURB_JOB_CAP="8GiB")
+        one.asked("take 64")
+        other.asked("take 64")
+        done = self.machine.curb("cap", "--job", f"tree {self.job}", "4GiB")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn(f"job tree {self.job}: cuda:0 cap 8 GiB -> 4 GiB\n", done.stdout)
+        later = self.told(CURB_JOB_CAP="8GiB")
+        for process in (other, later, one):
+            self.filled(process)
+        self.assertLessEqual(self.used(), 4 * GIB)
+        self.assertGreater(self.used(), 4 * GIB - 3 * SLACK)
+        answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)
+        self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
+        deadline = time.monotonic() + PATIENCE_S
+        while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the others hear of it in a moment
+            self.filled(later)
+        self.assertGreater(self.used(), 8 * GIB - 3 * SLACK)
+        none = self.machine.curb("cap", "--job", "42", "4GiB")
+        self.assertEqual(none.returncode, 125)
+        self.assertIn("no job '42' is running", none.stderr)
+
+    def test_a_job_is_a_selection(self) -> None:
+        mine = [self.told(CURB_JOB_CAP="8GiB") for _ in range(2)]
+        apart = self.told(CURB_JOB_CAP="8GiB", CURB_JOB=f"{self.job}-other")
+        for process in (*mine, apart):
+            process.asked("take 64")
+        for job in (self.job, f"tree {self.job}", f"{self.job}*r", "*"):
+            answers = json.loads(self.machine.curb("release", "--job", job, "--json").stdout)
+            found = {each["pid"] for each in answers} & {mine[0].pid, mine[1].pid, apart.pid}
+            apart_too = job.endswith("r") or job == "*"
+            wanted = ({apart.pid} if apart_too else set()) | ({one.pid for one in mine} if not job.endswith("r") else set())
+            self.assertEqual(found, wanted, job)
+
+    def test_requests_at_the_cap_of_a_job_are_served_in_order(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"growth": {"wait": "60s"}}}})
+        holder, first, second = (self.told(CURB_JOB_CAP="8GiB", CURB_POLICY=str(policy)) for _ in range(3))
+        for process in (first, second, holder):
+            process.asked("take 64")
+        holder.asked("take 5000")
+        first.tell("take 4096")  # waits for the holder
+        self.waits(first)
+        second.tell("take 1024")  # would fit once the holder has gone, as the first does
+        self.waits(second)
+        holder.kill()
+        self.assertNotEqual(first.line(), "refused")
+        self.assertNotEqual(second.line(), "refused")
+
+    def waits(self, process: Process) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            answer = json.loads(self.machine.curb("ps", str(process.pid), "--json").stdout)
+            if answer["processes"][0]["status"].get("waits"):
+                return
+            time.sleep(0.05)
+        self.fail("it does not wait")
+
+    def test_what_other_systems_hand_in_caps_where_curb_does_not(self) -> None:
+        process = self.told(CUDA_DEVICE_MEMORY_LIMIT_0="2g", CURB_JOB="")
+        held = self.filled(process)
+        self.assertLessEqual(held, 2 * GIB)
+        self.assertGreater(held, 2 * GIB - SLACK)
+        self.assertIn("raise CUDA_DEVICE_MEMORY_LIMIT_0, from which it has its cap", self.log.read_text())
+        self.assertIn("2 GiB, from CUDA_DEVICE_MEMORY_LIMIT_0", self.machine.curb("ps", str(process.pid)).stdout)
+        self.assertIn("CUDA_DEVICE_MEMORY_LIMIT_0=2g", self.machine.curb("doctor", str(process.pid)).stdout)
+        process.kill()
+        above = self.told(NVIDIA_GPU_MEMORY_LIMIT="2048", CURB_CAP="3GiB", CURB_JOB="")
+        self.assertGreater(self.filled(above), 3 * GIB - SLACK)
+        above.kill()
+        shown = self.machine.curb("policy", "show", GPU_MEMORY_LIMIT="4096", HOME="/nonexistent").stdout
+        self.assertRegex(shown, r"cap +4GiB +GPU_MEMORY_LIMIT")
+        ignoring = self.machine.policy({"environment": False})
+        free = self.told(GPU_MEMORY_LIMIT="1024", CURB_POLICY=str(ignoring), CURB_JOB="")
+        free.asked("take 2048")
+        wrong = self.told(GPU_MEMORY_LIMIT="lots", CURB_JOB="")
+        wrong.asked("take 64")
+        self.assertIn("GPU_MEMORY_LIMIT is 'lots', which is not a limit that curb can read", self.log.read_text())
+
+    def test_above_the_soft_limit_of_its_cgroup_a_process_releases(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"cap": "8GiB", "cache": {"max": "4GiB", "idle": "10m"}}}})
+        process = self.told(CURB_POLICY=str(policy), CURB_JOB="", CURB_LOG="info", CURB_SIM_SOFT_LIMIT=str(2 * GIB))
+        process.asked("take 3072")
+        process.asked("drop")
+        deadline = time.monotonic() + PATIENCE_S
+        while self.used() > 2 * GIB and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertLessEqual(self.used(), 2 * GIB)
+        self.assertIn("on the soft limit of its cgroup", self.log.read_text())
+
+    def test_jobs_apart_do_not_share_and_a_lower_own_cap_holds(self) -> None:
+        one = self.told(CURB_JOB_CAP="4GiB", CURB_CAP="2GiB")
+        other = self.told(CURB_JOB_CAP="4GiB", CURB_JOB=f"{self.job}-other")
+        self.assertLessEqual(self.filled(one), 2 * GIB)
+        self.assertGreater(self.filled(other), 4 * GIB - SLACK)
+
+    def test_an_edit_lowers_the_cap_of_the_job(self) -> None:
+        policy = self.machine.policy({"job": {"cap": "4GiB"}})
+        one = self.told(CURB_POLICY=str(policy))
+        one.asked("take 64")
+        self.machine.policy({"job": {"cap": "600MiB"}})
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            one.tell("take 64")
+            if one.line() == "refused":
+                break
+            time.sleep(0.05)
+        self.assertLess(time.monotonic(), deadline)
+
+    def test_without_a_usable_ledger_requests_are_refused_and_the_program_goes_on(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        segment = libc.shmget(key_of(f"tree {self.job}"), 4096, 0o1600)
+        self.assertGreaterEqual(segment, 0)
+        try:
+            done = subprocess.run(
+                [BUILD / "tests/scenarios", "does_what_it_is_told"],
+                env=self.machine.under_curb(CURB_JOB=self.job, CURB_JOB_CAP="4GiB"),
+                input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+            self.assertIn(f'the ledger of the job "tree {self.job}" cannot be used: a process of another version of curb', done.stderr)
+            self.assertIn("refused", done.stderr)
+        finally:
+            libc.shmctl(segment, 0, None)
+
+    def test_curb_run_names_the_job_and_an_inner_one_stays_in_it(self) -> None:
+        said = self.machine.curb("run", "--job-cap", "2GiB", "--dry-run", "--", "true").stdout
+        self.assertIn("CURB_JOB_CAP=2GiB\n", said)
+        self.assertRegex(said, r"CURB_JOB=\d+-[0-9a-f]{8}\n")
+        inner = self.machine.curb("run", "--job-cap", "4GiB", "--dry-run", "--", "true", CURB_JOB="x", CURB_JOB_CAP="2GiB")
+        self.assertIn("CURB_JOB_CAP=2GiB\n", inner.stdout)
+        self.assertNotIn("CURB_JOB=", inner.stdout)
+        self.assertIn("--job-cap 4GiB has no effect", inner.stderr)
+        wrong = self.machine.curb("run", "--job-cap", "4", "--", "true")
+        self.assertEqual(wrong.returncode, 125)
+        self.assertIn("--job-cap", wrong.stderr)
+
+    def test_a_policy_with_a_job_makes_a_tree_without_curb_run(self) -> None:
+        policy = self.machine.policy({"job": {"cap": "4GiB"}})
+        done = subprocess.run(
+            ["/bin/sh", "-c", "echo $CURB_JOB; sh -c 'echo $CURB_JOB'"],
+            env=self.machine.under_curb(CURB_POLICY=str(policy)), capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        first, second = done.stdout.split()
+        self.assertEqual(first, second)
+
+    def test_policy_show_says_where_the_cap_of_the_job_comes_from(self) -> None:
+        shown = self.machine.curb("policy", "show", CURB_JOB_CAP="2GiB", HOME="/nonexistent").stdout
+        self.assertRegex(shown, r"cap +2GiB +CURB_JOB_CAP")
+
+
+if __name__ == "__main__":
+    unittest.main()

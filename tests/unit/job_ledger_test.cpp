@@ -1,0 +1,475 @@
+// The ledger of a job, in processes that are forked, stopped and killed here. Each joins the job for itself.
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "catch.hpp"
+#include "job_ledger.hpp"
+#include "own_thread.hpp"
+#include "policy/growth.hpp"
+#include "segment.hpp"
+
+using namespace curb::shim;
+using namespace std::chrono_literals;
+using curb::policy::Bytes;
+using job::Share;
+
+namespace {
+
+constinit bool without_threads = false;
+
+}  // namespace
+
+// Stands in for shim/threads, of which the ledger needs only this.
+bool own_thread::start(void (*body)(), const char * /*name*/) noexcept {
+    if (without_threads) return false;
+    std::thread(body).detach();
+    return true;
+}
+
+namespace {
+
+constexpr const char *kGpu = "GPU-8f3a";
+
+Share &share() {
+    static Share share;
+    return share;
+}
+
+// What the process can release for the others of its job.
+constinit std::atomic<Bytes> cached{0};
+constinit std::atomic<std::uint64_t> caps_changed{0};
+
+void release_cached(Bytes bytes, std::uint64_t request) noexcept {
+    const Bytes given = std::min(bytes, cached.load());
+    cached -= given;
+    share().add(-given);
+    job::answered(request);
+}
+void count_changes() noexcept { ++caps_changed; }
+constexpr job::Events kEvents{.wanted = release_cached, .caps_changed = count_changes};
+
+constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+// What a process of the job is told, and answers.
+struct Order {
+    enum What : int {
+        join,
+        join_by_pid,
+        reserve,
+        free,
+        keep,
+        others,
+        holders,
+        fork,
+        exec,
+        close_all,
+        reset,
+        cache,
+        want,
+        set_live_cap,
+        live_cap,
+        changes,
+    } what{};
+    Bytes bytes = 0, cap = 0;
+};
+
+std::uint64_t obey(const Order &order, const std::string &name) {
+    switch (order.what) {
+        case Order::join_by_pid: without_threads = true; [[fallthrough]];
+        case Order::join: return job::join(name, kEvents).empty() && share().open(kGpu, 0) ? 1 : 0;
+        case Order::reserve: return static_cast<std::uint64_t>(share().reserve(order.bytes, order.cap));
+        case Order::free: share().add(-order.bytes); return 1;
+        case Order::keep: share().keep(order.bytes); return 1;
+        case Order::others: return share().others();
+        case Order::holders: return share().holders().size();
+        case Order::fork: {
+            const pid_t child = ::fork();
+            if (child == 0)
+                for (;;) pause();
+            return static_cast<std::uint64_t>(child);
+        }
+        case Order::exec: execl("/bin/sleep", "sleep", "100", nullptr); return 0;
+        case Order::close_all: close_range(0, 2, 0); return 1;
+        case Order::reset: return 1;
+        case Order::cache: cached += order.bytes; return 1;
+        case Order::want:
+            if (!share().may_ask_others()) return 0;
+            share().ask_others(order.bytes);
+            return 1;
+        case Order::set_live_cap:
+            share().set_live_cap(order.bytes == kNone ? std::nullopt : std::optional(order.bytes));
+            return 1;
+        case Order::live_cap: return share().live_cap().value_or(kNone);
+        case Order::changes: return caps_changed;
+    }
+    return 0;
+}
+
+// A process beside the test.
+class Process {
+  public:
+    explicit Process(std::string job, Order::What join = Order::join) : job_(std::move(job)) {
+        int ends[2];
+        REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            close(ends[0]);
+            Order order;
+            while (read(ends[1], &order, sizeof order) == sizeof order) {
+                const std::uint64_t answer = obey(order, job_);
+                if (write(ends[1], &answer, sizeof answer) != sizeof answer) break;
+            }
+            _exit(0);
+        }
+        close(ends[1]);
+        end_ = ends[0];
+        joined_ = ask(join) == 1;
+    }
+    Process(Process &&other) noexcept
+        : job_(other.job_),
+          pid_(std::exchange(other.pid_, 0)),
+          end_(std::exchange(other.end_, -1)),
+          joined_(other.joined_) {}
+    Process(const Process &) = delete;
+    ~Process() {
+        if (pid_ != 0) kill();
+        if (end_ >= 0) close(end_);
+    }
+
+    void tell(Order::What what, Bytes bytes = 0, Bytes cap = 0) const {
+        const Order order{what, bytes, cap};
+        REQUIRE(write(end_, &order, sizeof order) == sizeof order);
+    }
+    [[nodiscard]] std::uint64_t hear() const {
+        std::uint64_t answer = ~std::uint64_t{0};
+        REQUIRE(read(end_, &answer, sizeof answer) == sizeof answer);
+        return answer;
+    }
+    std::uint64_t ask(Order::What what, Bytes bytes = 0, Bytes cap = 0) const {
+        tell(what, bytes, cap);
+        return hear();
+    }
+    bool reserve(Bytes bytes, Bytes cap) const {
+        return ask(Order::reserve, bytes, cap) == static_cast<std::uint64_t>(Share::Answer::reserved);
+    }
+    void signal(int number) const { REQUIRE(::kill(pid_, number) == 0); }
+    void kill() {
+        ::kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+        pid_ = 0;
+    }
+    [[nodiscard]] bool joined() const { return joined_; }
+
+  private:
+    std::string job_;
+    pid_t pid_ = 0;
+    int end_ = -1;
+    bool joined_ = false;
+};
+
+// A job's name for one test case. Its segment is removed at the end.
+struct Job {
+    Job() {
+        static int number = 0;
+        name = "test " + std::to_string(getpid()) + " " + std::to_string(number++);
+    }
+    ~Job() { shmctl(shmget(key(), 0, 0), IPC_RMID, nullptr); }
+    Job(const Job &) = delete;
+    [[nodiscard]] key_t key() const { return job::key_of(name, geteuid()); }
+    // The segment, as another program of the same user may reach it.
+    [[nodiscard]] job::Segment &segment() const {
+        void *at = shmat(shmget(key(), 0, 0), nullptr, 0);
+        REQUIRE(at != reinterpret_cast<void *>(-1));
+        return *static_cast<job::Segment *>(at);
+    }
+    [[nodiscard]] Process process() const {
+        Process made(name);
+        REQUIRE(made.joined());
+        return made;
+    }
+    std::string name;
+};
+
+// Waits until this process may reserve the whole cap. Returns the milliseconds; a second or more: it could not.
+double whole_cap_again(const Process &process, Bytes cap) {
+    const auto began = std::chrono::steady_clock::now();
+    const auto passed = [&] {
+        return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
+    };
+    while (!process.reserve(cap, cap))
+        if (passed() >= 1000) return passed();
+    const double took = passed();
+    process.ask(Order::free, cap);
+    return took;
+}
+
+std::size_t times(std::size_t usual) {
+    const char *more = std::getenv("CURB_LEDGER_TIMES");
+    if (more) return usual * std::strtoul(more, nullptr, 10);
+    return std::getenv("CURB_NIGHTLY") ? 50 * usual : usual;  // 10,000 kills
+}
+
+}  // namespace
+
+TEST_CASE("The others of a job release what a request lacks") {
+    const Job job;
+    const Process a = job.process(), b = job.process(), c = job.process();
+    REQUIRE(a.reserve(600, 1000));
+    REQUIRE(b.reserve(300, 1000));
+    a.ask(Order::cache, 500);
+    CHECK_FALSE(c.reserve(200, 1000));
+    CHECK(c.ask(Order::want, 100) == 1);
+    CHECK(c.reserve(200, 1000));
+    CHECK(c.ask(Order::others) == 800);  // not more than it lacked
+
+    // Soon after, a process asks no second time; another one may.
+    CHECK(c.ask(Order::want, 100) == 0);
+    CHECK(b.ask(Order::want, 100) == 1);
+    CHECK(b.ask(Order::others) == 600);
+}
+
+TEST_CASE("A process that does not answer holds a request up for half a second") {
+    const Job job;
+    const Process stopped = job.process(), b = job.process();
+    REQUIRE(stopped.reserve(600, 1000));
+    stopped.signal(SIGSTOP);
+    const auto began = std::chrono::steady_clock::now();
+    CHECK(b.ask(Order::want, 500) == 1);
+    CHECK(std::chrono::steady_clock::now() - began >= 450ms);
+    CHECK(b.ask(Order::others) == 600);
+    stopped.signal(SIGCONT);
+    CHECK(b.ask(Order::want, 500) == 0);  // not for ten seconds, since it gave nothing
+}
+
+TEST_CASE("A live cap is that of all processes of the job, also of later ones") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    CHECK(a.ask(Order::live_cap) == kNone);
+    a.ask(Order::set_live_cap, 700);
+    CHECK(b.ask(Order::live_cap) == 700);
+    const auto heard = [&](std::uint64_t times) {
+        const auto until = std::chrono::steady_clock::now() + 10s;
+        while (b.ask(Order::changes) != times)
+            if (std::chrono::steady_clock::now() > until) return false;
+        return true;
+    };
+    CHECK(heard(1));
+    const Process later = job.process();
+    CHECK(later.ask(Order::live_cap) == 700);
+    later.ask(Order::set_live_cap, 0);
+    CHECK(a.ask(Order::live_cap) == 0);
+    CHECK(heard(2));
+    later.ask(Order::set_live_cap, kNone);
+    CHECK(a.ask(Order::live_cap) == kNone);
+    CHECK(heard(3));
+}
+
+TEST_CASE("One cap holds for all processes of a job") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    CHECK(a.reserve(600, 1000));
+    CHECK_FALSE(b.reserve(401, 1000));
+    CHECK(b.reserve(400, 1000));
+    CHECK(a.ask(Order::others) == 400);
+    CHECK(b.ask(Order::others) == 600);
+    CHECK(a.ask(Order::holders) == 2);
+    CHECK_FALSE(a.reserve(1, 1000));
+    CHECK(b.ask(Order::free, 100) == 1);
+    CHECK(a.reserve(100, 1000));
+    CHECK_FALSE(a.reserve(~Bytes{0}, 1000));
+    CHECK(a.ask(Order::others) == 300);
+}
+
+TEST_CASE("Bytes that a process keeps for the driver's code count for the others") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    a.ask(Order::keep, 300);
+    CHECK_FALSE(b.reserve(701, 1000));
+    CHECK(b.reserve(700, 1000));
+    a.ask(Order::keep, 0);
+    CHECK(b.reserve(300, 1000));
+}
+
+TEST_CASE("Two jobs do not see each other") {
+    const Job one, other;
+    const Process a = one.process(), b = other.process();
+    CHECK(a.reserve(1000, 1000));
+    CHECK(b.reserve(1000, 1000));
+    CHECK(a.ask(Order::others) == 0);
+}
+
+TEST_CASE("What a killed process held is free for the others within 100 ms") {
+    const Job job;
+    const Process survivor = job.process();
+    constexpr Bytes kCap = 1000;
+    std::mt19937 random(1);
+    double longest = 0;
+    const std::size_t kills = times(200);
+    for (std::size_t i = 0; i < kills; ++i) {
+        Process victim = job.process();
+        victim.ask(Order::reserve, 100, kCap);
+        victim.tell(Order::reserve, 700, kCap);  // it may die in the middle
+        if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+        victim.kill();
+        longest = std::max(longest, whole_cap_again(survivor, kCap));
+    }
+    WARN(kills << " kills, the whole cap was free again after " << longest << " ms at most");
+    CHECK(longest < 1000);  // 100 ms, had it a core of its own
+    CHECK(survivor.ask(Order::others) == 0);
+}
+
+TEST_CASE("A stopped process keeps what it holds and holds up no other") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    CHECK(a.reserve(600, 1000));
+    a.signal(SIGSTOP);
+    CHECK_FALSE(b.reserve(500, 1000));
+    CHECK(b.reserve(400, 1000));
+    a.signal(SIGCONT);
+    CHECK(a.ask(Order::others) == 400);
+}
+
+TEST_CASE("A forked child holds nothing for its parent, and exec ends what a process holds") {
+    const Job job;
+    const Process survivor = job.process();
+    Process parent = job.process();
+    CHECK(parent.reserve(600, 1000));
+    const auto child = static_cast<pid_t>(parent.ask(Order::fork));
+    parent.kill();
+    CHECK(whole_cap_again(survivor, 1000) < 1000);
+    kill(child, SIGKILL);
+
+    const Process other = job.process();
+    CHECK(other.reserve(600, 1000));
+    other.tell(Order::exec);
+    CHECK(whole_cap_again(survivor, 1000) < 1000);
+}
+
+TEST_CASE("A process without the thread is told by its pid, and a later process with that pid is not taken for it") {
+    const Job job;
+    const Process survivor = job.process();
+    Process by_pid(job.name, Order::join_by_pid);
+    REQUIRE(by_pid.joined());
+    CHECK(by_pid.reserve(600, 1000));
+    CHECK_FALSE(survivor.reserve(500, 1000));
+    SECTION("It ends") {
+        by_pid.kill();
+        CHECK(survivor.reserve(1000, 1000));
+    }
+    SECTION("Its pid is another process's now") {
+        job.segment().member[1].start.fetch_sub(1);
+        CHECK(survivor.reserve(1000, 1000));
+    }
+    SECTION("It lives in another pid namespace, where its pid says nothing here") {
+        job.segment().member[1].pid_namespace.fetch_add(1);
+        CHECK_FALSE(survivor.reserve(500, 1000));
+    }
+}
+
+TEST_CASE("128 processes have room; the next is told so, and gets the slot of one that has ended") {
+    const Job job;
+    std::vector<Process> all;
+    for (std::size_t i = 0; i < job::kSlots; ++i) all.push_back(job.process());
+    CHECK_FALSE(Process(job.name).joined());
+    CHECK(all.front().reserve(1, 1000));
+    all[77].kill();
+    std::size_t tries = 0;
+    while (!Process(job.name).joined() && ++tries < 100) std::this_thread::sleep_for(10ms);
+    CHECK(tries < 100);
+}
+
+TEST_CASE("A ledger of another version, and one that others may write, are not used") {
+    const Job job;
+    const auto made = [&](std::size_t size, int mode) { return shmget(job.key(), size, IPC_CREAT | IPC_EXCL | mode); };
+    SECTION("another size") { REQUIRE(made(4096, 0600) >= 0); }
+    SECTION("larger") { REQUIRE(made(2 * sizeof(job::Segment), 0600) >= 0); }
+    SECTION("another layout") {
+        REQUIRE(made(sizeof(job::Segment), 0600) >= 0);
+        job.segment().layout.store(job::Segment::kLayout + 1);
+    }
+    SECTION("another job of the same key") {
+        REQUIRE(made(sizeof(job::Segment), 0600) >= 0);
+        job.segment().job.store(1);
+    }
+    SECTION("open to others") { REQUIRE(made(sizeof(job::Segment), 0666) >= 0); }
+    CHECK_FALSE(Process(job.name).joined());
+}
+
+TEST_CASE("Whatever another program writes into the ledger, a process goes on, and a lost slot refuses") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    job::Segment &segment = job.segment();
+    std::mt19937_64 random(2);
+    auto *const words = reinterpret_cast<volatile std::uint64_t *>(&segment);
+    for (int i = 0; i < 200; ++i) {
+        for (std::size_t word = 0; word < sizeof segment / sizeof *words; word += 1 + random() % 16)
+            words[word] = i % 3 == 0 ? ~std::uint64_t{0} : i % 3 == 1 ? 0 : random();
+        a.ask(Order::reserve, 10, 1000);
+        a.ask(Order::others);
+        a.ask(Order::holders);
+        b.ask(Order::keep, 10);
+    }
+    segment.owner[0].store(0);
+    CHECK_FALSE(a.reserve(1, 1000));
+    CHECK(a.ask(Order::others) == curb::policy::kUnbounded);
+}
+
+TEST_CASE("Processes that reserve and free at once never exceed the cap, and each is granted what fits") {
+    const Job job;
+    constexpr Bytes kCap = 1000;
+    struct Books {
+        std::atomic<Bytes> held;
+        std::atomic<std::uint64_t> most, granted, refused, over;
+    };
+    auto &books =
+        *static_cast<Books *>(mmap(nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    const std::size_t rounds = times(20'000);
+    std::vector<pid_t> all;
+    for (unsigned i = 0; i < 6; ++i) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            std::mt19937 random(i);
+            if (!job::join(job.name, kEvents).empty() || !share().open(kGpu, 0)) _exit(1);
+            for (std::size_t round = 0; round < rounds; ++round) {
+                const Bytes bytes = 1 + random() % 400;
+                if (share().reserve(bytes, kCap) != Share::Answer::reserved) {
+                    ++books.refused;
+                    continue;
+                }
+                ++books.granted;
+                // Entered after the grant and taken out before the free, so it is never more than the ledger has.
+                if (books.held.fetch_add(bytes) + bytes > kCap) ++books.over;
+                if (round % 16 == 0) std::this_thread::yield();
+                books.held.fetch_sub(bytes);
+                share().add(-bytes);
+            }
+            _exit(0);
+        }
+        all.push_back(pid);
+    }
+    for (const pid_t pid : all) {
+        int status = 0;
+        REQUIRE(waitpid(pid, &status, 0) == pid);
+        CHECK(status == 0);
+    }
+    WARN(books.granted << " grants, " << books.refused << " refusals");
+    CHECK(books.over == 0);
+    CHECK(books.granted > rounds);
+    const Process last = job.process();
+    CHECK(whole_cap_again(last, kCap) < 1000);
+    munmap(&books, sizeof books);
+}
