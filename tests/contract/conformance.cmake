@@ -53,7 +53,7 @@ foreach(driver "" 11.4 12.2 12.8)
   if(driver AND CURB_NIGHTLY)
     set(not_under NOT_UNDER thread BECAUSE "older drivers differ by what is looked up in them, by one thread")
   elseif(driver)
-    set(not_under NOT_UNDER any BECAUSE "older drivers differ by what is looked up in them; the nightly run has them")
+    set(not_under NOT_UNDER any BECAUSE "older drivers differ by what is looked up in them, and the nightly run has them")
   endif()
   curb_test(conformance${suffix} COMMAND conformance --driver ${PROJECT_BINARY_DIR}/sim/${driver} ${not_under}
     ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/sim)
