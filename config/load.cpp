@@ -5,6 +5,7 @@
 
 #include "ceiling.hpp"
 #include "diagnostic.hpp"
+#include "policy/names.hpp"
 
 namespace curb::config {
 namespace {
@@ -37,6 +38,13 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             out.narrowed_to = std::move(cap).value();
         } else {
             wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
+        }
+    }
+    if (!source.signal.empty()) {
+        if (const auto signal = policy::parse_signal(source.signal)) {
+            out.signal = *signal;
+        } else {
+            wrong.push_back({"CURB_SIGNAL", 0, 0, {}, signal.error()});
         }
     }
     for (const auto &[flag, said] : source.flags)
@@ -80,7 +88,10 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     out.ceiling_rule = policy::first_match(ceiling, subject);
     policy::Layer layer = policy::with_rule(own, out.rule);
     policy::lay_over(layer, reading.flags);
-    out.policy = policy::in_force(layer, policy::with_rule(ceiling, out.ceiling_rule), reading.narrowed_to);
+    const policy::Layer bound = policy::with_rule(ceiling, out.ceiling_rule);
+    // A scheduler sets it for all jobs, so it is the weakest: a signal that a policy names is meant for its program.
+    if (!layer.release.signal && !bound.release.signal) layer.release.signal = reading.signal;
+    out.policy = policy::in_force(layer, bound, reading.narrowed_to);
     return out;
 }
 

@@ -29,6 +29,7 @@ Source find(const Variables &environment) {
     };
     Source source;
     source.cap = variable("CURB_CAP");
+    source.signal = variable("CURB_SIGNAL");
     source.file = variable("CURB_POLICY");
     for (const policy::FlagRow &row : policy::flags())
         if (std::string text = variable(row.variable); !text.empty())

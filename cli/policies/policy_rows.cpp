@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "json.hpp"
+#include "policy/names.hpp"
 #include "policy/words.hpp"
 #include "text_width.hpp"
 
@@ -181,7 +182,10 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
 
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
     const std::map<std::string_view, Side::Said> flags = said_by_flags(source);
-    const auto over = [&](const Field &field, std::optional<Side::Said> file) {
+    const auto over = [&](const Field &field, std::optional<Side::Said> file, bool bound = false) {
+        if (field.pointer == "/release/signal" && reading.signal && !file && !bound)
+            return std::optional(Side::Said{json::text(policy::signal_name(*reading.signal)),
+                                            {{Origin::Kind::variable, {}, {}, "CURB_SIGNAL"}}});
         if (const auto flag = flags.find(field.pointer); flag != flags.end()) return std::optional(flag->second);
         // A flag's step replaces the file's factor.
         if (field.pointer == "/gpu/*/growth/factor" && flags.contains("/gpu/*/growth/step")) file.reset();
@@ -222,9 +226,10 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     for (const Field &field : policy::fields()) {
         const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
                                 field.pointer.find('/', 1) != std::string_view::npos;
-        if (of_process)
-            out.push_back(
-                row(std::string(field.pointer), field, over(field, own.of_process(field)), ceiling.of_process(field)));
+        if (!of_process) continue;
+        auto bound = ceiling.of_process(field);
+        auto said = over(field, own.of_process(field), bound.has_value());
+        out.push_back(row(std::string(field.pointer), field, std::move(said), std::move(bound)));
     }
     return out;
 }
