@@ -117,6 +117,7 @@ class Cluster:
             "HOME": str(self.jobs),
             "LD_LIBRARY_PATH": str(build / "sim"),
             "CURB_SIM_MEMORY": "16GiB",
+            "CURB_SIM_GPUS": "2",
         } | (environment or {})
 
     def __enter__(self) -> Cluster:
@@ -153,8 +154,8 @@ class Cluster:
                                  start_new_session=True)  # fmt: skip
             )
 
-    def wait_for(self, condition: Any, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+    def wait_for(self, condition: Any, what: str, patience: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(f"{log}:\n" + "\n".join(log.read_text().splitlines()[-8:]) for log in self.folder.glob("log/*"))

@@ -12,7 +12,8 @@ import time
 
 MIB = 1 << 20
 RELEASE_THRESHOLD = 4
-os.environ.setdefault("CURB_SIM_MEMORY", "16GiB")  # where Slurm hands no environment on
+for setting in ("CURB_SIM_MEMORY=16GiB", "CURB_SIM_GPUS=2"):  # where Slurm hands no environment on
+    os.environ.setdefault(*setting.split("="))
 driver = ctypes.CDLL(sys.argv[1] + "/libcuda.so.1")
 driver.curb_sim_held.restype = ctypes.c_uint64
 context, block, free, total = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
@@ -34,7 +35,7 @@ if sys.argv[2] == "fill":
     call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     while got < most and call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(256 * MIB)):
         got += 1
-    shown = {name: value for name, value in os.environ.items() if name.startswith("CURB_") or name == "LD_PRELOAD"}
+    shown = {name: value for name, value in os.environ.items() if name.startswith("CURB_") and not name.startswith("CURB_SIM") or name == "LD_PRELOAD"}
     print(json.dumps(shown | {"mib": got * 256, "total": total.value // MIB, "task": os.environ.get("SLURM_PROCID")}), flush=True)
     if most < 1000:
         time.sleep(float(sys.argv[4]))
