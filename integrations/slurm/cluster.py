@@ -89,6 +89,7 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="curb-slurm-", dir="/var/tmp"))
         self.folder.chmod(0o755)
         self.user = user
+        self.history: list[tuple[str, str]] = []  # what users typed, and what it printed
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.inside = [word.format(folder=self.folder) for word in inside or []]
         for name in ("etc", "log", "state", "spool/n1", "spool/n2", "dev", "container", "jobs"):
@@ -167,11 +168,13 @@ class Cluster:
 
     def run(self, *command: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """A command of the user who submits."""
-        return subprocess.run(
+        done = subprocess.run(
             [str(word) for word in command], env=self.environment | environment, input=stdin, capture_output=True, text=True,
             cwd=self.jobs, timeout=2 * PATIENCE_S, check=False, user=self.user, group=self.user,
             extra_groups=None if self.user is None else [],
         )  # fmt: skip
+        self.history.append((" ".join(str(word) for word in command), done.stdout))
+        return done
 
     def srun(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run("srun", *words, **environment)
@@ -201,5 +204,6 @@ class Cluster:
         """Runs a batch script to its end and returns its output."""
         job = self.sbatch(script, *words, **environment)
         state = self.ended(job)
+        self.history.append((f"sbatch {' '.join(str(word) for word in words)}: {script}", self.output(job)))
         assert state == "COMPLETED", f"{state}: {self.output(job)}"
         return self.output(job)
