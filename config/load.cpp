@@ -40,6 +40,9 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             wrong.push_back({"CURB_CAP", 0, 0, {}, cap.error()});
         }
     }
+    for (const auto &[flag, said] : source.flags)
+        if (const auto fault = policy::read_flag(flag, said, out.flags))
+            wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});
     if (!source.signal.empty()) {
         if (const auto signal = policy::parse_signal(source.signal)) {
             out.signal = *signal;
@@ -47,9 +50,6 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
             wrong.push_back({"CURB_SIGNAL", 0, 0, {}, signal.error()});
         }
     }
-    for (const auto &[flag, said] : source.flags)
-        if (const auto fault = policy::read_flag(flag, said, out.flags))
-            wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});
     if (!source.ceiling.empty()) {
         const auto read = read_ceiling(source.ceiling);
         if (!read) {

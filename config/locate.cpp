@@ -29,11 +29,11 @@ Source find(const Variables &environment) {
     };
     Source source;
     source.cap = variable("CURB_CAP");
-    source.signal = variable("CURB_SIGNAL");
     source.file = variable("CURB_POLICY");
     for (const policy::FlagRow &row : policy::flags())
         if (std::string text = variable(row.variable); !text.empty())
             source.flags.emplace_back(row.flag, std::move(text));
+    source.signal = variable("CURB_SIGNAL");
     source.named = !source.none();
     if (!source.file.empty()) {
         source.file = absolute(std::move(source.file));

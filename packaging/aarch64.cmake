@@ -7,5 +7,3 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 cmake_host_system_information(RESULT host QUERY OS_PLATFORM)
 set(spdlog_DIR /usr/lib/${host}-linux-gnu/cmake/spdlog)
 set(fmt_DIR /usr/lib/${host}-linux-gnu/cmake/fmt)
-# Its plugin is for the Slurm of this machine.
-set(CURB_SLURM OFF)

@@ -116,9 +116,9 @@ Lines places_text(const config::Source &source, bool has_ceiling) {
                 ? "none: " + source.foreign + " belongs to another user; CURB_POLICY can name it"
                 : "none: CURB_POLICY is not set, and there is no curb/policy.json in $XDG_CONFIG_HOME or ~/.config";
     if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
-    if (!source.signal.empty()) out.push_back({"CURB_SIGNAL", source.signal});
     for (const auto &[flag, said] : source.flags)
         out.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, said});
+    if (!source.signal.empty()) out.push_back({"CURB_SIGNAL", source.signal});
     out.push_back({"ceiling", has_ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;
 }

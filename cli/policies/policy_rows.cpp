@@ -182,10 +182,7 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
 
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
     const std::map<std::string_view, Side::Said> flags = said_by_flags(source);
-    const auto over = [&](const Field &field, std::optional<Side::Said> file, bool bound = false) {
-        if (field.pointer == "/release/signal" && reading.signal && !file && !bound)
-            return std::optional(Side::Said{json::text(policy::signal_name(*reading.signal)),
-                                            {{Origin::Kind::variable, {}, {}, "CURB_SIGNAL"}}});
+    const auto over = [&](const Field &field, std::optional<Side::Said> file) {
         if (const auto flag = flags.find(field.pointer); flag != flags.end()) return std::optional(flag->second);
         // A flag's step replaces the file's factor.
         if (field.pointer == "/gpu/*/growth/factor" && flags.contains("/gpu/*/growth/step")) file.reset();
@@ -226,10 +223,14 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     for (const Field &field : policy::fields()) {
         const bool of_process = !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/") &&
                                 field.pointer.find('/', 1) != std::string_view::npos;
-        if (!of_process) continue;
-        auto bound = ceiling.of_process(field);
-        auto said = over(field, own.of_process(field), bound.has_value());
-        out.push_back(row(std::string(field.pointer), field, std::move(said), std::move(bound)));
+        if (of_process)
+            out.push_back(
+                row(std::string(field.pointer), field, over(field, own.of_process(field)), ceiling.of_process(field)));
+    }
+    for (Row &one : out) {
+        if (one.field->pointer != "/release/signal" || !reading.signal || !is_default(one)) continue;
+        one.value = json::text(policy::signal_name(*reading.signal));
+        one.origins = {{Origin::Kind::variable, {}, {}, "CURB_SIGNAL"}};
     }
     return out;
 }
