@@ -5,7 +5,6 @@
 
 #include "ceiling.hpp"
 #include "diagnostic.hpp"
-#include "policy/names.hpp"
 
 namespace curb::config {
 namespace {
@@ -43,13 +42,6 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
     for (const auto &[flag, said] : source.flags)
         if (const auto fault = policy::read_flag(flag, said, out.flags))
             wrong.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, 0, 0, {}, *fault});
-    if (!source.signal.empty()) {
-        if (const auto signal = policy::parse_signal(source.signal)) {
-            out.signal = *signal;
-        } else {
-            wrong.push_back({"CURB_SIGNAL", 0, 0, {}, signal.error()});
-        }
-    }
     if (!source.ceiling.empty()) {
         const auto read = read_ceiling(source.ceiling);
         if (!read) {
@@ -88,10 +80,7 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     out.ceiling_rule = policy::first_match(ceiling, subject);
     policy::Layer layer = policy::with_rule(own, out.rule);
     policy::lay_over(layer, reading.flags);
-    const policy::Layer bound = policy::with_rule(ceiling, out.ceiling_rule);
-    // A scheduler sets it for all jobs, so it is the weakest: a signal that a policy names is meant for its program.
-    if (!layer.release.signal && !bound.release.signal) layer.release.signal = reading.signal;
-    out.policy = policy::in_force(layer, bound, reading.narrowed_to);
+    out.policy = policy::in_force(layer, policy::with_rule(ceiling, out.ceiling_rule), reading.narrowed_to);
     return out;
 }
 

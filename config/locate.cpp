@@ -33,7 +33,6 @@ Source find(const Variables &environment) {
     for (const policy::FlagRow &row : policy::flags())
         if (std::string text = variable(row.variable); !text.empty())
             source.flags.emplace_back(row.flag, std::move(text));
-    source.signal = variable("CURB_SIGNAL");
     source.named = !source.none();
     if (!source.file.empty()) {
         source.file = absolute(std::move(source.file));

@@ -118,7 +118,6 @@ Lines places_text(const config::Source &source, bool has_ceiling) {
     if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
     for (const auto &[flag, said] : source.flags)
         out.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, said});
-    if (!source.signal.empty()) out.push_back({"CURB_SIGNAL", source.signal});
     out.push_back({"ceiling", has_ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;
 }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "json.hpp"
-#include "policy/names.hpp"
 #include "policy/words.hpp"
 #include "text_width.hpp"
 
@@ -226,11 +225,6 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         if (of_process)
             out.push_back(
                 row(std::string(field.pointer), field, over(field, own.of_process(field)), ceiling.of_process(field)));
-    }
-    for (Row &one : out) {
-        if (one.field->pointer != "/release/signal" || !reading.signal || !is_default(one)) continue;
-        one.value = json::text(policy::signal_name(*reading.signal));
-        one.origins = {{Origin::Kind::variable, {}, {}, "CURB_SIGNAL"}};
     }
     return out;
 }

@@ -100,9 +100,10 @@ TEST_CASE("a nap is seen, and so is its end") {
     CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
     CHECK_THAT(machine.curb({"metrics"}).out, contains("curb_napping{") && contains("curb_naps_total{"));
     CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
-    REQUIRE(program.answers("check") == "right");
-    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == false; }));
-    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("so far; a call waited"));
+    CHECK(within(30s, [&] {  // by the time it is asked it may nap again
+        REQUIRE(program.answers("check") == "right");
+        return machine.curb({"ps", program.id()}).out.find("so far; a call waited") != std::string::npos;
+    }));
 }
 
 TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb resume ends a nap until the next") {
@@ -162,7 +163,7 @@ TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
     CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
 }
 
-TEST_CASE("a process may fork in a nap") {
+TEST_CASE("a process may fork in a nap", "[fork-child]") {
     const Machine machine;
     Program program(machine, napping(machine));
     comes_back_after(machine, program, "fork");
@@ -196,7 +197,7 @@ TEST_CASE("eight threads with memory of every family go through naps unharmed") 
     const Json nap = nap_of(machine, program);
     INFO(nap.dump());
     CHECK(nap["count"] >= 5);
-    CHECK(within(5s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
+    CHECK(within(30s, [&] { return program.answers("held") == std::to_string(held_by_books(machine, program)); }));
     CHECK(program.finish() == 0);
 }
 

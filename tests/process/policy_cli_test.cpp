@@ -193,8 +193,6 @@ TEST_CASE("curb policy show without a file prints the policy of this environment
     CHECK(words_of_line_with(capped.out, "  cap ") == "cap 4GiB CURB_CAP");
     const Outcome both = curb({"policy", "show"}, {{"CURB_POLICY", policy}, {"CURB_CAP", "4GiB"}});
     CHECK(words_of_line_with(both.out, "  cap ") == "cap 8GiB " + policy + ":1:37 at most 4GiB by CURB_CAP");
-    const Outcome urgent = curb({"policy", "show"}, {{"CURB_POLICY", policy}, {"CURB_SIGNAL", "SIGURG"}});
-    CHECK(words_of_line_with(urgent.out, "  signal ") == "signal SIGURG CURB_SIGNAL");
     // A file that is named takes CURB_POLICY's place.
     CHECK_THAT(line_with(curb({"policy", "show", policy}, {{"CURB_POLICY", "/no/such.json"}}).out, "policy "),
                contains(policy));

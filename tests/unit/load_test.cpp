@@ -1,6 +1,5 @@
 // What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
 #include <pwd.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,26 +77,6 @@ TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, t
     CHECK(loaded(source("")).rule.empty());
     CHECK(loaded(source("", "", (dir / "missing.json").string())).policy == policy::Policy{});
     CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
-}
-
-TEST_CASE("CURB_SIGNAL names the release signal where neither the file, a rule nor the ceiling does") {
-    const auto signal_of = [](const std::string &file, const char *signal) {
-        Source from = source(file);
-        from.signal = signal;
-        return *loaded(from, alice).policy.release.signal;
-    };
-    const TempDir dir;
-    CHECK(signal_of("", "") == SIGUSR1);
-    CHECK(signal_of("", "SIGURG") == SIGURG);
-    CHECK(signal_of("", "none") == 0);
-    CHECK(signal_of(dir.write("cap.json", kCapOf20), "SIGURG") == SIGURG);
-    CHECK(signal_of(dir.write("own.json", R"({"version": 1, "release": {"signal": "SIGUSR2"}})"), "SIGURG") == SIGUSR2);
-    const char *rules =
-        R"({"version": 1, "rules": [{"match": {"exe": "python*"}, "release": {"signal": "SIGWINCH"}}]})";
-    CHECK(signal_of(dir.write("rule.json", rules), "SIGURG") == SIGWINCH);
-    Source wrong = source("");
-    wrong.signal = "URG";
-    CHECK(refused(wrong).front().text() == "CURB_SIGNAL: 'URG' is not a signal; did you mean \"SIGURG\"?");
 }
 
 TEST_CASE("All errors of the file, CURB_CAP and the ceiling are reported together") {

@@ -65,8 +65,6 @@ TEST_CASE("The policy is where the environment names it, else the user's own fil
     CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", directory}}) == source(own, "8GiB", true, true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
-    CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).signal == "SIGURG");
-    CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).named);
     // The ceiling is where it is.
     CHECK(locate({{"CURB_CEILING", "/b.json"}, {"XDG_CONFIG_HOME", "/c"}}).ceiling == "/etc/curb/policy.json");
 }

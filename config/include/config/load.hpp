@@ -64,12 +64,11 @@ struct Source {
     std::string cap;   // text of CURB_CAP; empty: not set
     // The text of each flag that is set, in the order of policy/flags.def. Not that of an unset or empty variable.
     std::vector<std::pair<policy::Flag, std::string>> flags{};
-    std::string signal;              // text of CURB_SIGNAL; empty: not set
     std::string ceiling = kCeiling;  // path of the ceiling; the file may be missing
     bool named = false;              // the user named the policy: if it is invalid, curb refuses every request
     bool own = false;                // `file` is the default file: it must belong to the user or to root
     std::string foreign;             // the default file, if it is another user's and so not used; else empty
-    [[nodiscard]] bool none() const { return file.empty() && cap.empty() && flags.empty() && signal.empty(); }
+    [[nodiscard]] bool none() const { return file.empty() && cap.empty() && flags.empty(); }
     friend bool operator==(const Source &, const Source &) = default;
 };
 
@@ -77,8 +76,7 @@ struct Source {
 using Variables = std::function<const char *(const char *)>;
 
 // Returns CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config if unset) if that file belongs to this user or
-// to root; CURB_CAP, CURB_SIGNAL and the flags. Reads nothing from `environment` under AT_SECURE. May throw
-// std::bad_alloc.
+// to root; CURB_CAP and the flags. Reads nothing from `environment` under AT_SECURE. May throw std::bad_alloc.
 Source locate(const Variables &environment);
 
 // Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,
@@ -91,7 +89,6 @@ struct Reading {
     std::optional<Document> ceiling;          // nullopt: the machine has none
     std::vector<policy::CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
     policy::Flags flags;                      // over the user's file and its rules
-    std::optional<int> signal;                // CURB_SIGNAL: of no effect where a file names a signal
 };
 // Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
 // error. `text`: of the user's file, if the caller has read it already. A default file is read again, to check its
