@@ -129,12 +129,10 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
 
     // What an outer step has set is inherited, and cannot be told from the user's own but by this variable.
     const std::string outer_caps = old("CURB_SLURM_CAP");
-    for (const char *name : {"CURB_CAP", "CURB_JOB_CAP"}) {
-        List own = without(split(old(name), ","), split(outer_caps, ","));
-        // Behind the user's: of a list the lowest holds, so that a user can ask for less and not for more.
-        if (!caps.empty()) own.push_back(caps);
-        out[name] = or_unset(list_text(own, ","));
-    }
+    List all = without(split(old("CURB_JOB_CAP"), ","), split(outer_caps, ","));
+    // Beside the user's: of a list the lowest holds, so that a user can ask for less and not for more.
+    if (!caps.empty()) all.push_back(caps);
+    out["CURB_JOB_CAP"] = or_unset(list_text(all, ","));
     out["CURB_SLURM_CAP"] = or_unset(caps);
 
     // The tasks of a step on a node are one job of curb. So are programs that the batch script starts itself, and steps

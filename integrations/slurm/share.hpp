@@ -45,7 +45,7 @@ using Variables = std::function<std::optional<std::string>(const char *)>;
 // The variables to change: nullopt unsets one.
 using Changes = std::map<std::string, std::optional<std::string>>;
 
-// Returns the caps of the task as CURB_CAP has them, "50%,6GiB". Empty: it has none.
+// Returns the caps of the task as CURB_JOB_CAP has them, "50%,6GiB". Empty: it has none.
 std::string caps_of(const Config &config, const Task &task, const Variables &variable);
 // Returns what has to change in the task's environment. Without cap and policy, what an outer job has left is removed.
 Changes changes(const Config &config, const Task &task, const Variables &variable);
