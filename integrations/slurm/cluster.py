@@ -49,7 +49,9 @@ NodeName=n1 {machine} Port={port1} Gres=gpu:fake:2,shard:8
 NodeName=n2 {machine} Port={port2} Gres=gpu:fake:1,shard:4
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=10 State=UP
 """
-MACHINE = "NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000"
+MACHINE = (
+    "NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000"
+)
 PLAIN = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none"
 # slurmd gives a job CUDA_VISIBLE_DEVICES for character devices alone.
 GRES_CONF = """\
@@ -82,9 +84,16 @@ class Cluster:
     """Up in a `with`. `plugstack`: its text, with {plugin}. `more`: lines of slurm.conf. `user`: who submits jobs, by uid."""
 
     def __init__(
-        self, build: Path, plugstack: str, more: str = PLAIN, user: int | None = None, etc: dict[str, str | bytes] | None = None,
-        cgroup: str = "", devices: bool = False, environment: dict[str, str] | None = None, inside: list[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        build: Path,
+        plugstack: str,
+        more: str = PLAIN,
+        user: int | None = None,
+        etc: dict[str, str | bytes] | None = None,
+        cgroup: str = "",
+        devices: bool = False,
+        inside: list[str] | None = None,
+    ) -> None:
         # job_container/tmpfs hides /tmp, and what is in it.
         self.folder = Path(tempfile.mkdtemp(prefix="curb-slurm-", dir="/var/tmp"))
         self.folder.chmod(0o755)
@@ -119,7 +128,7 @@ class Cluster:
             "LD_LIBRARY_PATH": str(build / "sim"),
             "CURB_SIM_MEMORY": "16GiB",
             "CURB_SIM_GPUS": "2",
-        } | (environment or {})
+        }
 
     def __enter__(self) -> Cluster:
         try:
@@ -151,15 +160,18 @@ class Cluster:
         with (self.folder / "log/daemons").open("ab") as log:
             # pylint: disable=consider-using-with
             self.daemons.append(
-                subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                 start_new_session=True)  # fmt: skip
+                subprocess.Popen(
+                    command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )  # fmt: skip
             )
 
     def wait_for(self, condition: Any, what: str, patience: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
-                logs = "\n".join(f"{log}:\n" + "\n".join(log.read_text().splitlines()[-8:]) for log in self.folder.glob("log/*"))
+                logs = "\n".join(
+                    f"{log}:\n" + "\n".join(log.read_text().splitlines()[-8:]) for log in self.folder.glob("log/*")
+                )
                 raise AssertionError(f"waited in vain for {what}\n{logs}")
             time.sleep(0.05)
 
@@ -173,7 +185,8 @@ class Cluster:
             cwd=self.jobs, timeout=2 * PATIENCE_S, check=False, user=self.user, group=self.user,
             extra_groups=None if self.user is None else [],
         )  # fmt: skip
-        self.history.append((" ".join(str(word) for word in command), done.stdout))
+        typed = [*(f"{name}={value}" for name, value in environment.items()), *map(str, command)]
+        self.history.append((" ".join(typed).replace(f"{self.folder}/", ""), done.stdout))
         return done
 
     def srun(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -197,13 +210,15 @@ class Cluster:
 
     def ended(self, job: str) -> str:
         """Waits for the end of a job, of an array too, and returns its state."""
-        self.wait_for(lambda: not self.run("squeue", "-h", "-j", job).stdout.strip(), f"the end of job {job}: {self.output(job)}")
+        self.wait_for(
+            lambda: not self.run("squeue", "-h", "-j", job).stdout.strip(), f"the end of job {job}: {self.output(job)}"
+        )
         return self.state(job)
 
     def batch(self, script: str, *words: object, **environment: str) -> str:
         """Runs a batch script to its end and returns its output."""
         job = self.sbatch(script, *words, **environment)
         state = self.ended(job)
-        self.history.append((f"sbatch {' '.join(str(word) for word in words)}: {script}", self.output(job)))
+        self.history.append((f"sbatch {' '.join(map(str, words))}: {script}".replace(f"{self.folder}/", ""), self.output(job)))
         assert state == "COMPLETED", f"{state}: {self.output(job)}"
         return self.output(job)

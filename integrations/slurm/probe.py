@@ -35,8 +35,14 @@ if sys.argv[2] == "fill":
     call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     while got < most and call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(256 * MIB)):
         got += 1
-    shown = {name: value for name, value in os.environ.items() if name.startswith("CURB_") and not name.startswith("CURB_SIM") or name == "LD_PRELOAD"}
-    print(json.dumps(shown | {"mib": got * 256, "total": total.value // MIB, "task": os.environ.get("SLURM_PROCID")}), flush=True)
+    shown = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("CURB_") and not name.startswith("CURB_SIM") or name == "LD_PRELOAD"
+    }
+    print(
+        json.dumps(shown | {"mib": got * 256, "total": total.value // MIB, "task": os.environ.get("SLURM_PROCID")}), flush=True
+    )
     if most < 1000:
         time.sleep(float(sys.argv[4]))
 else:
