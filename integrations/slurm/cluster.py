@@ -37,6 +37,7 @@ PlugStackConfig={folder}/etc/plugstack.conf
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MpiDefault=none
+FirstJobId={first}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu,shard
@@ -112,8 +113,16 @@ class Cluster:
             else:
                 (self.folder / f"dev/nvidia{number}").symlink_to(stand_in)
         host, port = socket.gethostname().split(".")[0], free_ports()
-        words: dict[str, Any] = {"host": host, "port": port, "port1": port + 1, "port2": port + 2, "folder": self.folder,
-                                 "user": subprocess.check_output(["id", "-un"], text=True).strip()}  # fmt: skip
+        words: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "port1": port + 1,
+            "port2": port + 2,
+            # A job's number is in the name of curb's job: those of two clusters on one machine must differ.
+            "first": 100 * port,
+            "folder": self.folder,
+            "user": subprocess.check_output(["id", "-un"], text=True).strip(),
+        }
         words |= {"machine": MACHINE.format(**words), "more": more.format(**words)}
         plugstack = plugstack.format(plugin=build / "lib/spank_curb.so", lib=build / "lib/libcurb.so", **words)
         texts = {"slurm.conf": SLURM_CONF.format(**words), "gres.conf": GRES_CONF.format(**words), "plugstack.conf": plugstack,
@@ -157,11 +166,17 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, command: list[str]) -> None:
+        """They end with this process, however it ends."""
         with (self.folder / "log/daemons").open("ab") as log:
             # pylint: disable=consider-using-with
             self.daemons.append(
                 subprocess.Popen(
-                    command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    ["setpriv", "--pdeathsig", "TERM", "--", *command],
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )  # fmt: skip
             )
 
