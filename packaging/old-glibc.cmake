@@ -37,3 +37,5 @@ if(NOT EXISTS ${answer})
   execute_process(COMMAND ${CMAKE_C_COMPILER} -fPIC -O2 -c ${CURB_SYSROOT}/single_threaded.c -o ${answer} COMMAND_ERROR_IS_FATAL ANY)
 endif()
 set(CMAKE_CXX_STANDARD_LIBRARIES_INIT ${answer})
+# Its plugin is for the Slurm of this machine.
+set(CURB_SLURM OFF)

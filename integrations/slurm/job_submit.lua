@@ -1,0 +1,76 @@
+-- Schedules `sbatch --gpu-mem=6GiB` by GPU memory: JobSubmitPlugins=lua, and this file beside slurm.conf.
+--
+-- A job that asks for GPU memory and for no GPU gets the shards that hold it. Memory and shards that no GPU has are
+-- refused when the job is submitted; Slurm alone would let such a job wait for ever.
+
+-- Every GPU of the cluster has as much, or this is the largest; a shard is the same part of each.
+local GPU_MEMORY_MIB = 16 * 1024
+local SHARDS_PER_GPU = 4
+-- Slurm 22.05 writes gres:shard:2. From 23.02 on it is gres/shard:2 by its documentation; tried with 22.05 alone.
+local SHARDS = "gres:shard:%d"
+
+local OPTION = "_SLURM_SPANK_OPTION_curb_gpu_mem="
+local MIB = { B = 2 ^ -20, K = 2 ^ -10, M = 1, G = 2 ^ 10, T = 2 ^ 20 }
+
+-- Returns the value of --gpu-mem; nil if the job does not say it.
+local function gpu_mem(job)
+    for _, text in pairs(job.spank_job_env or {}) do
+        if text:sub(1, #OPTION) == OPTION then
+            return text:sub(#OPTION + 1)
+        end
+    end
+end
+
+-- "6GiB", "1.5 GiB", "8G", "25%", as curb reads them; nil for another text, which the plugin refuses by itself.
+local function mib_of(size)
+    local number, unit = size:match("^%s*(%d+%.?%d*)%s*(%S+)%s*$")
+    if not number then
+        return nil
+    elseif unit == "%" then
+        return GPU_MEMORY_MIB * tonumber(number) / 100
+    end
+    local letter = unit:upper():match("^([KMGT])I?B?$") or unit:upper():match("^B$")
+    return letter and tonumber(number) * MIB[letter]
+end
+
+-- What the job says about GPUs, in one text.
+local function asked(job)
+    local fields = { job.tres_per_job, job.tres_per_node, job.tres_per_socket, job.tres_per_task }
+    local out = {}
+    for _, text in pairs(fields) do
+        out[#out + 1] = text
+    end
+    return table.concat(out, ",")
+end
+
+function slurm_job_submit(job, partition, uid)
+    local gres = asked(job)
+    for count in gres:gmatch("shard[:=](%d+)") do
+        if tonumber(count) > SHARDS_PER_GPU then
+            slurm.log_user("curb: a GPU has %d shards, so no node can run a job with shard:%s", SHARDS_PER_GPU, count)
+            return slurm.ERROR
+        end
+    end
+    local size = gpu_mem(job)
+    local mib = size and mib_of(size)
+    if not mib then
+        return slurm.SUCCESS
+    end
+    if mib > GPU_MEMORY_MIB then
+        slurm.log_user("curb: --gpu-mem=%s is more than a GPU has, %d GiB", size, math.floor(GPU_MEMORY_MIB / 1024))
+        return slurm.ERROR
+    end
+    if gres:find("gpu") or gres:find("shard") then
+        return slurm.SUCCESS
+    end
+    local shards = math.max(1, math.ceil(mib * SHARDS_PER_GPU / GPU_MEMORY_MIB))
+    job.tres_per_node = SHARDS:format(shards)
+    slurm.log_user("curb: --gpu-mem=%s is scheduled as %d of the %d shards of a GPU", size, shards, SHARDS_PER_GPU)
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partition, uid)
+    return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

@@ -1,0 +1,161 @@
+#include "share.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "config/load.hpp"
+#include "policy/words.hpp"
+
+namespace curb::slurm {
+namespace {
+
+using policy::Size;
+using List = std::vector<std::string>;
+
+List split(std::string_view text, std::string_view separators) {
+    List out;
+    while (!text.empty()) {
+        const std::size_t end = text.find_first_of(separators);
+        if (end != 0) out.emplace_back(text.substr(0, end));
+        text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    }
+    return out;
+}
+
+std::string list_text(const List &list, std::string_view separator) { return policy::joined(list, separator); }
+
+// An empty list unsets its variable.
+std::optional<std::string> or_unset(std::string text) {
+    return text.empty() ? std::nullopt : std::optional(std::move(text));
+}
+
+// Returns the elements of `all` that are not in `without`.
+List without(List all, const List &without) {
+    std::erase_if(
+        all, [&](const std::string &one) { return std::find(without.begin(), without.end(), one) != without.end(); });
+    return all;
+}
+
+// "33.33%" for one of three; all of the GPU if there are as many as it has, or more.
+Size part_of_a_gpu(std::uint64_t shards, std::uint64_t of) {
+    constexpr std::uint64_t kWhole = 10'000;
+    return {Size::Unit::basis_points, shards >= of ? kWhole : shards * kWhole / of};
+}
+
+constexpr const char *kKeys = "lib=FILE, shards-per-gpu=NUMBER, shard-size=SIZE and default=SIZE";
+
+}  // namespace
+
+policy::Result<Config, std::string> read_config(std::span<char *const> words, std::string library) {
+    Config out;
+    out.library = std::move(library);
+    for (const std::string_view word : words) {
+        const std::size_t sign = word.find('=');
+        const std::string_view key = word.substr(0, sign);
+        const std::string_view value = sign == std::string_view::npos ? "" : word.substr(sign + 1);
+        const auto wrong = [&](const std::string &why) { return policy::quote(word) + ": " + why; };
+        if (key == "lib") {
+            if (!value.starts_with('/') || value.find_first_of(": ") != std::string_view::npos)
+                return wrong("write the absolute path of libcurb.so, without colon and blank");
+            out.library = value;
+        } else if (key == "shards-per-gpu") {
+            const auto number = policy::whole_number<std::uint64_t>(value);
+            if (!number || *number == 0 || *number > 10'000)
+                return wrong("write how many shards a GPU has, from 1 to 10000, as in shards-per-gpu=4");
+            out.shards_per_gpu = *number;
+        } else if (key == "shard-size" || key == "default") {
+            const auto size = policy::parse_size(value);
+            if (!size) return wrong(size.error());
+            if (key == "default") {
+                out.without_shards = *size;
+            } else if (size->unit != Size::Unit::bytes || size->amount == 0) {
+                return wrong("write the memory of one shard, as in shard-size=10GiB");
+            } else {
+                out.shard_size = *size;
+            }
+        } else {
+            return wrong(std::string("there is no such setting; there are ") + kKeys);
+        }
+    }
+    if (out.shards_per_gpu != 0 && out.shard_size)
+        return std::string("shards-per-gpu and shard-size both say how large a shard is; keep one of them");
+    return out;
+}
+
+std::optional<std::string> fault_of_memory(std::string_view size) {
+    const auto parsed = policy::parse_size(size);
+    return parsed ? std::nullopt : std::optional(parsed.error());
+}
+
+std::optional<std::string> fault_of_policy(const std::string &file) {
+    if (file.empty()) return "the path is empty; name a file";
+    if (!file.starts_with('/')) {
+        std::error_code failed;
+        const auto absolute = std::filesystem::absolute(file, failed);
+        return policy::quote(file) + " is relative, and a node may have another directory there; write " +
+               (failed ? "an absolute path" : absolute.lexically_normal().native());
+    }
+    const auto text = config::read_file(file);
+    if (!text) return text.error().text();
+    const auto document = config::parse(*text, file);
+    if (document) return std::nullopt;
+    return policy::joined(document.error(), "\n", [](const config::Diagnostic &one) { return one.text(); });
+}
+
+std::string caps_of(const Config &config, const Task &task, const Variables &variable) {
+    List caps;
+    const auto shards = policy::whole_number<std::uint64_t>(variable("SLURM_SHARDS_ON_NODE").value_or("")).value_or(0);
+    if (shards != 0 && config.shard_size) {
+        const std::uint64_t size = config.shard_size->amount;
+        caps.push_back(
+            policy::format(Size{Size::Unit::bytes, shards > UINT64_MAX / size ? UINT64_MAX : shards * size}));
+    } else if (shards != 0 && config.shards_per_gpu != 0) {
+        caps.push_back(policy::format(part_of_a_gpu(shards, config.shards_per_gpu)));
+    }
+    if (task.memory)
+        if (const auto size = policy::parse_size(*task.memory)) caps.push_back(policy::format(*size));
+    // slurmd unsets CUDA_VISIBLE_DEVICES in a step that it gives no GPU. A GPU without shards belongs to the job alone.
+    if (caps.empty() && config.without_shards && !variable("CUDA_VISIBLE_DEVICES"))
+        caps.push_back(policy::format(*config.without_shards));
+    return list_text(caps, ",");
+}
+
+Changes changes(const Config &config, const Task &task, const Variables &variable) {
+    Changes out;
+    const std::string caps = caps_of(config, task, variable);
+    const bool under_curb = !caps.empty() || task.policy;
+    const auto old = [&](const char *name) { return variable(name).value_or(""); };
+
+    // What an outer step has set is inherited, and cannot be told from the user's own but by this variable.
+    const std::string outer_caps = old("CURB_SLURM_CAP");
+    List all = without(split(old("CURB_JOB_CAP"), ","), split(outer_caps, ","));
+    // Beside the user's: of a list the lowest holds, so that a user can ask for less and not for more.
+    if (!caps.empty()) all.push_back(caps);
+    out["CURB_JOB_CAP"] = or_unset(list_text(all, ","));
+    out["CURB_SLURM_CAP"] = or_unset(caps);
+
+    // The tasks of a step on a node are one job of curb. So are programs that the batch script starts itself, and steps
+    // with the same caps that it starts: they share the memory that Slurm has given the job.
+    const std::string outer = old("CURB_JOB"), ours = "slurm-" + task.job + ".", here = "@" + task.node;
+    if (!caps.empty()) {
+        const bool shared = outer.starts_with(ours) && outer.ends_with(here) && outer_caps == caps;
+        out["CURB_JOB"] = shared ? outer : ours + task.step + here;
+    } else if (!outer_caps.empty()) {
+        out["CURB_JOB"] = std::nullopt;
+    }
+
+    List preloads = without(split(old("LD_PRELOAD"), ": "), {config.library});
+    if (under_curb) preloads.insert(preloads.begin(), config.library);
+    out["LD_PRELOAD"] = or_unset(list_text(preloads, ":"));
+
+    if (task.policy) out["CURB_POLICY"] = *task.policy;
+    // Shells, launchers and workers in a job die of SIGUSR1, which Slurm sends to all processes of a step.
+    constexpr const char *kSignal = "SIGURG";
+    if (under_curb && !variable("CURB_SIGNAL")) out["CURB_SIGNAL"] = kSignal;
+    if (!under_curb && !outer_caps.empty() && old("CURB_SIGNAL") == kSignal) out["CURB_SIGNAL"] = std::nullopt;
+    std::erase_if(out, [&](const auto &change) { return change.second == variable(change.first.c_str()); });
+    return out;
+}
+
+}  // namespace curb::slurm

@@ -1,0 +1,203 @@
+// Slurm's plugin: `srun|sbatch|salloc --gpu-mem=SIZE --gpu-policy=FILE`, and caps for the tasks of jobs with shards.
+//
+// srun, sbatch and salloc load it to check the options before there is a job. slurmstepd loads it on the node; there
+// the environment of each task is changed just before the task's exec, as the user. Rules of that side:
+// - init returns 0 whatever happens: a node whose init fails is drained. task_init returns -1: the task then fails, the
+//   node stays as it is.
+// - No exception leaves a hook.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "share.hpp"
+
+// spank.h declares the hooks without C linkage, and SPANK_PLUGIN's constants would have internal linkage in C++.
+#pragma GCC visibility push(default)
+extern "C" {
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+extern const char plugin_name[];
+extern const char plugin_type[];
+extern const unsigned int plugin_version;
+extern const unsigned int spank_plugin_version;
+SPANK_PLUGIN(curb, 1)
+}
+#pragma GCC visibility pop
+
+namespace {
+
+using namespace curb;
+
+constexpr int kFailed = -1;
+
+template <class Hook>
+int guarded(Hook hook) noexcept {
+    try {
+        return hook();
+    } catch (const std::exception &) {
+        slurm_error("curb: out of memory");
+        return kFailed;
+    }
+}
+
+// Returns the configuration. libcurb.so is beside the plugin, unless lib= names another.
+policy::Result<slurm::Config, std::string> config_of(int count, char *words[]) {
+    Dl_info self{};
+    std::string library;
+    if (::dladdr(plugin_name, &self) != 0 && self.dli_fname != nullptr) library = self.dli_fname;
+    library.erase(library.rfind('/') + 1);
+    return slurm::read_config({words, static_cast<std::size_t>(count)}, library + "libcurb.so");
+}
+
+// Slurm writes one line for each message.
+void complain(std::string_view about, std::string_view text) {
+    while (!text.empty()) {
+        const std::size_t end = text.find('\n');
+        slurm_error("curb: %.*s%.*s", static_cast<int>(about.size()), about.data(),
+                    static_cast<int>(std::min(end, text.size())), text.data());
+        text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    }
+}
+
+// On the node the options are checked in task_init, where a failure ends the task alone.
+int check_memory(int, const char *value, int remote) {
+    if (remote != 0) return 0;
+    return guarded([&] {
+        const auto fault = slurm::fault_of_memory(value == nullptr ? "" : value);
+        if (fault) complain("--gpu-mem: ", *fault);
+        return fault ? kFailed : 0;
+    });
+}
+int check_policy(int, const char *value, int remote) {
+    if (remote != 0) return 0;
+    return guarded([&] {
+        const auto fault = slurm::fault_of_policy(value == nullptr ? "" : value);
+        if (fault) complain("--gpu-policy: ", *fault);
+        return fault ? kFailed : 0;
+    });
+}
+
+char memory_name[] = "gpu-mem", memory_shape[] = "SIZE", policy_name[] = "gpu-policy", policy_shape[] = "FILE";
+char memory_help[] = "GPU memory that the job may hold of each GPU: 6GiB, 25%. (--mem-per-gpu is memory of the host.)";
+char policy_help[] = "curb's policy for the job, by an absolute path: see curb policy init";
+spank_option memory_option{memory_name, memory_shape, memory_help, 1, 0, check_memory};
+spank_option policy_option{policy_name, policy_shape, policy_help, 1, 1, check_policy};
+
+std::optional<std::string> variable_of(spank_t spank, const char *name) {
+    std::string text(4096, '\0');
+    for (;;) {
+        const spank_err_t got = spank_getenv(spank, name, text.data(), static_cast<int>(text.size()));
+        if (got == ESPANK_SUCCESS) return std::string(text.c_str());
+        constexpr std::size_t kLargest = std::size_t{1} << 21;  // of the kernel: MAX_ARG_STRLEN is 128 KiB
+        if (got != ESPANK_NOSPACE || text.size() > kLargest) return std::nullopt;
+        text.resize(text.size() * 8);
+    }
+}
+
+// Where Slurm hands an option of sbatch and salloc on to the job.
+constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
+constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
+
+std::optional<std::string> value_of(spank_t spank, spank_option &option, const char *of_job) {
+    char *value = nullptr;
+    if (spank_option_getopt(spank, &option, &value) == ESPANK_SUCCESS && value != nullptr) return value;
+    // The option is lost in the script of sbatch --export=NONE; this variable is not.
+    return variable_of(spank, of_job);
+}
+
+// "batch", "0"
+std::string step_name(std::uint32_t step) {
+    switch (step) {
+        case SLURM_BATCH_SCRIPT: return "batch";
+        case SLURM_INTERACTIVE_STEP: return "interactive";
+        default: return std::to_string(step);
+    }
+}
+
+slurm::Task task_of(spank_t spank) {
+    slurm::Task out;
+    std::uint32_t job = 0, step = 0;
+    spank_get_item(spank, S_JOB_ID, &job);
+    spank_get_item(spank, S_JOB_STEPID, &step);
+    out.job = std::to_string(job);
+    out.step = step_name(step);
+    out.node = variable_of(spank, "SLURMD_NODENAME").value_or("");
+    out.memory = value_of(spank, memory_option, kJobsMemory);
+    out.policy = value_of(spank, policy_option, kJobsPolicy);
+    return out;
+}
+
+// Returns why the user cannot read the file. nullopt if they can.
+std::optional<std::string> why_unreadable(const std::string &file) {
+    return ::access(file.c_str(), R_OK) == 0 ? std::nullopt : std::optional<std::string>(std::strerror(errno));
+}
+
+// Returns why the task cannot be held to its job's share.
+std::optional<std::string> fault_of(const slurm::Config &config, const slurm::Task &task, bool under_curb) {
+    if (task.memory)
+        if (auto fault = slurm::fault_of_memory(*task.memory)) return "--gpu-mem: " + *fault;
+    if (!under_curb) return std::nullopt;
+    if (const auto why = why_unreadable(config.library))
+        return config.library + ", which holds this job to its GPU memory, cannot be read on node " + task.node + ": " +
+               *why +
+               ". The task was not started. Administrator: install curb on the node, or correct lib= in plugstack.conf";
+    if (task.policy)
+        if (const auto why = why_unreadable(*task.policy))
+            return "--gpu-policy: " + *task.policy + " cannot be read on node " + task.node + ": " + *why +
+                   ". The task was not started. Put the file where the nodes see it";
+    return std::nullopt;
+}
+
+}  // namespace
+
+extern "C" int slurm_spank_init(spank_t spank, int count, char *words[]) {
+    const spank_context_t context = spank_context();
+    if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return 0;
+    const int status = guarded([&] {
+        if (spank_option_register(spank, &memory_option) != ESPANK_SUCCESS ||
+            spank_option_register(spank, &policy_option) != ESPANK_SUCCESS)
+            complain("", "Slurm does not take the options --gpu-mem and --gpu-policy");
+        const auto config = config_of(count, words);
+        if (!config) complain("plugstack.conf: ", config.error());
+        return config ? 0 : kFailed;
+    });
+    if (context == S_CTX_REMOTE) return 0;
+    // A step inherits it from a batch script with shards, and slurmd does not clear it in steps that have none.
+    ::unsetenv("SLURM_SHARDS_ON_NODE");
+    // A job that a job submits has options of its own.
+    if (context == S_CTX_ALLOCATOR)
+        for (const char *name : {kJobsMemory, kJobsPolicy}) ::unsetenv(name);
+    return status;
+}
+
+extern "C" int slurm_spank_task_init(spank_t spank, int count, char *words[]) {
+    return guarded([&] {
+        const auto config = config_of(count, words);
+        if (!config) {
+            complain("plugstack.conf: ", config.error());
+            return kFailed;
+        }
+        const slurm::Task task = task_of(spank);
+        const auto variable = [&](const char *name) { return variable_of(spank, name); };
+        const bool under_curb = task.policy || !slurm::caps_of(*config, task, variable).empty();
+        if (const auto fault = fault_of(*config, task, under_curb)) {
+            complain("", *fault);
+            return kFailed;
+        }
+        for (const auto &[name, value] : slurm::changes(*config, task, variable)) {
+            const spank_err_t done =
+                value ? spank_setenv(spank, name.c_str(), value->c_str(), 1) : spank_unsetenv(spank, name.c_str());
+            if (done == ESPANK_SUCCESS) continue;
+            complain("", "Slurm does not let " + name + " be set: " + spank_strerror(done));
+            return kFailed;
+        }
+        return 0;
+    });
+}

@@ -1,0 +1,108 @@
+// From what Slurm says of a task to its environment. integrations/slurm/test tries the same in jobs.
+#include "catch.hpp"
+#include "share.hpp"
+
+namespace curb::slurm {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+policy::Result<Config, std::string> config(std::vector<std::string> words) {
+    std::vector<char *> pointers;
+    for (std::string &word : words) pointers.push_back(word.data());
+    return read_config(pointers, "/lib/libcurb.so");
+}
+Variables variables(const Environment &environment) {
+    return [&environment](const char *name) {
+        const auto found = environment.find(name);
+        return found == environment.end() ? std::nullopt : std::optional(found->second);
+    };
+}
+std::string caps(std::vector<std::string> words, const Environment &environment,
+                 std::optional<std::string> memory = std::nullopt) {
+    Task task{"42", "0", "n1", std::move(memory), std::nullopt};
+    return caps_of(config(std::move(words)).value(), task, variables(environment));
+}
+// Returns the environment of a task after the changes.
+Environment started(Environment environment, const std::string &step = "0", const std::string &job = "42") {
+    const Task task{job, step, "n1", std::nullopt, std::nullopt};
+    for (const auto &[name, value] : changes(config({"shards-per-gpu=4"}).value(), task, variables(environment))) {
+        environment.erase(name);
+        if (value) environment[name] = *value;
+    }
+    return environment;
+}
+
+}  // namespace
+
+TEST_CASE("plugstack.conf: wrong words are told with correct ones") {
+    CHECK(config({"shards-per-gpu=4", "lib=/a/b.so", "default=1GiB"}));
+    CHECK(config({}).value().library == "/lib/libcurb.so");
+    CHECK(config({"lib=/a/b.so"}).value().library == "/a/b.so");
+    for (const char *wrong : {"lib=b.so", "lib=/a b.so", "lib=/a:b.so", "lib=", "lib", "shards-per-gpu=0",
+                              "shards-per-gpu=-1", "shards-per-gpu=99999", "shards-per-gpu", "shard-size=25%",
+                              "shard-size=0B", "shard-size=3", "default=x", "shards=4", "=", ""})
+        CHECK_FALSE(config({wrong}));
+    CHECK_FALSE(config({"shards-per-gpu=4", "shard-size=1GiB"}));
+    CHECK(config({"shards-per-gpu=four"}).error() ==
+          "'shards-per-gpu=four': write how many shards a GPU has, from 1 to 10000, as in shards-per-gpu=4");
+}
+
+TEST_CASE("Shards are a part of a GPU or an amount of memory, and never more than there is") {
+    CHECK(caps({"shards-per-gpu=4"}, {{"SLURM_SHARDS_ON_NODE", "1"}}) == "25%");
+    CHECK(caps({"shards-per-gpu=3"}, {{"SLURM_SHARDS_ON_NODE", "1"}}) == "33.33%");
+    CHECK(caps({"shards-per-gpu=3"}, {{"SLURM_SHARDS_ON_NODE", "3"}}) == "100%");
+    CHECK(caps({"shards-per-gpu=4"}, {{"SLURM_SHARDS_ON_NODE", "99999999999999999"}}) == "100%");
+    CHECK(caps({"shard-size=3GiB"}, {{"SLURM_SHARDS_ON_NODE", "2"}}) == "6GiB");
+    CHECK(caps({"shard-size=1TiB"}, {{"SLURM_SHARDS_ON_NODE", "99999999999999999"}}) == "18446744073709551615B");
+    for (const char *none : {"", "0", "-1", "x", "1x", "99999999999999999999999"})
+        CHECK(caps({"shards-per-gpu=4"}, {{"SLURM_SHARDS_ON_NODE", none}}).empty());
+    CHECK(caps({}, {{"SLURM_SHARDS_ON_NODE", "1"}}).empty());
+    CHECK(caps({"shards-per-gpu=4"}, {{"SLURM_SHARDS_ON_NODE", "1"}}, "6 GiB") == "25%,6GiB");
+    CHECK(caps({"default=1GiB"}, {}) == "1GiB");
+    CHECK(caps({"default=1GiB"}, {}, "2GiB") == "2GiB");
+    CHECK(caps({"default=1GiB"}, {{"CUDA_VISIBLE_DEVICES", "0"}}).empty());
+}
+
+TEST_CASE("A step replaces what the batch script has of its job, and keeps what is the user's") {
+    const Environment batch = started({{"SLURM_SHARDS_ON_NODE", "2"}, {"LD_PRELOAD", "/own.so"}}, "batch");
+    CHECK(batch == Environment{{"SLURM_SHARDS_ON_NODE", "2"},
+                               {"LD_PRELOAD", "/lib/libcurb.so:/own.so"},
+                               {"CURB_JOB", "slurm-42.batch@n1"},
+                               {"CURB_JOB_CAP", "50%"},
+                               {"CURB_SLURM_CAP", "50%"},
+                               {"CURB_SIGNAL", "SIGURG"}});
+    CHECK(started(batch) == batch);  // with as many shards: the same job of curb
+    Environment part = batch;
+    part["SLURM_SHARDS_ON_NODE"] = "1";
+    part = started(part);
+    CHECK(part["CURB_JOB"] == "slurm-42.0@n1");
+    CHECK(part["CURB_JOB_CAP"] == "25%");
+    CHECK(part["LD_PRELOAD"] == batch.at("LD_PRELOAD"));
+    Environment own = batch;
+    own["CURB_JOB_CAP"] = "50%,2GiB";  // as curb run --job-cap leaves it
+    own["CURB_CAP"] = "1GiB";
+    own["CURB_SIGNAL"] = "SIGUSR2";
+    own["LD_PRELOAD"] = "/a.so /b.so";
+    own = started(own);
+    CHECK(own["CURB_JOB_CAP"] == "2GiB,50%");
+    CHECK(own["CURB_CAP"] == "1GiB");
+    CHECK(own["CURB_SIGNAL"] == "SIGUSR2");
+    CHECK(own["LD_PRELOAD"] == "/lib/libcurb.so:/a.so:/b.so");
+    // Another job that this one submits: with a whole GPU nothing is left.
+    Environment whole = batch;
+    whole.erase("SLURM_SHARDS_ON_NODE");
+    CHECK(started(whole, "batch", "43") == Environment{{"LD_PRELOAD", "/own.so"}});
+    CHECK(started(batch, "batch", "43").at("CURB_JOB") == "slurm-43.batch@n1");
+    CHECK(started({{"PATH", "/bin"}}) == Environment{{"PATH", "/bin"}});
+}
+
+TEST_CASE("Options are refused with what would be right") {
+    CHECK_FALSE(fault_of_memory("6GiB"));
+    CHECK(*fault_of_memory("6") == "'6' has no unit; did you mean \"6GiB\"?");
+    CHECK(fault_of_policy(""));
+    CHECK(fault_of_policy("job.json")->ends_with("/job.json"));
+    CHECK(fault_of_policy("/no/such/job.json"));
+}
+
+}  // namespace curb::slurm
