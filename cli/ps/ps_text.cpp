@@ -42,6 +42,7 @@ std::string process_json(const ViewProcess &process) {
                    {"name", text_or_null(process.name)},
                    {"command", text_or_null(process.command)},
                    {"under_curb", process.under_curb},
+                   {"state", json::text(state_name(state_of(process)))},
                    {"stopped", process.stopped},
                    {"suspended", process.suspended},
                    {"elsewhere", process.elsewhere},
@@ -50,14 +51,6 @@ std::string process_json(const ViewProcess &process) {
 }
 
 }  // namespace
-
-bool is_napping(const ViewProcess &process) {
-    return process.status && process.status->nap && process.status->nap->out;
-}
-
-bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
-    return books.cap && books.held > *books.cap && !process.suspended;
-}
 
 std::string gpu_label(const View &view, const ViewGpu &gpu) {
     const auto name = [](const std::optional<int> &index, const std::string &uuid) {
