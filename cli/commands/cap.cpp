@@ -91,12 +91,13 @@ std::string take_apart(CapOptions &options) {
     return {};
 }
 
-int cap_of(int pid, const CapOptions &options, const control::CapRequest &request) {
+// Adds its answer to `answers` instead of printing it, if the answer is for programs.
+int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, std::vector<std::string> &answers) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
     if (options.json)
-        print_line(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
-                          : error_json(pid, report.error()));
+        answers.push_back(report ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
+                                 : error_json(pid, report.error()));
     else if (report)
         for (const control::CapChange &gpu : report->gpus) print(text_of(pid, gpu, request));
     else
@@ -115,7 +116,9 @@ int cap(const CapOptions &typed) {
     if (!processes) return failed("cap: " + processes.error());
     if (processes->empty()) complain("no process runs under curb");
     int status = 0;
-    for (const int pid : *processes) status = std::max(status, cap_of(pid, options, *request));
+    std::vector<std::string> answers;
+    for (const int pid : *processes) status = std::max(status, cap_of(pid, options, *request, answers));
+    if (options.json) print_line(json::list(answers, [](const std::string &one) { return one; }));
     return status;
 }
 
@@ -139,7 +142,7 @@ Examples:
   curb cap 4711 6GiB
   curb cap 4711 50% --gpu cuda:1              half of that device
   curb cap 4711 --reset
-  curb cap 4711 6GiB --json | jq .gpus[].held)",
+  curb cap 4711 6GiB --json | jq '.[].gpus[].held')",
     .takes = takes<CapOptions, cap>,
 };
 
