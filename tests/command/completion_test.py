@@ -84,8 +84,8 @@ def unbroken(line, **options):
 
 
 RUN = [
-    "--cap", "--dry-run", "--growth", "--help", "--keep-free", "--log", "--nap", "--policy", "--quiet", "--sim", "--steer",
-    "--strict", "--trace", "--wait",
+    "--cap", "--dry-run", "--growth", "--help", "--keep-free", "--log", "--nap", "--policy", "--quiet", "--sim", "--stacks",
+    "--steer", "--strict", "--trace", "--wait",
 ]  # fmt: skip
 
 
