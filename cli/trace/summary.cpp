@@ -131,7 +131,9 @@ std::vector<Caller> callers_of(const Live &live, const Walk &walk) {
     }
     std::vector<Caller> out;
     for (const auto &[text, caller] : by_text) out.push_back(caller);
-    std::stable_sort(out.begin(), out.end(), [](const Caller &a, const Caller &b) { return a.bytes > b.bytes; });
+    std::stable_sort(out.begin(), out.end(), [](const Caller &a, const Caller &b) {
+        return std::pair(a.stack != nullptr, a.bytes) > std::pair(b.stack != nullptr, b.bytes);
+    });
     return out;
 }
 

@@ -47,7 +47,7 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
     std::vector<const Moment *> refusals;
     std::vector<Waited> waits;
     std::vector<const Moment *> held_at_peak;  // the largest allocations, largest first
-    std::vector<Caller> callers_at_peak;       // by the bytes that they hold, the most first; empty: none is recorded
+    std::vector<Caller> callers_at_peak;       // the most bytes first, those without a stack last; empty: none has one
     std::vector<const Moment *> requests;      // the largest, granted or refused
 };
 

@@ -142,11 +142,11 @@ std::string calls(const std::vector<std::string> &all) {
     constexpr std::size_t kShown = 4;
     const auto line = [](const std::string &one) { return "<code>" + markup(one) + "</code>"; };
     const auto first = std::span(all).first(std::min(kShown, all.size())), rest = std::span(all).subspan(first.size());
-    std::string out = policy::joined(first, "<br>", line);
+    std::string out = "<div class=\"calls\">" + policy::joined(first, "<br>", line);
     if (!rest.empty())
         out += fmt::format("<details><summary>{} more</summary>{}</details>", rest.size(),
                            policy::joined(rest, "<br>", line));
-    return out;
+    return out + "</div>";
 }
 
 void add_tables(std::string &out, const Recording &recording, const GpuSummary &gpu) {
@@ -169,10 +169,10 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
                   return {exact(one.bytes), std::to_string(one.count),
                           one.stack ? calls(calls_of(recording.text(*one.stack))) : "not recorded"};
               });
-    add_table(out, "<h3>Largest requests</h3>", {"#Size", "Kind", "Time", "Came of it"}, gpu.requests,
+    add_table(out, "<h3>Largest requests</h3>", {"#Size", "Kind", "Time", "Result"}, gpu.requests,
               [&](const Moment *one) -> Cells {
                   return {exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),
-                          one->what == What::refuse ? "refused" : "given"};
+                          one->what == What::refuse ? "refused" : "granted"};
               });
 }
 
